@@ -1,13 +1,14 @@
-//! Measures the memtable: nanoseconds per insert (with one writer and with several), per lookup, and per message of a
-//! scan.
+//! Measures the memtable: nanoseconds per insert (with one writer and with several writers), per lookup, and per
+//! message of a scan.
 //!
 //! ```text
 //!   cargo run --release -p pandodb --example memtable -- [records] [rounds] [writers …]
 //! ```
 //!
-//! Keys are 24 random bytes, values 100 bytes. `wall` is the time from the first insert to the last, divided by all
-//! inserts; `cpu` is the time that the writers were on a core, divided likewise. On a machine with other work, `wall`
-//! is the latency of a user and `cpu` the cost of the memtable. Each measurement is one line, for `sort` and a median.
+//! Keys are 24 random bytes; values are 100 bytes. `wall` is the time from the first insert to the last insert, divided
+//! by the number of all inserts. `cpu` is the time that the writers were on a core, divided by the same number. On a
+//! machine with other work, `wall` is the latency that a user sees, and `cpu` is the cost of the memtable. Each
+//! measurement is printed as one line, so that `sort` can order the lines and a script can find the median.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -23,13 +24,13 @@ fn random_key(rng: &mut Rng) -> [u8; 24] {
     rng.bytes(24).try_into().expect("24 bytes")
 }
 
-/// Nanoseconds that this thread was on a core; 0 where the system does not report them.
+/// Nanoseconds that this thread was on a core; 0 if the system does not report them.
 fn on_core() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// The keys of one of `writers`.
+/// The generator of the keys of one writer.
 fn keys_of(writer: u64) -> Rng {
     Rng(writer << 40 | 1)
 }

@@ -5,8 +5,9 @@
 //! curl http://127.0.0.1:9187/metrics
 //! ```
 //!
-//! Only the process that has a store open can read its statistics, so each program serves its own: copy [`serve`] and
-//! [`render`]. Here `main` also writes a row every 10 ms, so that the statistics change.
+//! Only the process that has a store open can read the statistics of this store. Therefore each program serves its own
+//! statistics: copy [`serve`] and [`render`]. In this example `main` also writes a row every 10 ms, so that the
+//! statistics change.
 
 use std::fmt::{Display, Write as _};
 use std::io::{Read, Write as _};
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use pandodb::{AddU64, KeyspaceOptions, Latency, Store, StoreStats};
 
-/// The longest accepted request, in bytes.
+/// The maximum size of an accepted request, in bytes.
 const MOST_REQUEST: usize = 8 << 10;
 /// The read and write timeout for a client.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Answers requests, one at a time, without end.
+/// Answers requests without end, one request at a time.
 fn serve(store: &Store, listener: &TcpListener) {
     for client in listener.incoming().flatten() {
         // A client that disconnects must not stop the server.
@@ -119,7 +120,7 @@ fn render(stats: &StoreStats) -> String {
     text.0
 }
 
-/// Lines of metrics, each family with its help and its type.
+/// Text of metrics: each family of lines has its help and its type.
 #[derive(Default)]
 struct Text(String);
 
@@ -156,7 +157,7 @@ impl Text {
     }
 }
 
-/// A label in braces; a keyspace's name may have any character.
+/// A label in braces. The name of a keyspace may contain any character.
 fn label(name: &str, value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("{{{name}=\"{value}\"}}")
@@ -172,7 +173,7 @@ mod tests {
         Store::builder("m").device(MemDevice::new()).memory_budget(8 << 20).open().unwrap()
     }
 
-    /// The samples of a text, by name with labels; each line is checked.
+    /// The samples of a text, by their name with labels. Each line is checked.
     fn samples(text: &str) -> BTreeMap<String, f64> {
         let (mut family, mut samples) = (String::new(), BTreeMap::new());
         for line in text.lines() {

@@ -1,19 +1,19 @@
-//! Measures the benefit of log streams: commits of 24 + 100 bytes by one and two threads, with one and two streams,
-//! alternating.
+//! Measures the benefit of log streams: commits of 24 + 100 bytes by one and by two threads, alternating between one
+//! and two streams.
 //!
 //! ```text
 //! cargo run --release -p pandodb --example streams -- DIRECTORY ROUNDS
 //! ```
 //!
-//! No memtable is sealed meanwhile, so only the commit path is measured. Each line gives thousands of commits per
-//! second: the median and all rounds.
+//! No memtable is sealed during the measurement, so only the commit path is measured. Each printed line gives thousands
+//! of commits per second: the median and all rounds.
 
 use std::path::Path;
 use std::time::Instant;
 
 use pandodb::{Durability, Result, Store};
 
-/// Commits of all threads in a round, by durability.
+/// The number of commits of all threads in a round, for each durability.
 const COMMITS: [(Durability, u64); 3] =
     [(Durability::None, 400_000), (Durability::Buffered, 200_000), (Durability::Synced, 400)];
 
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Thousands of commits a second.
+/// Thousands of commits per second.
 fn run(directory: &Path, durability: Durability, commits: u64, threads: u64, streams: usize) -> Result<f64> {
     let place = tempfile::tempdir_in(directory).expect("a place for the store");
     let store = Store::builder(place.path())

@@ -1,5 +1,5 @@
-//! A setting out of bounds is refused with an error that names it, before any file is created. The process does not
-//! abort, and the setting is not replaced silently.
+//! A setting out of bounds is refused with an error that names the setting, before any file is created. The process
+//! does not abort, and the store does not silently replace the setting.
 
 use std::path::Path;
 use std::{env, fs, process};
@@ -7,7 +7,7 @@ use std::{env, fs, process};
 use pandodb::device::Device;
 use pandodb::{Error, StbeOptions, Store, StoreBuilder};
 
-/// Set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
+/// This variable is set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
 const LIMITED: &str = "PANDODB_TEST_LIMITED";
 
 type Setting = fn(StoreBuilder) -> StoreBuilder;
@@ -29,7 +29,7 @@ fn every_setting_has_an_upper_and_a_lower_bound() {
     refused(&path, "memory_budget", "1048575", |b| b.memory_budget((1 << 20) - 1));
     refused(&path, "memory_budget", max, |b| b.memory_budget(usize::MAX));
     refused(&path, "memory_budget", "1125899906842624", |b| b.memory_budget(1 << 50));
-    // 1 TiB: more memory than the machines on which this is tested have.
+    // 1 TiB is more memory than the test machines have.
     refused(&path, "memory_budget", "1099511627776", |b| b.memory_budget(1 << 40));
     refused(&path, "memtable_bytes", "4095", |b| b.memtable_bytes(4095));
     refused(&path, "memtable_bytes", "67108865", |b| b.memory_budget(64 << 20).memtable_bytes((64 << 20) + 1));
@@ -71,7 +71,7 @@ fn the_bounds_themselves_are_accepted() {
 }
 
 /// A memtable is at most 1/32 of the disk, so that the default budget works on 200 MB. On a disk that is too small for
-/// the least sizes, nothing is created.
+/// the minimum sizes, nothing is created.
 #[test]
 fn a_small_disk_gets_small_memtables_or_an_error_with_the_needed_size() {
     let on = |disk: u64, budget: usize| {
@@ -86,7 +86,7 @@ fn a_small_disk_gets_small_memtables_or_an_error_with_the_needed_size() {
     assert_eq!((device.list().unwrap(), device.occupied()), (vec![], 0));
     let (_, store) = on(needed, 16 << 20);
     store.unwrap().keyspace("k").unwrap().put("a", "b").unwrap();
-    // The bytes that are written before the first memtable is full.
+    // The bytes that are written until the first memtable is full.
     let first_full = |disk: u64| {
         let (_device, store) = on(disk, 256 << 20);
         let store = store.unwrap();
@@ -102,7 +102,8 @@ fn a_small_disk_gets_small_memtables_or_an_error_with_the_needed_size() {
     assert!(first_full(1 << 30).expect("a memtable was full") > 4 * bytes);
 }
 
-/// Runs in a process that may map 1 GiB. The machine has enough memory for the budget, but the process may not use it.
+/// The test runs in a process that may map only 1 GiB. The machine has enough memory for the budget, but the process
+/// may not use it.
 #[test]
 fn a_budget_above_the_limit_of_the_process_is_an_error() {
     if let Some(path) = env::var_os(LIMITED) {

@@ -1,6 +1,6 @@
 //! After `Store::close` every handle, iterator and snapshot of the store returns [`Error::Closed`]. A later opener of
-//! the same files, in this process or in another, reuses their pages, so data read through an old handle could be
-//! wrong.
+//! the same files, in this process or in another process, reuses their pages. Therefore data read through an old handle
+//! could be wrong.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use std::{env, process};
 use pandodb::device::MemDevice;
 use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store};
 
-/// Set in the process that [`another_process_rewrites_the_store`] starts: the directory of the store.
+/// This variable is set in the process that [`another_process_rewrites_the_store`] starts. Its value is the directory
+/// of the store.
 const REWRITE: &str = "PANDODB_TEST_REWRITE";
 const KEYS: u32 = 20_000;
 
@@ -43,7 +44,7 @@ fn is_closed<T>(what: &str, result: Result<T>) {
     }
 }
 
-/// Handles of every kind, of a store that is still open.
+/// Handles of every kind. Their store is still open.
 struct Kept {
     store: Store,
     keyspace: Keyspace,
@@ -71,7 +72,7 @@ impl Kept {
         Kept { store: store.clone(), keyspace, counters, snapshot, batch, fresh, begun, both_ends }
     }
 
-    /// Calls everything. Each call must return `Closed`.
+    /// Calls every operation of every handle. Each call must return `Closed`.
     fn ask(self) {
         let Kept { store, keyspace, counters, snapshot, mut batch, mut fresh, mut begun, mut both_ends } = self;
         for i in (0..KEYS).step_by(7) {
@@ -128,7 +129,8 @@ fn every_handle_of_a_closed_store_returns_closed() {
     kept.ask();
 }
 
-/// Regression: nearly all of several thousand reads were reported as corruption, with the advice to restore a backup.
+/// Regression: nearly all of several thousand reads were reported as corruption, and the error advised restoring a
+/// backup.
 #[test]
 fn handles_of_a_closed_store_never_read_what_a_later_opener_wrote() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +179,7 @@ fn values_read_before_a_close_stay_unchanged() {
 }
 
 /// Dropping a batch frees its large values, and dropping an engine frees the outputs of unfinished jobs. After a close
-/// these pages may belong to another opener.
+/// these pages may belong to another opener of the store.
 #[test]
 fn drops_after_a_close_do_not_change_the_file() {
     let dir = tempfile::tempdir().unwrap();

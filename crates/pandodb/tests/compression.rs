@@ -1,6 +1,6 @@
-//! Compressed data at the bottom of the tree, through the public interface: it is smaller; a keyspace whose option was
-//! altered holds both kinds; the superblock has the feature flag from the first checkpoint on that may reach compressed
-//! leaves.
+//! Compressed data at the bottom of the tree, tested through the public interface. Compressed data is smaller. A
+//! keyspace whose option was altered holds both kinds of leaves. The superblock has the feature flag from the first
+//! checkpoint on that may reach compressed leaves.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ fn check(keyspace: &Keyspace, rounds: u64) {
     assert!(keyspace.iter().rev().map(|entry| read(entry.unwrap())).eq(all.into_iter().rev()), "downwards");
 }
 
-/// The incompatible flags of both superblocks.
+/// The incompatible feature flags of both superblocks.
 fn flags(device: &Arc<MemDevice>) -> Vec<u64> {
     let file = DataFile::open_raw(&**device, false).unwrap();
     let slots = Superblock::read_slots(&*file, "data");
@@ -61,8 +61,8 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
     for (round, compression) in [Compression::None, Compression::Lz4, Compression::None].into_iter().enumerate() {
         let store = open(&device, compression)?;
         let keyspace = store.keyspace("k")?;
-        // A keyspace keeps the compression that it was created with until it is altered. The index uses the new one
-        // after the next opening.
+        // A keyspace keeps the compression that it was created with until it is altered. The index uses the altered
+        // option after the next opening.
         store.alter_keyspace("k", StbeOptions::new().compression(compression))?;
         drop(keyspace);
         store.close()?;
@@ -73,7 +73,7 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
         }
         load(&keyspace, round as u64)?;
         store.settle()?;
-        // Some of the leaves were written since this opening, others may be older.
+        // Some of the leaves were written since this opening; other leaves may be older.
         check(&keyspace, round as u64);
         keyspace.compact(..)?;
         check(&keyspace, round as u64);
@@ -113,7 +113,8 @@ fn an_unknown_feature_is_refused_with_its_flag() -> Result<()> {
 
 #[test]
 fn compression_does_not_change_a_file_of_incompressible_data() -> Result<()> {
-    // The option alone changes nothing: with incompressible data the sizes, the written bytes and the flags are equal.
+    // The option alone changes nothing: with incompressible data, the sizes, the written bytes and the flags are the
+    // same as without it.
     let images = [Compression::None, Compression::Lz4].map(|compression| {
         let device = MemDevice::new();
         let store = open(&device, compression).unwrap();

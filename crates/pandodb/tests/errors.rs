@@ -1,5 +1,5 @@
-//! Error texts say what happened, to which object, and what the user can do. Errors that the user can remove are not
-//! final.
+//! Error texts say what happened, to which object, and what the user can do. After an error that the user can remove,
+//! the store continues to work.
 
 use std::path::Path;
 use std::{env, fs, io, process};
@@ -9,7 +9,7 @@ use pandodb::device::SimDevice;
 use pandodb::device::sim::{Fault, FaultKind};
 use pandodb::{Durability, Error, Store};
 
-/// Set in the process that [`a_process_without_free_files_is_refused_and_goes_on`] starts.
+/// This variable is set in the process that [`a_process_without_free_files_is_refused_and_goes_on`] starts.
 const FEW_FILES: &str = "PANDODB_TEST_FEW_FILES";
 
 fn small(path: &Path) -> pandodb::StoreBuilder {
@@ -93,7 +93,7 @@ fn a_damaged_store_is_reported_as_corruption() {
     };
     damaged("both superblocks zeroed", &|bytes| bytes[..33 * 4096].fill(0));
     damaged("no file to speak of", &|bytes| bytes.truncate(0));
-    // Also without the other files of the store, as long as a superblock has the magic number.
+    // The error is also right without the other files of the store, as long as a superblock has the magic number.
     for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.file_name().unwrap() != "data" {
             fs::remove_file(entry).unwrap();
@@ -106,7 +106,8 @@ fn a_damaged_store_is_reported_as_corruption() {
     });
 }
 
-/// Regression: such errors advised to check the device. Not even root can create files in `/sys`.
+/// Regression: errors about missing permission advised the user to check the device. Not even root can create files in
+/// `/sys`.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_directory_without_write_permission_is_not_reported_as_a_broken_device() {
@@ -118,7 +119,7 @@ fn a_directory_without_write_permission_is_not_reported_as_a_broken_device() {
     assert!(!error.contains("check the device"), "{error}");
 }
 
-/// Regression: running out of file descriptors poisoned the store, though nothing had been written.
+/// Regression: running out of file descriptors poisoned the store, although nothing had been written.
 #[test]
 fn a_process_without_free_files_is_refused_and_goes_on() {
     if let Some(path) = env::var_os(FEW_FILES) {
@@ -156,7 +157,7 @@ fn with_few_files(path: &Path) {
     store.close().unwrap();
 }
 
-/// A disk that reports only in a sync that it is full has lost accepted writes, so no later sync succeeds.
+/// A disk may report only during a sync that it is full. Accepted writes are then lost, so no later sync succeeds.
 #[test]
 fn a_full_disk_in_a_sync_is_final() {
     let device = SimDevice::new(5);

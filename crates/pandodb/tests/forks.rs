@@ -1,6 +1,6 @@
-//! A process that forks with an open store. The store stays the parent's. In the child every operation fails with
-//! [`Error::Forked`], no operation blocks on a lock that another thread held, and dropping the handles does not affect
-//! the parent.
+//! Tests of a process that forks while a store is open. The store remains with the parent. In the child every operation
+//! fails with [`Error::Forked`]. No operation blocks on a lock that another thread of the parent held. Dropping the
+//! handles in the child does not affect the parent.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,23 +13,23 @@ use fork::{Fork, fork, waitpid_nohang};
 use pandodb::device::MemDevice;
 use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store, Value};
 
-/// A child that takes longer than this counts as hung.
+/// A child that runs for a longer time than this counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(path: &Path) -> Store {
     Store::builder(path).memory_budget(2 << 20).open().expect("the store opens")
 }
 
-/// Held by each test, so that they run one after the other. The crate `parking_lot` keeps waiting threads in tables of
-/// the process. If a thread changes such a table at the moment of a fork, the table stays locked in the child, and
-/// stores that the child opens block for ever (`docs/decisions/0042`).
+/// Each test holds this mutex, so that the tests run one after the other. The reason: the crate `parking_lot` keeps
+/// waiting threads in tables of the process. If a thread changes such a table at the moment of a fork, the table stays
+/// locked in the child. Stores that the child opens then block without end (`docs/decisions/0042`).
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A forked process.
+/// A forked child process.
 struct Child {
     pid: i32,
 }
@@ -48,7 +48,7 @@ impl Child {
     }
 }
 
-/// Forks. The child runs `body` with its copy of `handles`, which it owns, and exits.
+/// Forks. The child runs `body` with its own copy of `handles` and exits.
 fn in_child<T>(handles: T, body: impl FnOnce(T)) -> (Child, T) {
     match fork().expect("forked") {
         Fork::Parent(pid) => (Child { pid }, handles),
@@ -90,7 +90,7 @@ impl Handles {
         Handles { snapshot: store.snapshot(), store, keyspace, counters, batch, begun, value }
     }
 
-    /// Runs in the child: checks that everything is refused. Drops all handles.
+    /// Runs in the child: checks that the store refuses every operation. It then drops all handles.
     fn are_refused(self) {
         let Handles { store, keyspace, counters, snapshot, mut batch, mut begun, value } = self;
         assert_eq!(value, "seven", "a value stays readable");
@@ -127,12 +127,13 @@ impl Handles {
     }
 }
 
-/// A store with some rows in a run and one in the memtable.
+/// A store with some rows in a run and one row in the memtable.
 fn filled(path: &Path) -> Store {
     fill(open(path))
 }
 
-/// Like [`filled`], without background threads, so that none of them runs when the process forks: see [`ALONE`].
+/// Like [`filled`], but without background threads, so that no background thread runs when the process forks: see
+/// [`ALONE`].
 fn filled_at_rest(path: &Path) -> Store {
     fill(Store::builder(path).memory_budget(2 << 20).background_threads(0).open().expect("the store opens"))
 }
@@ -152,7 +153,7 @@ fn the_child_is_refused_and_the_parent_goes_on() {
     let path = dir.path().join("s");
     let (child, parent) = in_child(Handles::of(filled(&path)), Handles::are_refused);
     child.join();
-    // The lock is still held by the parent.
+    // The parent still holds the lock.
     assert!(matches!(Store::open(&path), Err(Error::Locked { .. })));
     let Handles { store, keyspace, mut batch, begun, snapshot, .. } = parent;
     assert_eq!(begun.count(), 1998);
@@ -168,8 +169,8 @@ fn the_child_is_refused_and_the_parent_goes_on() {
     assert_eq!(keyspace.iter().count(), 2003);
 }
 
-/// Regression: nothing was written since the opening, so parent and child would both create the first log file. The
-/// parent was poisoned by it.
+/// Regression: if nothing had been written since the opening, parent and child would both create the first log file.
+/// This poisoned the store of the parent.
 #[test]
 fn only_the_parent_creates_the_first_log_file_after_a_fork() {
     let _alone = alone();
@@ -195,7 +196,7 @@ fn a_parent_that_closes_its_store_need_not_wait_for_the_child() {
     let (path, done) = (dir.path().join("s"), dir.path().join("done"));
     let (child, store) = in_child(filled(&path), |store| {
         wait_for(&done);
-        // The parent has closed the store and opened it again meanwhile.
+        // The parent has closed the store and opened it again while the child was running.
         refused("stats", store.stats());
         drop(store);
     });
@@ -217,7 +218,7 @@ fn a_child_can_open_other_stores() {
         let own = filled(&other);
         assert_eq!(own.keyspace("k").unwrap().iter().count(), 2001);
         refused("stats", store.stats());
-        // The child has a child of its own, which can use neither store.
+        // The child forks a child of its own, which can use neither of the two stores.
         let (grandchild, own) = in_child(own, |own| {
             refused("stats of the grandparent's store", store.stats());
             refused("stats of the parent's store", own.stats());
@@ -244,7 +245,7 @@ fn the_store_of_a_killed_parent_can_be_opened_while_its_child_runs() {
             wait_for(&done);
         });
         wait_for(&dropped);
-        // Like a kill: nothing is closed.
+        // Forget the store, like a kill: nothing is closed.
         std::mem::forget(store);
         std::process::exit(0);
     });
@@ -262,7 +263,7 @@ fn wait_for(path: &Path) {
 }
 
 /// Threads that hold locks of the engine at the moment of a fork do not exist in the child. The child must not wait for
-/// them.
+/// these threads.
 #[test]
 fn a_child_waits_for_no_thread_of_the_parent() {
     let _alone = alone();

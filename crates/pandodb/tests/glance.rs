@@ -1,4 +1,5 @@
-//! `check::glance` while a writer runs: it takes no lock, writes nothing, and never returns a state that did not exist.
+//! Tests of `check::glance` while a writer runs: it takes no lock, writes nothing, and never returns a state that did
+//! not exist.
 
 use std::fmt;
 use std::io;
@@ -12,10 +13,10 @@ use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
 use pandodb::device::{Device, File, LockGuard, LockMode, OpenHow};
 use pandodb::{AddU64, Error, KeyspaceOptions, Store};
 
-/// Called with the number of a read of the data file, before it.
+/// Called before each read of the data file, with the number of the read.
 type Hook = Box<dyn FnMut(u64) + Send>;
 
-/// A device that allows reads only. Counts the reads of the data file.
+/// A device that allows reads only. It counts the reads of the data file.
 struct ReadOnly {
     inner: Arc<dyn Device>,
     hook: Arc<Mutex<Hook>>,
@@ -98,13 +99,13 @@ impl FileWrapper for ReadOnlyFile {
     }
 }
 
-/// A store without background threads, and with small memtables, so that its trunk has many nodes.
+/// A store without background threads. Its memtables are small, so that its trunk has many nodes.
 fn small(device: &Arc<MemDevice>) -> Store {
     let builder = Store::builder("memory").device(device.clone()).background_threads(0);
     builder.memory_budget(2 << 20).memtable_bytes(24 << 10).open().unwrap()
 }
 
-/// Writes enough to rewrite trunk and catalogue several times, and ends with a checkpoint.
+/// Writes enough data to rewrite the trunk and the catalogue several times, and ends with a checkpoint.
 fn burst(store: &Store, round: u64) {
     let events = store.keyspace("events").unwrap();
     let counts = store.keyspace_with("counts", KeyspaceOptions::new().merge(AddU64)).unwrap();
@@ -148,19 +149,19 @@ fn a_writer_that_checkpoints_during_a_glance_is_noticed() {
         let seen = look(ReadOnly::new(device.clone(), hook));
         let after = look(device.clone());
         assert!(after.generation >= before.generation + 4);
-        // The log changes without the roots, so its size is not compared.
+        // The log may change although the roots do not, so its size is not compared.
         let same = |one: &Glance, other: &Glance| {
             (one.generation, &one.keyspaces, one.logical_bytes)
                 == (other.generation, &other.keyspaces, other.logical_bytes)
         };
-        // With a burst between the reads of the two slots, the slot read later may hold the older of the last two
+        // If a burst happens between the reads of the two slots, the slot read later may hold the older of the last two
         // superblocks.
         let between = at < 4 && (before.generation..after.generation).contains(&seen.generation);
         assert!(
             same(&seen, &before) || same(&seen, &after) || between,
             "read {at}: neither the state before nor the one after"
         );
-        // The first four reads are those of the superblock slots.
+        // The first four reads are reads of the superblock slots.
         noticed += u32::from(at >= 4 && same(&seen, &after));
         before = after;
         round += 1;
@@ -175,7 +176,7 @@ fn a_glance_fails_if_each_attempt_is_overtaken() {
     let store = Arc::new(small(&device));
     burst(&store, 0);
     let (writer, mut round) = (store.clone(), 0);
-    // Each attempt reads both slots twice, then the catalogue. The writer goes on before that.
+    // Each attempt reads both slots twice, then the catalogue. The writer continues before the read of the catalogue.
     let mut slots = 0;
     let hook: Hook = Box::new(move |_| {
         slots += 1;
@@ -198,7 +199,7 @@ fn permanent_damage_is_reported() {
     store.close().unwrap();
     let whole = look(device.clone());
     assert!(whole.clean);
-    // After a clean close nothing is only in the log, so an opening returns the same figures.
+    // After a clean close no data is only in the log, so an opening returns the same figures.
     let opened = Store::builder("memory").device(device.clone()).read_only(true).open().unwrap().stats().unwrap();
     for (seen, opened) in whole.keyspaces.iter().zip(&opened.keyspaces) {
         let mut index = seen.index.clone();
@@ -208,7 +209,7 @@ fn permanent_damage_is_reported() {
     assert_eq!((whole.logical_bytes, whole.keyspaces.len()), (opened.logical_bytes, 2));
     assert_eq!(whole.lifetime_user_bytes, opened.lifetime_user_bytes);
     let file = device.open("data", OpenHow { write: true, ..OpenHow::default() }).unwrap();
-    // Pages whose header is that of a trunk node.
+    // The pages whose header is the header of a trunk node.
     let nodes: Vec<u64> = (0..file.len().unwrap() / 4096)
         .map(|page| page * 4096)
         .filter(|at| {
@@ -234,7 +235,7 @@ fn permanent_damage_is_reported() {
     assert!(reader.reads.load(SeqCst) < 100, "damage is not read again and again");
 }
 
-/// The least number of glances beside a busy writer.
+/// The minimum number of glances while a writer is busy.
 const GLANCES: u64 = 20;
 
 #[test]
@@ -264,7 +265,7 @@ fn glances_do_not_disturb_a_busy_writer_or_its_openings() {
             }
         });
         let mut key = 0u64;
-        // Open the store at least three times. Each opening must get the lock at once.
+        // Open the store at least three times. Each opening must get the lock immediately.
         while key < 60_000 || glances.load(SeqCst) < GLANCES && key < 2_000_000 {
             let store = store();
             let keyspace = store.keyspace("k").unwrap();

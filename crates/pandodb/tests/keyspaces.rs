@@ -1,5 +1,5 @@
-//! Creating and dropping keyspaces: the cost with many keyspaces, and the state after a crash or with a damaged
-//! superblock.
+//! Tests of creating and dropping keyspaces: the cost with many keyspaces, and the state after a crash or with a
+//! damaged superblock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +26,16 @@ fn the_thousandth_keyspace_is_written_with_as_few_bytes_as_the_tenth() {
         }
     }
     let (first, last) = (written[0], written[3] - written[2]);
-    // Checkpoints write all keyspaces. The more keyspaces there are, the fewer checkpoints are made for creations.
+    // Each checkpoint writes all keyspaces. Therefore fewer checkpoints are made for creations if there are more
+    // keyspaces.
     assert!(
         last < 2 * first,
         "400 creations wrote {first} bytes, and {last} when there were 1,200 before: {written:?}"
     );
 }
 
-/// Regression: small memtables seemed full because of the memory of an empty one. Each write packed one entry into a
-/// run of its own.
+/// Regression: small memtables seemed full, because the memory of an empty memtable was counted. Therefore each write
+/// packed one entry into a run of its own.
 #[test]
 fn small_memtables_of_several_keyspaces_are_filled_before_they_are_packed() {
     let builder = Store::builder("small").device(MemDevice::new()).background_threads(0);
@@ -47,7 +48,7 @@ fn small_memtables_of_several_keyspaces_are_filled_before_they_are_packed() {
     assert!(written.pack < 16 * written.user, "packed into runs of a few entries: {written:?}");
 }
 
-/// The keyspaces, each with the value of its single key.
+/// The keyspaces, each with the value of its only key.
 type World = BTreeMap<String, Option<u64>>;
 
 fn contents(store: &Store) -> World {
@@ -56,7 +57,7 @@ fn contents(store: &Store) -> World {
     store.keyspaces().into_iter().map(|info| (info.name.clone(), of(&info.name))).collect()
 }
 
-/// The image with the newest superblock damaged.
+/// The image after the newest superblock was damaged.
 fn without_newest(mut image: SimImage) -> SimImage {
     let slots = [0, 32 * PAGE as u64];
     let generation = |at: &u64| {
@@ -67,8 +68,8 @@ fn without_newest(mut image: SimImage) -> SimImage {
     image
 }
 
-/// Opens a store three times, with a kill after each opening, and checks that it finds the same contents. Then writes
-/// to it.
+/// Opens a store three times, with a kill after each opening, and checks that each opening finds the same contents.
+/// Then writes to the store.
 fn check(image: &SimImage, world: &World, what: &str) {
     let mut image = image.clone();
     for opening in 0..3 {
@@ -87,8 +88,8 @@ fn check(image: &SimImage, world: &World, what: &str) {
     }
 }
 
-/// All sequences of 5 steps with one keyspace that is created and dropped; with and without another keyspace whose
-/// memtable needs the log.
+/// Tests all sequences of 5 steps in which one keyspace is created and dropped. Each runs with and without another
+/// keyspace whose memtable needs the log.
 #[test]
 fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock() {
     const STEPS: u32 = 5;
@@ -126,7 +127,7 @@ fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock
                 }
                 text += [" create", " merge", " drop", " checkpoint"][steps as usize % 4];
                 steps /= 4;
-                // Check after the last step only: shorter histories are the ends of other histories.
+                // Check only after the last step, because shorter histories are the ends of other histories.
                 if nth + 1 == STEPS {
                     let image = device.durable_image();
                     check(&image, &world, &text);
@@ -154,7 +155,7 @@ fn a_recreated_keyspace_is_empty() {
     }
 }
 
-/// A creation needs space in the log only. If there is none, nothing is created.
+/// A creation only needs space in the log. If the log has no space, nothing is created.
 #[test]
 fn a_creation_on_a_full_disk_fails_and_creates_nothing() {
     let device = SimDevice::new(1);

@@ -1,4 +1,5 @@
-//! The memory of thousands of keyspaces. The only test of its process, because it measures the memory of the process.
+//! Measures the memory of thousands of keyspaces. This is the only test of its process, because it measures the memory
+//! of the process.
 #![cfg(target_os = "linux")]
 
 use pandodb::Store;
@@ -26,7 +27,7 @@ fn put_into_each(store: &Store, round: &str) {
             let (resident, memory) = (resident(), store.stats().expect("told").memory);
             let counted = memory.memtables + memory.keyspaces + memory.pool + memory.rows;
             assert!(counted <= BUDGET as u64, "{i} keyspaces: {memory:?}");
-            // A test binary takes about 10 MiB by itself.
+            // A test binary uses about 10 MiB without any store.
             assert!(resident <= BUDGET + BUDGET / 10 + (10 << 20), "{i} keyspaces: {resident} bytes, {memory:?}");
             assert!(memory.keyspaces >= 1_000 * (i as u64 + 1), "a keyspace counts: {memory:?}");
         }

@@ -1,4 +1,5 @@
-//! A merge operator that calls a store gets [`Error::Reentrant`] in every place where it runs. It never blocks.
+//! A merge operator that calls a store gets [`Error::Reentrant`], regardless of where the operator runs. The call never
+//! blocks.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use pandodb::{Durability, Error, Keyspace, KeyspaceOptions, MergeOperator, Resul
 /// The call that the operator makes inside each fold.
 type Call = Box<dyn FnMut() + Send>;
 
-/// Joins its operands, and makes the call that was set.
+/// An operator that joins its operands, and makes the call that was set.
 #[derive(Clone, Default)]
 struct Caller(Arc<Mutex<Option<Call>>>);
 
@@ -48,7 +49,7 @@ impl MergeOperator for Caller {
     }
 }
 
-/// Runs `body` on a thread of its own and fails if it does not end.
+/// Runs `body` on a thread of its own and fails if `body` does not end.
 fn ends(what: String, body: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
@@ -107,7 +108,7 @@ fn an_operator_that_calls_the_store_is_refused_in_reads_and_in_background_work()
                 keyspace.merge("k", "a").unwrap();
                 keyspace.merge("k", "call").unwrap();
                 assert_eq!(keyspace.get("k").unwrap().unwrap(), "acall");
-                // Folds on a worker thread, if there is one.
+                // The fold runs on a worker thread, if there is one.
                 keyspace.compact(..).unwrap();
                 keyspace.merge("k", "b").unwrap();
                 store.settle().unwrap();
@@ -116,14 +117,14 @@ fn an_operator_that_calls_the_store_is_refused_in_reads_and_in_background_work()
                 assert!(seen.len() >= 4, "validate, two reads, a compaction: {}", seen.len());
                 assert!(seen.iter().all(|answer| matches!(answer, Err(Error::Reentrant))), "{name}: {seen:?}");
                 assert!(store.verify().unwrap().is_clean());
-                // The operator holds handles of its own store. Drop them.
+                // The operator holds handles of its own store. Drop these handles.
                 caller.set(|| ());
             });
         }
     }
 }
 
-/// Closing on the worker thread would wait for this worker, so the close runs on a thread of its own.
+/// Closing on the worker thread would wait for this worker, so the close runs on another thread.
 #[test]
 fn an_operator_may_drop_the_last_handle() {
     ends("dropping the last handle inside a fold".into(), || {
@@ -144,11 +145,12 @@ fn an_operator_may_drop_the_last_handle() {
                 begun.send(()).unwrap();
                 gone.recv_timeout(Duration::from_secs(20)).unwrap();
                 drop(last);
-                // A close on this thread would wait for itself. It used to panic here and to leave the store unclosed.
+                // A close on this thread would wait for this thread itself. Such a close used to panic here and to
+                // leave the store unclosed.
                 survived.send(()).unwrap();
             }
         });
-        // Write more than a memtable, so that a worker packs it and folds.
+        // Write more bytes than a memtable holds, so that a worker packs it and folds.
         let written = 120u8;
         (0..written).for_each(|i| keyspace.merge([i % 10], [b'x'; 100]).unwrap());
         in_fold.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -156,7 +158,7 @@ fn an_operator_may_drop_the_last_handle() {
         go.send(()).unwrap();
         dropped.recv_timeout(Duration::from_secs(20)).expect("the operator goes on");
         caller.set(|| ());
-        // The store can be opened as soon as it is closed.
+        // The store can be opened as soon as the close is complete.
         let again = loop {
             match open() {
                 Ok(store) => break store,

@@ -1,4 +1,4 @@
-//! Background work does not stop during a checkpoint, and writers do not outrun background work.
+//! Tests that background work does not stop during a checkpoint, and that writers do not outrun background work.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,7 @@ enum Held {
     Syncs,
     /// Writes to the data file.
     Writes,
-    /// Blocks nothing, but the file cannot grow.
+    /// Calls that need a larger file are refused. No call is blocked.
     Space,
 }
 
@@ -62,7 +62,7 @@ impl Gate {
     }
 }
 
-/// Opens the gate when a test ends, also by a panic, because closing a store waits for its threads.
+/// Opens the gate when a test ends, even by a panic, because closing a store waits for its threads.
 struct Opens(Arc<Gate>);
 
 impl Drop for Opens {
@@ -86,7 +86,7 @@ impl DeviceWrapper for Gated<Arc<MemDevice>> {
 }
 
 impl Gated<Arc<dyn File>> {
-    /// Whether there is space up to `end`.
+    /// Whether the file may grow up to `end`.
     fn grow(&self, end: u64) -> io::Result<()> {
         if *self.1.held.lock().unwrap() == Held::Space && end > self.0.len()? {
             self.1.refused.fetch_add(1, Relaxed);
@@ -166,7 +166,7 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
     assert!(gate.waiting() > 0, "the checkpoint still waits");
     let packed = store.stats().unwrap().written.pack - before;
     assert!(packed > 3 * MEMTABLE as u64, "{packed} bytes of memtables became runs all the same");
-    // Packing is bounded, because log and space are kept until the checkpoint is done.
+    // Packing is bounded, because log segments and space are kept until the checkpoint is done.
     write(6 * MEMTABLE);
     let halted = || {
         let packed = store.stats().unwrap().written.pack;
@@ -195,8 +195,8 @@ fn writers_do_not_outrun_a_blocked_worker() {
     let memtables = || store.stats().unwrap().memory.memtables as usize / MEMTABLE;
     gate.hold(Held::Writes);
     write_until(&mut put, || memtables() > 4);
-    // From here on each waiting memtable doubles the price of a write, so a longer time adds few memtables. Without a
-    // price this time is enough for hundreds of memtables.
+    // From here on each waiting memtable doubles the delay of a write, so a longer time adds few memtables. Without
+    // such a delay this time is enough for hundreds of memtables.
     let start = Instant::now();
     write_until(&mut put, || start.elapsed() > Duration::from_millis(500));
     let then = memtables();
@@ -207,15 +207,15 @@ fn writers_do_not_outrun_a_blocked_worker() {
     gate.hold(Held::Writes);
     write_until(&mut put, || memtables() > 4);
     gate.hold(Held::Nothing);
-    // Debt from the time when the worker was blocked is not paid for long afterwards, though the worker is never idle
-    // meanwhile.
+    // Debt from the time when the worker was blocked does not delay writes for a long time after the block, although
+    // the worker is never idle during these writes.
     let start = Instant::now();
     write_until(&mut put, || start.elapsed() > Duration::from_millis(1200));
     most_are_fast(&mut put);
     store.close().unwrap();
 }
 
-/// Writes until `is_so`, but at most for a minute.
+/// Writes until `is_so` returns true, but at most for a minute.
 fn write_until(put: &mut impl FnMut() -> Duration, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -224,7 +224,7 @@ fn write_until(put: &mut impl FnMut() -> Duration, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Fails if most writes wait for the longest time, which is at least a millisecond.
+/// Fails if at least half of 400 writes take a millisecond or longer: these writes wait for the longest delay.
 fn most_are_fast(put: &mut impl FnMut() -> Duration) {
     let slow = (0..400).filter(|_| put() >= Duration::from_millis(1)).count();
     assert!(slow < 200, "{slow} of 400 writes took a millisecond or longer");
@@ -245,7 +245,7 @@ fn background_threads_sleep_while_the_disk_is_full() {
     let (before, start) = (gate.refused.load(Relaxed), Instant::now());
     std::thread::sleep(Duration::from_millis(500));
     let refused = gate.refused.load(Relaxed) - before;
-    // Each thread retries ten times a second, and may try several things each time.
+    // Each thread retries ten times per second, and may try several operations each time.
     let most = 100 * (start.elapsed().as_millis() as usize + 500) / 1000;
     assert!(refused < most, "{refused} times there was no space");
     gate.hold(Held::Nothing);

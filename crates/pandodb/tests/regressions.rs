@@ -1,5 +1,5 @@
-//! Regression tests for findings of reviews and random histories. Each test failed before its fix and is reduced to the
-//! necessary steps. Simulated crashes and random histories are in `pandodb-proof`.
+//! Regression tests for findings of reviews and random histories. Each test failed before its fix and contains only the
+//! necessary steps. The crate `pandodb-proof` has simulated crashes and random histories.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn killed_copy(from: &Path, to: &Path) {
     let mut names: Vec<_> = std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     for name in names {
-        // A log segment may be deleted while it is copied. In that case a checkpoint no longer needs it.
+        // A log segment may be deleted during the copy. In that case a checkpoint no longer needs it.
         let _ = std::fs::copy(from.join(&name), to.join(&name));
     }
 }
@@ -207,14 +207,15 @@ fn damaged_inner_blocks_do_not_block_packing_for_ever() {
         let store = open();
         let keyspace = store.keyspace("k").unwrap();
         for i in 0..40_000 {
-            // The store may refuse writes, but it must not accept them without bound.
+            // The store may refuse writes, but it must not accept an unbounded number of writes.
             if keyspace.put(key(i + 1_000_000), [1u8; 60]).is_err() {
                 break;
             }
         }
         let stats = store.stats().unwrap();
         assert!(stats.memory.memtables < 8 << 20 && stats.disk_bytes < 64 << 20, "{stats:?}");
-        // Runs whose size cannot be determined must not make leaves look too large; the leaves would be split without end.
+        // Runs whose size cannot be determined must not make leaves look too large, because the leaves would be split
+        // without end.
         assert!(stats.keyspaces[0].index.figure("nodes") < 100, "{stats:?}");
         assert!(!store.verify().unwrap().is_clean(), "the damage is reported");
     });
@@ -230,7 +231,7 @@ fn a_scan_of_a_dropped_keyspace_ends_with_an_error() {
     let mut scan = keyspace.iter();
     scan.by_ref().take(10).for_each(|entry| drop(entry.unwrap()));
     store.drop_keyspace("k").unwrap();
-    // Longer than a scan keeps one view.
+    // Advance the clock by more time than a scan keeps one view.
     device.advance_clock(Duration::from_millis(2100));
     let rest: Vec<_> = scan.collect();
     assert!(rest.len() == 4990 || rest.last().is_some_and(|entry| entry.is_err()), "{} items, no error", rest.len());
@@ -242,7 +243,7 @@ fn tiny(device: &Arc<SimDevice>, memtable_bytes: usize) -> StoreBuilder {
 }
 
 /// A checkpoint recorded that a keyspace needed no log, and released the log. After a write to that keyspace the next
-/// checkpoint recorded an older cut, and the store could not be opened any more.
+/// checkpoint recorded an older cut, so the store could not be opened any more.
 #[test]
 fn a_write_to_an_idle_keyspace_does_not_need_released_log() {
     let device = SimDevice::new(1);
@@ -266,14 +267,14 @@ fn a_write_to_an_idle_keyspace_does_not_need_released_log() {
     assert_eq!(store.keyspace("busy").unwrap().iter().count(), 3000);
 }
 
-/// Replay packed a full memtable into pages with large values of records that were not replayed yet.
+/// Regression: replay packed a full memtable into pages that held large values of records that were not replayed yet.
 #[test]
 fn packing_during_replay_keeps_large_values_of_later_records() {
     let device = SimDevice::new(1);
     let store = tiny(&device, 256 << 10).open().unwrap();
     let large = store.keyspace_with("large", KeyspaceOptions::new().blob_threshold(16)).unwrap();
     let (key, value) = (|i: u32| i.to_be_bytes(), |i: u32| vec![i as u8; 20 + i as usize % 3000]);
-    // Leave free pages between the large values, into which runs could be written.
+    // Leave free pages between the large values, so that runs could be written into these pages.
     for i in 0..1500 {
         large.put(key(i), value(i)).unwrap();
     }
@@ -286,8 +287,8 @@ fn packing_during_replay_keeps_large_values_of_later_records() {
     assert!(store.verify().unwrap().is_clean());
 }
 
-/// Two causes of a debt that nothing could pay, for which packing and recovery waited for ever: packing unified range
-/// tombstones, and a read changed the weight of a memtable with range tombstones.
+/// Regression: a debt that nothing could pay, for which packing and recovery waited without end. It had two causes:
+/// packing unified range tombstones, and a read changed the weight of a memtable with range tombstones.
 #[test]
 fn range_deletes_leave_no_debt_behind() {
     ends("compacting range deletes", || {
@@ -317,8 +318,9 @@ fn range_deletes_leave_no_debt_behind() {
     });
 }
 
-/// Debt was paid in bytes of messages and owed in bytes of pages. With keys that share a long prefix, a compaction that
-/// was paused between two steps counted as paid, and threads that waited for it went on too early.
+/// Regression: debt was paid in bytes of messages but owed in bytes of pages. If keys shared a long prefix, a
+/// compaction that was paused between two steps counted as paid. Threads that waited for this compaction continued too
+/// early.
 #[test]
 fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
     ends("compacting keys with a long common prefix", || {
@@ -339,9 +341,9 @@ fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
     });
 }
 
-/// Found by `pando sim histories --seed 5`: a checkpoint that was running when the store was closed got the error of a
-/// closed store and treated it as a failure of the disk. This poisoned the store; its close then left the end of the
-/// log in memory and returned success.
+/// Found by `pando sim histories --seed 5`: a checkpoint was running when the store was closed. It got the error of a
+/// closed store and treated this error as a failure of the disk. This poisoned the store. The close then left the end
+/// of the log in memory and returned success.
 #[test]
 fn a_running_checkpoint_does_not_prevent_a_close_from_writing_the_log() {
     ends("closing during a checkpoint", || {
@@ -376,9 +378,9 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
     let store = builder(device.clone()).open().unwrap();
     let keyspace = store.keyspace_with("k", KeyspaceOptions::new().blob_threshold(100)).unwrap();
     keyspace.put_with("large", vec![0x5A; 6_000], Durability::Synced).unwrap();
-    // An image of the running store: after a close the log would be empty.
+    // Take an image of the running store, because after a close the log would be empty.
     let unconfirmed = device.image();
-    // A later synced record confirms that everything before it is durable.
+    // A later synced record confirms that everything before this record is durable.
     keyspace.put_with("later", "small", Durability::Synced).unwrap();
     let image = device.image();
     let whole = open(&image).unwrap();
@@ -391,8 +393,8 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
         image.flip_bit("data", at as u64 + 50, 3);
         open(&image)
     };
-    // Without that record it is unknown whether the value ever reached the disk. The log ends before it, as after a
-    // power cut.
+    // Without that record it is unknown whether the value was written to the disk. Therefore the log ends before the
+    // value, as after a power cut.
     let store = damaged(unconfirmed).unwrap();
     assert_eq!(store.open_keyspace("k").unwrap().unwrap().get("large").unwrap(), None);
     // With that record the value must be intact. The error is about the data file, not about the log.
@@ -400,8 +402,8 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
     assert_eq!((&*file, offset, what), ("data", at as u64, "large value"));
 }
 
-/// A quarter of an eighth of the budget was not a multiple of a page, and the log refused its own segment size (lab,
-/// figure 3.5).
+/// Regression: a quarter of an eighth of the budget was not a multiple of a page, and the log refused this segment
+/// size, which the store itself had derived (lab, figure 3.5).
 #[test]
 fn any_memory_budget_opens() {
     for budget in [1 << 20, (1 << 20) + 1, 6_381_793, (256 << 20) - 1] {
@@ -410,9 +412,9 @@ fn any_memory_budget_opens() {
     }
 }
 
-/// A store that was killed with a long log and then opened with little memory packed thousands of memtables and
-/// compacted none. Packing each memtable searched all runs of a leaf, and the tree took 120 MB. Opening with a log of
-/// 200 MB took longer than five minutes.
+/// Regression: a store was killed with a long log and then opened with little memory. It packed thousands of memtables
+/// and compacted none. Packing each memtable searched all runs of a leaf, and the tree used 120 MB. Opening such a
+/// store with a log of 200 MB took longer than five minutes.
 #[test]
 fn recovery_with_less_memory_compacts_the_runs_that_it_packs() {
     let device = SimDevice::new(1);
@@ -425,14 +427,14 @@ fn recovery_with_less_memory_compacts_the_runs_that_it_packs() {
     let stats = again.stats().unwrap();
     assert!(stats.replayed_operations > 20_000, "{}", stats.replayed_operations);
     assert!(stats.debt_bytes < 40 * (16 << 10), "{} bytes are owed", stats.debt_bytes);
-    // Pages of runs that were packed and compacted during the opening are reused before the next checkpoint.
+    // Pages of runs that were both packed and compacted during the opening are reused before the next checkpoint.
     assert!(stats.written.data > 3 * stats.disk_bytes, "{} of {}", stats.disk_bytes, stats.written.data);
     assert!(stats.disk_bytes < 12 << 20, "{}", stats.disk_bytes);
     assert_eq!(again.open_keyspace("k").unwrap().unwrap().iter().count(), 30_000);
 }
 
-/// Pages of a replaced large value were reused while the log still referred to them: pages freed during a replay are
-/// reused at once, and this was wrongly also done for pages freed after it.
+/// Regression: pages of a replaced large value were reused while the log still referred to them. Pages freed during a
+/// replay are reused at once, and this was wrongly also done for pages freed after the replay.
 #[test]
 fn pages_that_the_log_refers_to_are_not_reused() {
     let device = SimDevice::new(1);

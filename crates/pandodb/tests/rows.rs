@@ -1,4 +1,4 @@
-//! Rows from the row cache are equal to those of the index after every kind of change to their keys.
+//! Tests that rows from the row cache equal the rows of the index after every kind of change to their keys.
 
 use pandodb::{Append, Keyspace, KeyspaceOptions, Store};
 
@@ -36,7 +36,8 @@ fn warm() -> (tempfile::TempDir, Store, Keyspace) {
     (dir, store, rows)
 }
 
-/// Changes the hot row with `act` and packs it. Returns its value afterwards, read twice and by a scan.
+/// Changes the hot row by `act` and packs the change. Returns the value of the row after packing, read twice by a get
+/// and once by a scan.
 fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
     let (_dir, store, rows) = warm();
     let before = store.snapshot();
@@ -85,7 +86,7 @@ fn a_cached_row_stays_when_others_are_packed() {
         assert_eq!(get(&rows, HOT), Some(value(HOT)));
         assert_eq!(hits(&store), before + 1);
     }
-    // A `multi_get` uses the row cache too.
+    // A `multi_get` also uses the row cache.
     let before = hits(&store);
     let found = rows.multi_get(&[key(HOT), key(HOT + 1), key(ROWS)]).unwrap();
     assert_eq!((found[0].as_ref().unwrap().to_vec(), found[2].is_none()), (value(HOT).into_bytes(), true));

@@ -1,4 +1,4 @@
-//! A first test of everything: load, reopen, scan, verify.
+//! A first test of the main operations: load, reopen, scan, verify.
 
 use pandodb::{AddU64, Durability, KeyspaceOptions, Store};
 

@@ -1,4 +1,4 @@
-//! A scan over a range in which most keys were deleted costs at most three times what it costs if those keys never
+//! A scan over a range in which most keys were deleted costs at most three times as much as if these keys had never
 //! existed.
 
 use std::path::Path;
@@ -18,8 +18,8 @@ fn open(device: Arc<dyn Device>) -> Store {
     Store::builder(Path::new("s")).memory_budget(4 << 20).background_threads(0).device(device).open().unwrap()
 }
 
-/// The number of keys in the range, and the bytes that a scan over them reads from a store that was just opened. The
-/// store had `rows`; those for which `stays` is false were deleted in a scattered order.
+/// The number of keys in a range, and the bytes that a scan over the range reads from a newly opened store. The store
+/// had the rows `rows`. The rows for which `stays` is false were deleted in a scattered order.
 fn scanned(rows: impl Iterator<Item = u64>, stays: impl Fn(u64) -> bool, from: u64, to: u64) -> (u64, u64) {
     let device = MemDevice::new();
     let store = open(device.clone());

@@ -1,4 +1,4 @@
-//! The events that a subscriber of `tracing` receives, with the feature `tracing`.
+//! Tests of the events that a subscriber of `tracing` receives, with the feature `tracing`.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// An event: its level, the spans around it, its text with all fields.
+/// An event: its level, the spans around it, and its text with all fields.
 #[derive(Clone, Debug)]
 struct Told {
     level: tracing::Level,
@@ -26,7 +26,7 @@ struct Records {
 }
 
 static RECORDS: Mutex<Records> = Mutex::new(Records { spans: Vec::new(), told: Vec::new() });
-/// Held by each test, because the subscriber is global to the process.
+/// Each test holds this mutex, because the subscriber is global to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -37,7 +37,7 @@ fn records() -> MutexGuard<'static, Records> {
     RECORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Records everything with the target `pandodb`.
+/// A subscriber that records all events with the target `pandodb`.
 struct Recorder;
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Subscriber for Recorder {
     }
 }
 
-/// Begins to record. The returned guard excludes other tests.
+/// Begins to record events. While a test holds the returned guard, no other test runs.
 fn record() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let _ = tracing::subscriber::set_global_default(Recorder);
@@ -89,7 +89,7 @@ fn record() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// The events so far whose texts begin with `start`.
+/// The events recorded until now whose texts begin with `start`.
 fn told(start: &str) -> Vec<Told> {
     records().told.iter().filter(|told| told.text.starts_with(start)).cloned().collect()
 }
@@ -184,7 +184,7 @@ fn failures_are_reported_at_their_level() {
     }
     store.settle().unwrap();
     assert!(told("damage").is_empty() && told("disk full").is_empty());
-    // A sector that cannot be read is reported with the keyspace, by a get as well as by a scan.
+    // A sector that cannot be read is reported with the keyspace. This holds for a get and for a scan.
     let data = Fault { file: Some("data".into()), ..Fault::sticky(FaultKind::IoError(OpClass::Read), 0) };
     let (store, rows) = {
         drop(rows);

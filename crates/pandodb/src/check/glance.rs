@@ -1,4 +1,4 @@
-//! `glance`: statistics of a store that another process may have open for writing.
+//! `glance` reads the statistics of a store that another process may have open for writing.
 //!
 //! ```text
 //! newest superblock ─▶ catalogue ─▶ trunk nodes, which describe their runs        no lock, no log, no write
@@ -6,12 +6,12 @@
 //!        └── retry ────────┘ and there is a newer superblock: the writer has reused the pages
 //! ```
 //!
-//! Pages that a superblock reaches are reused only after two further superblocks (`docs/decisions/0004-quarantine.md`),
-//! and each block's checksum covers its owner, whose identity is never reused. So a block that passes its checks
-//! belongs to the superblock that was read, and the reader notices if a writer has reused pages. Damage that remains
-//! while no new superblock is written is real and is reported.
+//! Pages that a superblock reaches are reused only after two further superblocks (`docs/decisions/0004-quarantine.md`).
+//! The checksum of each block covers the owner of the block, whose identity is never reused. Therefore a block that
+//! passes its checks belongs to the superblock that was read, and the reader notices if a writer has reused pages.
+//! Damage that remains although no new superblock is written is real, and is reported.
 //!
-//! Cost: the reads of a trunk, a few kilobytes per gigabyte of data. The writer does not notice the reader.
+//! Cost: the reads of a trunk, which are a few kilobytes per gigabyte of data. The writer does not notice the reader.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,25 +27,27 @@ use crate::space::{DataFile, Superblock};
 use crate::store::KeyspaceInfo;
 use crate::store::roots::Roots;
 
-/// Maximum number of attempts. An attempt fails only if the writer completes two checkpoints while the trunk is read.
+/// Maximum number of attempts. An attempt fails only if the writer completes two checkpoints while the reader reads the
+/// trunk.
 const TRIES: u32 = 20;
 
 const _: () = assert!(TRIES > 1, "one attempt may meet a checkpoint");
 
-/// The result of [`glance`]: a store as of its last checkpoint. Later writes are in its log and are not included.
+/// The result of [`glance`]: the state of a store at its last checkpoint. Later writes are in the log of the store and
+/// are not included.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Glance {
-    /// The number of the superblock; each checkpoint writes one.
+    /// The number of the superblock. Each checkpoint writes one superblock.
     pub generation: u64,
-    /// When that checkpoint was taken, by the writer's clock; `None` for a device without a clock, and for a store
-    /// whose last checkpoint was taken by a version that did not record it.
+    /// The time of that checkpoint, by the writer's clock. `None` for a device without a clock, or if the version that
+    /// took the checkpoint did not record the time.
     pub checkpointed_at: Option<SystemTime>,
-    /// The store was closed and has not been opened for writing since.
+    /// Whether the store was closed and has not been opened for writing since then.
     pub clean: bool,
     /// The keyspaces, in the order of creation.
     pub keyspaces: Vec<GlancedKeyspace>,
-    /// Bytes of keys and values in runs, including superseded ones.
+    /// Bytes of keys and values in runs, including superseded messages.
     pub logical_bytes: u64,
     /// Bytes that the data file occupies on the device now.
     pub disk_bytes: u64,
@@ -53,7 +55,7 @@ pub struct Glance {
     pub log_bytes: u64,
     /// Bytes of keys and values that users have ever written.
     pub lifetime_user_bytes: u64,
-    /// Bytes that the store has written for them, log and data.
+    /// Bytes that the store has written to the log and the data file since it was created.
     pub lifetime_written_bytes: u64,
 }
 
@@ -61,16 +63,17 @@ pub struct Glance {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GlancedKeyspace {
-    /// Its name and options. `operator_registered` says whether the operator is a built-in one.
+    /// The name and the options of the keyspace. `operator_registered` says whether the operator is a built-in one.
     pub info: KeyspaceInfo,
     /// Approximate number of keys.
     pub records: u64,
-    /// Statistics of its index. Counters since opening are 0, and debt is unknown.
+    /// The statistics of its index. In these, counters since opening are 0, and the debt is unknown.
     pub index: IndexStats,
 }
 
-/// Reads the statistics of the store in a directory without opening it, as of its last checkpoint, concurrently with a
-/// writer in another process (or in this one), which does not notice. Takes no lock, reads no log, writes nothing.
+/// Reads the statistics of the store in a directory, as of its last checkpoint, without opening the store. A writer in
+/// another process, or in this process, may run concurrently and does not notice the reader. The call takes no lock,
+/// reads no log and writes nothing.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -89,7 +92,7 @@ pub struct GlancedKeyspace {
 ///
 /// # Errors
 /// [`Error::NotAStore`] if there is no store; [`Error::Corruption`] if the superblocks, the catalogue or a trunk are
-/// damaged; [`Error::Locked`] if the checkpoints of a writer made all 20 attempts fail.
+/// damaged; [`Error::Locked`] if a writer's checkpoints made all 20 attempts fail.
 pub fn glance(path: impl AsRef<Path>) -> Result<Glance> {
     let path = path.as_ref();
     let device = FileDevice::open(path, false).map_err(|_| Error::NotAStore {
@@ -99,10 +102,10 @@ pub fn glance(path: impl AsRef<Path>) -> Result<Glance> {
     glance_device(Arc::new(device))
 }
 
-/// As [`glance`], on any device.
+/// Like [`glance`], but on any device.
 ///
 /// # Errors
-/// As [`glance`].
+/// The errors of [`glance`].
 pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
     let roots = roots(&*device)?;
     if let Some(error) = roots.loss() {
@@ -134,15 +137,15 @@ pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
         };
         let index = IndexStats { debt: Debt::default(), ..index.stats() };
         seen.logical_bytes += index.logical_bytes;
-        // Each delete in a run counts twice: as an entry itself, and for the entry that it hides.
+        // Each delete in a run counts twice among the entries: as an entry itself, and for the entry that it hides.
         let records = index.entries.saturating_sub(2 * index.tombstones);
         seen.keyspaces.push(GlancedKeyspace { info, records, index });
     }
     Ok(seen)
 }
 
-/// Reads the roots of the newest superblock, and retries while a writer's checkpoints interfere. If a block is damaged
-/// and there is no newer superblock, the damage is part of the result.
+/// Reads the roots of the newest superblock. Retries as long as a writer's checkpoints interfere. If a block is damaged
+/// and no newer superblock exists, the damage is part of the result.
 pub(super) fn roots(device: &dyn Device) -> Result<Roots> {
     let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
     if !names.iter().any(|name| name == DATA_FILE) {
@@ -169,7 +172,7 @@ fn newest(file: &dyn File) -> Option<u64> {
     slots.into_iter().filter_map(Result::ok).map(|superblock| superblock.generation).max()
 }
 
-/// Bytes that the log occupies. Segments may be created and deleted meanwhile; a deleted one counts 0.
+/// Bytes that the log occupies. Segments may be created and deleted during the call; a deleted segment counts 0.
 fn log_bytes(device: &dyn Device) -> Result<u64> {
     let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
     let mut bytes = 0;

@@ -1,5 +1,5 @@
-//! `inspect`: prints the contents of a store's files with the decoders of the engine. Read-only. Decodes as much as
-//! possible, and prints an error for the rest.
+//! `inspect` prints the contents of a store's files with the decoders of the engine. It never writes. It decodes as
+//! much as possible, and prints an error for each part that it cannot decode.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::store::open_directory;
 use crate::store::roots::Roots;
 use crate::wal::{self, RecordKind};
 
-/// What to print.
+/// The part of the store to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inspect {
     /// Both superblock slots.
@@ -25,16 +25,16 @@ pub enum Inspect {
     Catalog,
     /// The trunk or table of every keyspace.
     Trunk,
-    /// One run, by its identity.
+    /// The run with this identity.
     Run(u64),
     /// The block that starts at a page of the data file.
     Block(u64),
-    /// The segments and records of the log.
+    /// The segments of the log and their records.
     Log,
 }
 
-/// Describes a part of the store in a directory as text. Reads only that part, changes nothing and takes no lock, so it
-/// works concurrently with a writer: catalogue, trunk and runs are shown as of the last checkpoint.
+/// Describes a part of the store in a directory as text. Reads only that part, changes nothing and takes no lock, so a
+/// writer may run concurrently. The catalogue, the trunk and the runs are shown as of the last checkpoint.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -46,17 +46,17 @@ pub enum Inspect {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`] if there is no store; [`Error::Locked`] if a writer's checkpoints made all attempts to read the
-/// catalogue or a trunk fail; otherwise an error if nothing can be decoded.
+/// [`Error::NotAStore`] if there is no store. [`Error::Locked`] if a writer's checkpoints made all attempts to read the
+/// catalogue or a trunk fail. Another error if nothing can be decoded.
 pub fn inspect(path: impl AsRef<Path>, what: Inspect) -> Result<String> {
     let device = open_directory(path.as_ref(), false, Io::default())?;
     inspect_device(Arc::new(device), what)
 }
 
-/// As [`inspect`], on any device.
+/// Like [`inspect`], but on any device.
 ///
 /// # Errors
-/// As [`inspect`].
+/// The errors of [`inspect`].
 pub fn inspect_device(device: Arc<dyn Device>, what: Inspect) -> Result<String> {
     let mut out = String::new();
     let file = DataFile::open_raw(&*device, false)?;
@@ -129,7 +129,7 @@ fn describe_superblock(superblock: &Superblock, out: &mut String) {
     }
 }
 
-/// Seconds since 1970 as a date and a time of day. Algorithm: Howard Hinnant, `civil_from_days`.
+/// Converts seconds since 1970 to a date and a time of day. Source of the algorithm: Howard Hinnant, `civil_from_days`.
 fn civil(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
@@ -138,7 +138,7 @@ fn civil(seconds: u64) -> String {
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     debug_assert!(year_of_era < 400 && day_of_year < 366, "day {day_of_year} of year {year_of_era}");
-    // Years begin in March here, so that the leap day is the last day of a year.
+    // In this algorithm years begin in March, so that the leap day is the last day of a year.
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
@@ -176,7 +176,7 @@ fn object(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
     Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
 }
 
-/// Decodes a block without knowing its owner, so that its checksum cannot be checked, but its structure can.
+/// Decodes a block without knowing its owner. Therefore its structure is checked, but its checksum cannot be checked.
 fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
     let superblock = Superblock::read_slots(&**file, DATA_FILE).into_iter().find_map(Result::ok);
     let store_id = superblock.map(|superblock| superblock.store_id).unwrap_or_default();

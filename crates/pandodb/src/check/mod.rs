@@ -1,5 +1,5 @@
 //! Reading a store without changing it: verification of an open store, inspection of the files of a store, a glance at
-//! a store that another process has open, salvage of a damaged store.
+//! a store that another process has open, and salvage of a damaged store.
 
 mod glance;
 mod inspect;

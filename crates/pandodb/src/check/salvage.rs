@@ -1,4 +1,4 @@
-//! `salvage`: copies all readable data of a damaged store that is certainly right, and reports the losses.
+//! `salvage` copies all data of a damaged store that is readable and certainly right, and reports the losses.
 //!
 //! ```text
 //!   for each piece of the key space (a leaf of the trunk), key by key:
@@ -8,16 +8,17 @@
 //!   lost nodes ─┘   ▼  unreadable ranges
 //! ```
 //!
-//! The rule is that of a lookup: newest to oldest until a base. A range that cannot be read in one run may contain a
-//! newer message or a delete, so the values of older runs in this range are *stale* and not copied, unless the caller
-//! requests them. Values of newer runs are certain. So every key that a lookup can read is copied, and more: leaves are
-//! read without the blocks above them ([`crate::run::Salvager`]), and a lost trunk node affects only its own range.
+//! The rule is the same as for a lookup: read from the newest message to the oldest until a base is found. If a range
+//! of one run cannot be read, it may contain a newer message or a delete. Therefore the values of older runs in this
+//! range are *stale*, and are copied only if the caller requests stale values. Values of newer runs are certain. Every
+//! key that a lookup can read is copied. More keys are copied, too: leaves are read without the blocks above them
+//! ([`crate::run::Salvager`]), and a lost trunk node affects only its own range.
 //!
-//! If the log is damaged in the middle, it ends there: each keyspace is copied exactly as it was at an earlier moment,
-//! and the later writes are reported as lost. (Records after the damage are not certain: batches are atomic, and merges
-//! depend on earlier writes.)
+//! If the log is damaged in the middle, the salvage ends the log at the damage. Each keyspace is then copied exactly as
+//! it was at an earlier moment, and the later writes are reported as lost. (Records after the damage are not certain,
+//! because batches are atomic and merges depend on earlier writes.)
 //!
-//! Invariant: every key of the store is in the copy with its right value, or in the range of a reported loss.
+//! Invariant: every key of the store is in the copy with its right value, or is in the range of a reported loss.
 
 use std::sync::Arc;
 
@@ -33,31 +34,31 @@ use crate::store::{Batch, Durability, Keyspace, KeyspaceOptions, Store, StoreBui
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes copied from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
-/// Number of recent losses among which one with the same reason is searched.
+/// The number of recent losses that are searched for one with the same reason.
 const RECENT: usize = 8;
 
 /// Data that could not be copied.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    /// The missing data has keys in this range. Other keys of the range may be complete.
+    /// The missing data has keys in this range. Other keys in the range may be complete.
     pub range: KeyRange,
-    /// `None`: keys of the range are missing. A seqno: only later writes to these keys are missing; they have the
-    /// values of that moment.
+    /// `None` if keys of the range are missing. A seqno if only later writes to these keys are missing: the copied
+    /// values are then the values at this seqno.
     pub after: Option<u64>,
-    /// The reason, with file and offset in case of damage.
+    /// The reason of the loss. In case of damage it names the file and the offset.
     pub reason: Error,
 }
 
-/// The result for one keyspace.
+/// The result of a salvage for one keyspace.
 #[derive(Clone, Debug, Default)]
 pub struct Salvaged {
-    /// Its name.
+    /// The name of the keyspace.
     pub keyspace: String,
-    /// Number of keys copied.
+    /// Number of copied keys.
     pub entries: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of the copied keys and values.
     pub bytes: u64,
-    /// Number of these keys whose value may be out of date; 0 unless the caller requested stale values.
+    /// Number of copied keys whose value may be out of date; 0 unless the caller requested stale values.
     pub stale: u64,
     /// The losses, in key order.
     pub losses: Vec<Loss>,
@@ -68,8 +69,8 @@ pub struct Salvaged {
 pub struct SalvageReport {
     /// The keyspaces, in the order of creation.
     pub keyspaces: Vec<Salvaged>,
-    /// The damage at which the log was cut. Later writes are lost, which a loss of each keyspace reports. Keyspaces
-    /// created later are lost completely, and their names are unknown.
+    /// The damage at which the log was cut, if it was cut. Later writes are lost. Each keyspace reports these writes as
+    /// a loss. Keyspaces that were created after the cut are lost completely, and their names are unknown.
     pub log_cut: Option<Error>,
 }
 
@@ -80,9 +81,10 @@ impl SalvageReport {
     }
 }
 
-/// Copies the readable data of the store that `from` would open into `out`, a new store. `from` is opened for reading
-/// and not changed. With `include_stale`, keys whose newest message may be lost are copied with the value of older
-/// messages, counted in [`Salvaged::stale`], and still reported as lost: deleted keys may reappear.
+/// Copies the readable data of the store that `from` would open into `out`, which is a new store. The store of `from`
+/// is opened for reading and not changed. With `include_stale`, keys whose newest message may be lost are copied with
+/// the value of older messages. Such keys are counted in [`Salvaged::stale`] and still reported as lost, because
+/// deleted keys may reappear.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -96,8 +98,8 @@ impl SalvageReport {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if `out` has keyspaces; [`Error::Corruption`] if neither superblock leads to a readable
-/// catalogue, so that nothing is certain; any error of writing to `out`.
+/// [`Error::InvalidArgument`] if `out` has keyspaces. [`Error::Corruption`] if neither superblock leads to a readable
+/// catalogue, because nothing is certain in that case. Also any error of writing to `out`.
 pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<SalvageReport> {
     if !out.keyspaces().is_empty() {
         return Err(Error::invalid(
@@ -113,7 +115,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
         let copy = Copy { into, batch: out.batch().trusting(), held: 0 };
         let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
         let world = Pinned::at(&keyspace, engine.snapshots.visible())?;
-        // If the log was cut, runs may hold newer messages than the rest of the log.
+        // If the log was cut, runs may hold newer messages than the remaining part of the log.
         let at = world.at.max(world.view.through());
         let mut work = Work { engine, keyspace: &keyspace, at, include_stale, salvaged, copy };
         if let Some(reason) = &engine.log_cut {
@@ -134,8 +136,8 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
     Ok(report)
 }
 
-/// The options of the copy of a keyspace. If the operator is not registered, the copy has none, and merged keys are
-/// lost.
+/// The options for the copy of a keyspace. If the operator of the keyspace is not registered, the copy has no operator,
+/// and merged keys are lost.
 fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
     let mut options = KeyspaceOptions::new().index(keyspace.options());
     options = options.blob_threshold(keyspace.blob_threshold);
@@ -143,7 +145,7 @@ fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
     options
 }
 
-/// The copy of one keyspace.
+/// The state of copying one keyspace.
 struct Copy {
     into: Keyspace,
     batch: Batch,
@@ -171,11 +173,12 @@ enum Feed {
     Nothing,
 }
 
-/// A container: its messages, and its unreadable parts.
+/// A container of messages, with its unreadable parts.
 struct Source {
     feed: Feed,
     tombstones: Arc<Fragments>,
-    /// In this range nothing is certain: the range tombstones, or all messages of the container, are unknown.
+    /// The range in which nothing is certain, because the range tombstones, or all messages, of the container are
+    /// unknown.
     veiled: Option<KeyRange>,
     /// The gap that was passed last.
     gap: Option<KeyRange>,
@@ -189,12 +192,12 @@ impl Source {
         Source { feed, tombstones, veiled: None, gap: None, block: EntryBlock::new(), at: 0, ended: false }
     }
 
-    /// A container with unknown contents in a range.
+    /// A source for a container whose contents are unknown in a range.
     fn veil(range: KeyRange) -> Source {
         Source { veiled: Some(range), ..Source::new(Feed::Nothing, Arc::default()) }
     }
 
-    /// Makes sure that there is a current entry, unless there are no more. Adds gaps on the way to `lost`.
+    /// Reads until there is a current entry or no entry is left. Gaps that are passed on the way are added to `lost`.
     fn prepare(&mut self, lost: &mut Vec<(KeyRange, Error)>) {
         while self.at >= self.block.len() && !self.ended {
             debug_assert_eq!(self.at, self.block.len(), "no entry of the block was skipped");
@@ -229,7 +232,8 @@ impl Source {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
 
-    /// Whether unreadable messages of `key` may have been here. Call it after reading the readable ones.
+    /// Whether unreadable messages of `key` may have been here. Call this function after reading the readable messages
+    /// of `key`.
     fn hides(&self, key: &[u8]) -> bool {
         let in_gap = self.gap.as_ref().is_some_and(|range| range.contains(key));
         let may_hold = || !matches!(&self.feed, Feed::Index(source) if !source.may_hold(key));
@@ -237,7 +241,7 @@ impl Source {
     }
 }
 
-/// The salvage of one keyspace.
+/// The state of salvaging one keyspace.
 struct Work<'a> {
     engine: &'a Engine,
     keyspace: &'a KeyspaceState,
@@ -274,7 +278,7 @@ impl Work<'_> {
         }
     }
 
-    /// Opens all sources that a lookup in this piece would ask, newest first.
+    /// Opens all sources that a lookup in this piece would search, newest first.
     fn open(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Vec<Source> {
         debug_assert!(memtables.is_sorted_by(|a, b| a.id() > b.id()), "newest first");
         let mut sources = Vec::new();
@@ -302,7 +306,8 @@ impl Work<'_> {
         sources
     }
 
-    /// Reads all messages of a key. Returns its value, and whether no unreadable message could change it.
+    /// Reads all messages of a key. Returns the value of the key, and whether no unreadable message could change this
+    /// value.
     fn resolve(
         &self,
         key: &[u8],
@@ -316,7 +321,8 @@ impl Work<'_> {
             if open {
                 lookup.enter(source.tombstones.covering(key, self.at));
             }
-            // Checked before and after: reading the key's messages may reach the next gap, which replaces this one.
+            // Check both before and after the read: reading the key's messages may reach the next gap, which replaces
+            // the current gap.
             let hidden = source.hides(key);
             while let Some(entry) = source.entry().filter(|entry| entry.key == key) {
                 if !lookup.is_done()
@@ -336,11 +342,11 @@ impl Work<'_> {
         (value, certain)
     }
 
-    /// Reports a loss, joined with an earlier one if it continues that.
+    /// Reports a loss. If the loss continues an earlier one, the two are joined.
     fn lose(&mut self, range: KeyRange, reason: Error) {
         let text = reason.to_string();
         let lost = range.clone();
-        // Merges without their operator may be anywhere: report one loss for all of them.
+        // Merges without their operator may be anywhere in the keyspace, so report one loss for all of them.
         let anywhere = matches!(reason, Error::OperatorMissing { .. } | Error::Unsupported { .. });
         let earlier = self.salvaged.losses.iter_mut().rev().take(RECENT).find(|loss| {
             let touches = loss.range.to.is_empty() || range.from <= loss.range.to;

@@ -1,29 +1,31 @@
-//! `verify`: reads and checks everything that a store reaches, and accounts for every page.
+//! `verify` reads and checks everything that a store reaches, and accounts for every page.
 //!
-//! Steps: check both superblock slots and both copies of the catalogue; then, for each index, the large values that its
-//! memtables name, and its nodes, runs, live messages and large values; then that the superblock names all features that
-//! blocks use. The allocation is checked once for all indexes, from the extents that they list: no page has two owners,
-//! and every owned page is marked as used. Pages that nothing owns are not reported: they belong to unfinished runs, to
-//! old views, or wait for superblocks. Problems are collected: verification continues after each of them. The log is
-//! not read again: opening has replayed it, and refuses a store whose log is damaged.
+//! Verification has three steps. First, check both superblock slots and both copies of the catalogue. Then check, for
+//! each index, the large values that its memtables refer to, and its nodes, runs, live messages and large values.
+//! Finally, check that the superblock names all features that blocks use. The allocation is checked once for all
+//! indexes, using the extents that they list: no page has two owners, and every owned page is marked as used. Pages
+//! without an owner are not reported, because they belong to unfinished runs or to old views, or wait for superblocks.
+//! Problems are collected: verification continues after each problem. The log is not read again, because opening has
+//! replayed it, and opening refuses a store whose log is damaged.
 //!
-//! **A consistent set of pages.** The store may be written during the verification: a page that one index frees is
-//! reused two checkpoints later, perhaps by another index. So the verification accounts for the pages in use at one
-//! moment:
+//! **A consistent set of pages.** The store may be written during the verification. A page that one index frees is
+//! reused two checkpoints later, possibly by another index. Therefore the verification accounts for the pages in use at
+//! one moment:
 //!
 //! ```text
 //!   durable_root locked:  read the catalogue ─▶ pin index 1 ─▶ pin index 2 ─▶ …        no checkpoint, create, drop
 //!   unlocked:             list the extents of all pins; read index 1 and unpin it, read index 2 and unpin it, …
 //! ```
 //!
-//! 1. The catalogue owns its pages until the next superblock, so until after the last pin. It is read before that.
+//! 1. The catalogue owns its pages until the next superblock is written, which happens only after the last pin. The
+//!    catalogue is read before the next superblock.
 //! 2. A pinned root keeps its nodes, runs and large values: none of their pages is freed before the pin is dropped
-//!    ([`Inspect::pin`](crate::index::Inspect::pin)). So at the moment of the last pin all of them, and the catalogue,
-//!    own their pages at the same time, and two owners of one page are damage.
-//! 3. Blocks written later are excluded: a node that was not on disk when it was pinned is skipped, even if a
-//!    checkpoint writes it meanwhile.
+//!    ([`Inspect::pin`](crate::index::Inspect::pin)). Therefore, at the moment of the last pin, all pinned roots and
+//!    the catalogue own their pages at the same time. Two owners of one page are damage.
+//! 3. Blocks written later are excluded: a node that was not on disk at the time of pinning is skipped, even if a
+//!    checkpoint writes it during the verification.
 //!
-//! Cost: old runs keep their pages until their index was read, as with a long scan.
+//! Cost: old runs keep their pages until their index was read, as they do during a long scan.
 
 use std::sync::Arc;
 
@@ -46,17 +48,18 @@ const MEMTABLE_BLOCK: usize = 64 << 10;
 pub struct VerifyReport {
     /// Blocks read and checked.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
-    /// Live messages read, including superseded ones.
+    /// Live messages read, including superseded messages.
     pub entries: u64,
-    /// Runs.
+    /// The number of runs.
     pub runs: u64,
-    /// Copies of the blocks that list the runs of an index (nodes of a trunk, tables of levels): two of each.
+    /// Copies of the blocks that list the runs of an index (nodes of a trunk, tables of levels). Each block has two
+    /// copies.
     pub nodes: u64,
-    /// Large values.
+    /// The number of large values.
     pub blobs: u64,
-    /// All problems; empty if the store is sound.
+    /// All problems. Empty if the store is sound.
     pub problems: Vec<Error>,
 }
 
@@ -71,12 +74,13 @@ struct Verifier<'a> {
     data: &'a DataFile,
     report: VerifyReport,
     owned: RangeSet,
-    /// Incompatible features that the blocks read so far use.
+    /// Incompatible features that the blocks read until now use.
     features: u64,
 }
 
 impl Verifier<'_> {
-    /// Compares pages that an index, or the catalogue, owns with those of all others, and with the allocation map.
+    /// Compares the pages that an index or the catalogue owns with the pages of all other owners, and with the
+    /// allocation map.
     fn owns(&mut self, extent: Extent) {
         let (start, len) = (extent.start.0, u64::from(extent.pages));
         let addr = BlockAddr { page: extent.start, pages: extent.pages };
@@ -115,8 +119,8 @@ impl Visitor for Verifier<'_> {
     }
 }
 
-/// Reads the large values that only messages in memtables name. The pinned view keeps those that compactions drop
-/// meanwhile.
+/// Reads the large values that only messages in memtables refer to. The pinned view keeps the large values that
+/// compactions drop during the verification.
 fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Verifier<'_>) -> Result<()> {
     let Ok(world) = Pinned::at(keyspace, engine.snapshots.visible()) else { return Ok(()) };
     for memtable in world.world().memtables() {
@@ -147,7 +151,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     let keyspaces: Vec<Arc<KeyspaceState>>;
     let mut pins: Vec<Box<dyn Verification + '_>> = Vec::new();
     {
-        // Held until all roots are pinned, so that no checkpoint changes them.
+        // This lock is held until all roots are pinned, so that no checkpoint changes the roots.
         let root = engine.checkpointer.root.lock();
         for slot in Superblock::read_slots(data.file(), DATA_FILE) {
             match slot {
@@ -182,7 +186,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         });
         pin.check(&mut verifier)?;
     }
-    // The next superblock will name the features that were used since this opening.
+    // The next superblock will also name the features that were used since this opening.
     let named = engine.checkpointer.root.lock().superblock.incompatible | data.features();
     if verifier.features & !named != 0 {
         let detail = format!("does not name the features {:#x} that blocks use", verifier.features & !named);

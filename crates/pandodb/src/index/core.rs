@@ -1,4 +1,4 @@
-//! The shared parts of the store that an index uses, and sealed memtables.
+//! The shared parts of the store that an index uses, and the type of sealed memtables.
 
 use std::sync::Arc;
 
@@ -11,19 +11,20 @@ use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::space::DataFile;
 
-/// A memtable that accepts no more writes, passed to an index.
+/// A memtable that accepts no more writes and is passed to an index.
 #[derive(Clone)]
 pub struct SealedBatch {
     /// The messages.
     pub memtable: Arc<Memtable>,
-    /// Every message of the keyspace up to here is in this batch or an older one.
+    /// Every message of the keyspace up to this seqno is in this batch or in an older batch.
     pub through: Seqno,
-    /// Bytes of debt for packing it. Constant, unlike the memory of the memtable.
+    /// The bytes of debt that count until the batch is packed. This number is constant, unlike the memory of the
+    /// memtable.
     pub bytes: u64,
 }
 
 impl SealedBatch {
-    /// A batch for a memtable with the last messages up to `through`.
+    /// A batch for a memtable that contains the last messages up to `through`.
     pub fn new(memtable: Arc<Memtable>, through: Seqno) -> SealedBatch {
         SealedBatch { bytes: memtable.bytes() as u64, memtable, through }
     }
@@ -40,16 +41,17 @@ pub struct Core {
     pub rows: Arc<RowCache>,
     /// The source of identities of runs and metadata blocks.
     pub ids: Arc<IdSource>,
-    /// The store is open for writing: both copies of a metadata block are read, to repair a damaged one.
+    /// Whether the store is open for writing. If so, both copies of a metadata block are read, to repair a damaged
+    /// copy.
     pub repair: bool,
-    /// The damaged copies that were found, for the core to repair once all pages are marked.
+    /// The damaged copies that opening found. The core repairs them once all pages are marked.
     pub repairs: Arc<Repairs>,
-    /// The account to which the index adds its debt.
+    /// The account to which the index adds its own debt.
     pub share: owed::Share,
 }
 
 impl Core {
-    /// The parts for the index of keyspace `id`.
+    /// The parts that the index of keyspace `id` uses.
     pub fn of(&self, id: KeyspaceId) -> Core {
         let share = owed::Share { owed: self.share.owed.clone(), id };
         Core { share, ..self.clone() }

@@ -1,5 +1,5 @@
-//! Deferred frees of large values: a value whose last message a compaction has dropped is kept until no reader can
-//! follow an old message to it.
+//! Deferred frees of large values. A compaction may drop the last message of a value; the value is kept until no reader
+//! can reach it through an older message.
 //!
 //! ```text
 //!   view 1 ──▶     link 1      ──▶     link 2      ──▶     link 3     ◀── current view
@@ -7,8 +7,9 @@
 //!               by 1→2       by 2→3
 //! ```
 //!
-//! Each view holds the link that its successor filled, and each link holds the next. A link is dropped when its view
-//! and all older views are gone. Then its extents are freed, which starts their quarantine behind the superblocks.
+//! Each view holds the link that its successor filled, and each link holds the next link. A link is dropped when its
+//! view and all older views are gone. Dropping the link frees its extents. This starts their quarantine: they are
+//! reused only after further superblocks were written.
 
 use std::sync::Arc;
 
@@ -29,7 +30,8 @@ impl DeferredBlobFrees {
         Arc::new(DeferredBlobFrees { data, extents: Mutex::new(Vec::new()), next: OnceLock::new() })
     }
 
-    /// Fills this link with the extents that the step to the next view has dropped. Returns the link for that view.
+    /// Fills this link with the extents that the step to the next view has dropped. Returns the link that the next view
+    /// holds.
     pub fn succeed(&self, dropped: &[Extent]) -> Arc<DeferredBlobFrees> {
         self.extents.lock().extend_from_slice(dropped);
         let next = DeferredBlobFrees::new(self.data.clone());
@@ -41,7 +43,7 @@ impl DeferredBlobFrees {
 impl Drop for DeferredBlobFrees {
     fn drop(&mut self) {
         self.extents.get_mut().drain(..).for_each(|extent| self.data.free(extent));
-        // Drop the links iteratively: a reader may have held back thousands, too many for recursion.
+        // Drop the links iteratively: one reader may have kept thousands of links, which are too many for recursion.
         let mut next = self.next.take();
         while let Some(link) = next {
             next = Arc::into_inner(link).and_then(|mut link| {

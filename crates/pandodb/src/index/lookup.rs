@@ -1,12 +1,12 @@
-//! A point lookup: it collects messages from newest to oldest until it finds a base.
+//! A point lookup collects messages from newest to oldest until it finds a base.
 //!
 //! ```text
 //!   memtables ─▶ index: Probe::step ─▶ Step::Need(block) ─▶ the caller loads it ─▶ Probe::step ─▶ … ─▶ Step::Done
 //!       └──────────── Lookup::take: operands, and finally a base ──────────────────┘
 //! ```
 //!
-//! Invariants: messages of a key arrive newest first; messages that arrive after the base, or under a range tombstone,
-//! have no effect.
+//! Invariants: messages of a key arrive newest first. Messages that arrive after the base, or that a range tombstone
+//! covers, have no effect.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,37 +16,37 @@ use crate::blocks::BlockRequest;
 use crate::pool::Block;
 use crate::resolve::Gather;
 
-/// Counts the blocks of a lookup.
+/// The numbers of blocks that a lookup used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeTally {
-    /// Filters asked.
+    /// Filters probed.
     pub filters: u64,
-    /// Filters found by the prefetch.
+    /// Filters that the prefetch had already loaded.
     pub prefetched: u64,
     /// Leaves searched.
     pub leaves: u64,
-    /// Runs whose leaf did not hold the key.
+    /// Runs that were searched although their leaf did not hold the key.
     pub false_positives: u64,
 }
 
 /// The base that a lookup found.
 #[derive(Debug, Default)]
 pub enum Base {
-    /// No container had a base: the key has no value below the operands.
+    /// No container had a base, so the operands apply to a missing value.
     #[default]
     Absent,
     /// A value inside a cached block.
     Inline(Block, std::ops::Range<usize>),
-    /// A copied value.
+    /// A value copied into memory of its own.
     Owned(Arc<[u8]>),
-    /// A value inside a block of entries that a cursor filled.
+    /// A value inside a block of entries that a cursor has filled.
     InBatch(Arc<EntryBlock>, std::ops::Range<usize>),
-    /// A large value.
+    /// A large value, not read yet.
     Blob(BlobRef),
 }
 
 impl Base {
-    /// The bytes of a value that is in memory; `None` without a base, or for a large value.
+    /// The bytes of a value that is in memory; `None` if there is no base or the value is large.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Base::Inline(block, range) => Some(&block[range.clone()]),
@@ -57,37 +57,37 @@ impl Base {
     }
 }
 
-/// A point lookup in progress: its key, and the messages collected so far.
+/// A point lookup in progress: its key, and the messages that were collected up to now.
 pub struct Lookup<'a> {
-    /// The key, in its stored form.
+    /// The key in its stored form.
     pub key: &'a [u8],
-    /// Its hash.
+    /// The hash of the key.
     pub hash: u64,
-    /// The read point: newer messages are not visible.
+    /// The read point. Newer messages are not visible.
     pub at: Seqno,
-    /// Operands above the base.
+    /// The operands newer than the base.
     pub gather: Gather,
-    /// The base.
+    /// The base that was found.
     pub base: Base,
-    /// The seqno of the message with the base, if one was found.
+    /// The seqno of the message with the base, if a base was found.
     pub base_seqno: Seqno,
-    /// Counts for the statistics.
+    /// The counts for the statistics.
     pub tally: ProbeTally,
-    /// Filters may be prefetched. False in a `multi_get`, where each lookup would pin several blocks while it waits for
-    /// other lookups.
+    /// Whether filters may be prefetched. It is false in a `multi_get`, because each lookup would pin several blocks
+    /// while it waits for other lookups.
     pub prefetch: bool,
-    /// Messages with a smaller seqno are hidden by a range tombstone.
+    /// Messages with a smaller seqno than this are hidden by a range tombstone.
     floor: Seqno,
     done: bool,
 }
 
 impl<'a> Lookup<'a> {
-    /// A lookup of `key`, in its stored form, at read point `at`.
+    /// A lookup of `key`, which is in its stored form, at read point `at`.
     pub fn new(codec: KeyCodec, key: &'a [u8], at: Seqno) -> Lookup<'a> {
         Lookup { hash: codec.hash(key), ..Lookup::of_messages(key, at) }
     }
 
-    /// A lookup that gets the messages of `key` from its caller and probes no index: it has no hash.
+    /// A lookup that gets the messages of `key` from its caller. It has no hash, because it probes no index.
     pub fn of_messages(key: &'a [u8], at: Seqno) -> Lookup<'a> {
         Lookup {
             key,
@@ -108,18 +108,19 @@ impl<'a> Lookup<'a> {
         self.done
     }
 
-    /// Enters a container whose newest covering range tombstone is `covering` (0: none).
+    /// Enters a container. `covering` is the seqno of the newest range tombstone in the container that covers the key
+    /// (0: none).
     pub fn enter(&mut self, covering: Seqno) {
         self.floor = self.floor.max(covering);
     }
 
-    /// Leaves a container: a range tombstone found in it hides all messages in older containers.
+    /// Leaves a container. A range tombstone found in this container hides all messages in older containers.
     pub fn leave(&mut self) {
         self.done |= self.floor > Seqno(0);
     }
 
-    /// Adds the key's next older message. Breaks when no older message matters. `inline` makes the base from the value
-    /// of a put.
+    /// Adds the key's next older message. Returns `Break` when no older message can change the result. `inline` makes
+    /// the base from the value, if the message is a put.
     pub fn take(&mut self, entry: &Entry<'_>, inline: impl FnOnce() -> Base) -> Result<ControlFlow<()>> {
         debug_assert_eq!(entry.key, self.key, "a lookup is for one key");
         if entry.seqno > self.at {
@@ -144,7 +145,7 @@ impl<'a> Lookup<'a> {
         Ok(ControlFlow::Break(()))
     }
 
-    /// Uses a row of the row cache: a value without operands above it.
+    /// Uses a row of the row cache. Such a row is a value without operands above it.
     pub fn take_row(&mut self, value: Arc<[u8]>) {
         debug_assert!(!self.done, "a lookup ends once");
         self.base = Base::Owned(value);
@@ -152,19 +153,19 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// The next need of a probe.
+/// The result of one step of a probe.
 #[derive(Debug)]
 pub enum Step<'v> {
-    /// Nothing: all messages of the key in this index were collected.
+    /// The probe needs nothing: all messages of the key in this index were collected.
     Done,
-    /// A block: call again with it, or without it if it is optional and damaged.
+    /// The probe needs a block: call again with this block, or without it if the block is optional and damaged.
     Need(BlockRequest<'v>),
 }
 
-/// A lookup in one view. It does no I/O: it returns a request for the block that it needs, and continues when it has
-/// the block, so that one caller can keep many lookups in flight. It borrows the view instead of cloning an `Arc`, to
-/// avoid contention on the reference count.
+/// A lookup in one view of an index. A probe does no I/O: it returns a request for the block that it needs, and
+/// continues when it has the block. Therefore one caller can keep many lookups in flight. A probe borrows the view
+/// instead of cloning an `Arc`, to avoid contention on the reference count.
 pub trait Probe<'v>: Send {
-    /// Continues with the block that the last step requested.
+    /// Continues with the block that the last step has requested.
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>>;
 }

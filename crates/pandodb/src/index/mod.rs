@@ -1,4 +1,5 @@
-//! Indexes: the structures that hold a keyspace's data after it has left the memtable, behind one trait.
+//! Indexes are the structures that hold a keyspace's data after the data has left the memtable. All indexes implement
+//! one trait.
 //!
 //! ```text
 //!   sealed memtable ──ingest──▶ debt ──step──▶ new root, published by one swap ──▶ IndexView for readers
@@ -6,28 +7,30 @@
 //!              checkpoint: begin (commits are quiesced, no I/O) ─▶ write ─▶ RootRecord in the catalogue
 //! ```
 //!
-//! 1. An index accepts sealed memtables ([`Index::ingest`], metadata only), reports the work that they cause
-//!    ([`Index::debt`]) and does it in resumable steps ([`Index::step`]), which build new state and swap one root.
-//! 2. Readers pin an [`IndexView`]: an immutable state that knows the exact prefix of writes that it holds
-//!    ([`IndexView::through`]) and the oldest unregistered read point that it can serve ([`IndexView::horizon`]). A
-//!    lookup does no I/O: it requests blocks ([`Step::Need`]).
-//! 3. A checkpoint fixes the contents of the next root while commits are quiesced ([`Index::begin_checkpoint`]) and
-//!    writes it afterwards ([`Checkpoint::write`]).
-//! 4. The store uses an index through its entry in the registry ([`registry`]) and this trait only.
+//! 1. An index accepts sealed memtables ([`Index::ingest`], metadata only) and reports the work that they cause
+//!    ([`Index::debt`]). It does this work in resumable steps ([`Index::step`]), which build new state and swap one
+//!    root.
+//! 2. Readers pin an [`IndexView`], which is an immutable state. The view knows the exact prefix of writes that it
+//!    holds ([`IndexView::through`]) and the oldest unregistered read point that it can serve ([`IndexView::horizon`]).
+//!    A lookup does no I/O; instead it requests blocks ([`Step::Need`]).
+//! 3. A checkpoint fixes the contents of the next root while commits are quiesced ([`Index::begin_checkpoint`]). After
+//!    commits have resumed, it writes this root ([`Checkpoint::write`]).
+//! 4. The store uses an index only through its entry in the registry ([`registry`]) and this trait.
 //!
-//! Invariants of every index, asserted where that is cheap:
-//! * on any search path a message is visible in exactly one place (a violation is hidden by puts, but visible with
-//!   merges);
-//! * of the messages of a key, a newer container holds those with higher seqnos, so a search from newest to oldest may
-//!   stop at the first base;
-//! * blocks that a durable root reaches are never overwritten; dropping the last `Arc` of a run or node frees it.
+//! Invariants of every index, asserted where the assertion is cheap:
+//! * On any search path a message is visible in exactly one place. Puts hide a violation of this invariant, but merges
+//!   make it visible.
+//! * Newer messages of a key are in newer containers. Therefore a search from newest to oldest may stop at the first
+//!   base.
+//! * Blocks that a durable root reaches are never overwritten. Dropping the last `Arc` of a run or node frees its
+//!   blocks.
 //!
-//! **Other kinds of indexes.** Keys in hash order: [`Order::Hashed`]. Keys arrive in their stored form
-//! ([`KeyCodec`](crate::base::KeyCodec)), and the types of the API exclude ranges. Pages that are updated in place: the
-//! index applies a sealed memtable to its pages in [`Index::step`], and copies a page before it changes what the last
-//! checkpoint describes; readers read at `min(read point, through)`, so that a partly applied memtable is invisible.
-//! Writes that bypass the memtable: [`Index::direct`]. Bulk loads in key order: [`Index::loader`]. The test `stub`
-//! implements all of these.
+//! **Other kinds of indexes.** Indexes with keys in hash order have [`Order::Hashed`]. Their keys arrive in the stored
+//! form ([`KeyCodec`](crate::base::KeyCodec)), and the types of the API exclude ranges. An index may update pages in
+//! place. It applies a sealed memtable to its pages in [`Index::step`], and copies a page before changing contents that
+//! the last checkpoint describes. Readers read at `min(read point, through)`, so that a partly applied memtable is
+//! invisible. Writes may bypass the memtable: [`Index::direct`]. Data may be bulk-loaded in key order:
+//! [`Index::loader`]. The test index `stub` implements all of these features.
 
 pub mod blobs;
 pub mod cola;
@@ -64,51 +67,53 @@ use std::sync::Arc;
 use crate::base::{Entry, EntryBlock, Extent, KeyRange, RangeTombstone, Result, Seqno};
 use crate::resolve::Stripes;
 
-/// The durable root of an index: its own encoding, opaque to the catalogue.
+/// The durable root of an index. Its encoding belongs to the index and is opaque to the catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RootRecord {
-    /// Replay applies to the keyspace only log records with a greater seqno.
+    /// All messages up to this seqno are in the root: replay applies only log records with a greater seqno to the
+    /// keyspace.
     pub through: Seqno,
-    /// The index's encoding; empty for an index that has never been written.
+    /// The encoded root; empty for an index that has never been written.
     pub bytes: Vec<u8>,
 }
 
 impl RootRecord {
-    /// The longest encoding, in bytes. The catalogue holds the records of all keyspaces and is bounded, so data of
-    /// variable size is in blocks that the record refers to.
+    /// The maximum number of bytes of an encoded root. The catalogue holds the records of all keyspaces and has a
+    /// bounded size. Therefore data of variable size is in blocks that the record refers to.
     pub const MAX_BYTES: usize = 128;
 }
 
-/// A cursor over raw messages: every version of every key, in the order of stored keys (or in exact reverse), a block
-/// at a time.
+/// A cursor over raw messages: every version of every key, in the order of stored keys or in exact reverse order. It
+/// reads a block of messages at a time.
 pub trait RawCursor: Send {
-    /// Appends the next messages to `out`, about `max_bytes` of them; nothing at the end.
+    /// Appends about `max_bytes` of the next messages to `out`. Appends nothing at the end.
     fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()>;
-    /// Repositions the cursor to the first key at or after `key`, in the cursor's direction.
+    /// Moves the cursor to the first key at or after `key`, in the cursor's direction.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
 }
 
-/// Bytes that the default of [`IndexView::changed_in`] reads at a time.
+/// Bytes that the default implementation of [`IndexView::changed_in`] reads at a time.
 const CHANGED_BLOCK: usize = 32 << 10;
 
-/// An immutable state of one index. Keys are in their stored form.
+/// An immutable state of one index. All keys are in their stored form.
 pub trait IndexView: Send + Sync {
-    /// The view holds exactly the messages of the keyspace up to this seqno. Readers read at it or below.
+    /// The last seqno in the view: it holds exactly the messages of the keyspace up to this seqno. Readers use a read
+    /// point of at most this seqno.
     fn through(&self) -> Seqno;
 
-    /// Unregistered reads with a smaller read point may miss versions that a compaction has dropped: retry with a newer
-    /// one.
+    /// The smallest read point for unregistered reads. With a smaller read point, a read may miss versions that a
+    /// compaction has dropped, and must be retried with a newer read point.
     fn horizon(&self) -> Seqno;
 
     /// Starts a point lookup.
     fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v>;
 
-    /// Starts a scan of a range of stored keys, downwards if `reverse`. With [`Order::Hashed`], a range serves only to
-    /// continue a walk over everything.
+    /// Starts a scan of a range of stored keys, in descending order if `reverse`. With [`Order::Hashed`], a range only
+    /// serves to continue a walk over all keys.
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;
 
-    /// Starts a walk over all messages, in the order of stored keys: for backup, dump and tests, which need no order of
-    /// their own.
+    /// Starts a walk over all messages, in the order of stored keys. Backup, dump and tests use it; they need no
+    /// particular order.
     fn drain(self: Arc<Self>) -> Result<Box<dyn RawCursor>> {
         self.cursor(&KeyRange::all(), false)
     }
@@ -116,11 +121,12 @@ pub trait IndexView: Send + Sync {
     /// Appends every range tombstone that may cover a key of `range`.
     ///
     /// # Errors
-    /// If some cannot be read: then it is unknown which messages of `range` are deleted.
+    /// If some tombstones cannot be read. In that case it is unknown which messages of `range` are deleted.
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()>;
 
-    /// Whether the view holds a message of `key`, or a range tombstone that covers it, with a seqno above `since`. May
-    /// return true wrongly where versions were dropped. The default reads all messages of the key.
+    /// Whether the view holds a change of `key` with a seqno above `since`. A change is a message of `key`, or a range
+    /// tombstone that covers `key`. If versions were dropped, the result may be true although nothing has changed. The
+    /// default implementation reads all messages of the key.
     ///
     /// # Errors
     /// If a block cannot be read.
@@ -128,7 +134,8 @@ pub trait IndexView: Send + Sync {
         self.changed_in(&KeyRange::point(key), since)
     }
 
-    /// As [`IndexView::changed`], for any key of `range`. The default reads all messages of the range.
+    /// Like [`IndexView::changed`], but for any key of `range`. The default implementation reads all messages of the
+    /// range.
     ///
     /// # Errors
     /// If a block cannot be read.
@@ -157,20 +164,21 @@ pub trait IndexView: Send + Sync {
 
 /// One structure that holds a keyspace's data.
 pub trait Index: Send + Sync {
-    /// Its entry in the registry.
+    /// The entry of the index in the registry.
     fn index_type(&self) -> &'static IndexType;
 
     // ---- in ----
 
-    /// Accepts a sealed memtable: metadata only, adds debt. Batches must come in the order of their seqnos.
+    /// Accepts a sealed memtable and adds debt. Only metadata changes. The batches must arrive in the order of their
+    /// seqnos.
     fn ingest(&self, batch: SealedBatch);
 
-    /// Writes that bypass the memtable, if the index supports them.
+    /// The interface for writes that bypass the memtable, if the index supports such writes.
     fn direct(&self) -> Option<&dyn DirectWriter> {
         None
     }
 
-    /// Bulk loads in key order, if the index has a faster way than memtables.
+    /// The interface for bulk loads in key order, if the index has a faster way than memtables.
     fn loader(&self) -> Option<&dyn SortedLoader> {
         None
     }
@@ -180,41 +188,44 @@ pub trait Index: Send + Sync {
     /// Pins the current view.
     fn view(&self) -> Arc<dyn IndexView>;
 
-    /// Calls `look` with the current view. Avoids the reference count that all readers share.
+    /// Calls `look` with the current view. This avoids contention on the reference count that all readers share.
     fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView));
 
     // ---- background work ----
 
-    /// Pending work. Cheap.
+    /// The pending work of the index. The call is cheap.
     fn debt(&self) -> Debt;
 
-    /// Does about `budget` bytes of work at most. Several threads may call it; each claims its own job. `keep` is
-    /// called when a job starts; it returns the read points whose versions must be kept.
+    /// Does at most about `budget` bytes of work. Several threads may call this function; each thread claims a job of
+    /// its own. `keep` is called when a job starts. It returns the read points whose versions must be kept.
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress>;
 
-    /// Work on a full disk: does one piece of work that fits into `room` and frees its inputs: packs a memtable, or
-    /// compacts the keys with the most garbage. Idle if there is no such work.
+    /// Works on a full disk: does one piece of work that fits into `room` and frees its inputs. The work is packing a
+    /// memtable, or compacting the keys with the most garbage. Reports an idle step if there is no such work.
     fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress>;
 
-    /// Called once there has been no debt for some time: optional work becomes debt until the next memtable arrives.
+    /// Tells the index that no debt has existed for some time. Optional work then counts as debt until the next
+    /// memtable arrives.
     fn on_idle(&self);
 
-    /// Requests a full compaction of `range`, which is done when no requested debt is left. An index of
-    /// [`Order::Hashed`] gets [`KeyRange::all`] only.
+    /// Requests a full compaction of `range`. The compaction is complete when no requested debt is left. An index of
+    /// [`Order::Hashed`] only gets [`KeyRange::all`].
     fn compact(&self, range: &KeyRange) -> Result<()>;
 
     // ---- durability ----
 
-    /// Fixes the state that the next root describes. Called while commits are quiesced: no I/O.
+    /// Fixes the state that the next root describes. Called while commits are quiesced, so it must do no I/O.
     fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_>;
 
-    /// Removes all data: the keyspace was dropped. Pages are freed when the last reader is gone.
+    /// Removes all data, because the keyspace was dropped. The pages are freed when the last reader is gone.
     fn clear(&self);
 
-    /// Lists every page that the current root owns, each once: both copies of its nodes, its runs, its large values.
+    /// Lists every page that the current root owns: both copies of its nodes, its runs, its large values. Each page is
+    /// listed once.
     ///
-    /// Opening calls it when all indexes are built, and marks the pages, before the first page of the store is
-    /// allocated. So building an index from its root record must neither allocate nor write.
+    /// Opening a store calls this function when all indexes are built, before the store allocates its first page.
+    /// Opening marks the listed pages as used. Therefore building an index from its root record must neither allocate
+    /// nor write.
     fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
         self.inspect().pin().for_each_extent(visit);
     }
@@ -224,67 +235,68 @@ pub trait Index: Send + Sync {
     /// Estimates the contents of a range.
     fn estimate(&self, range: &KeyRange) -> Result<Estimate>;
 
-    /// Number of messages in the index, including superseded ones, and of point tombstones among them. Counted once per
-    /// root; takes no lock.
+    /// The number of messages in the index, including superseded messages, and the number of point tombstones among
+    /// them. The numbers are counted once per root; the call takes no lock.
     fn entries(&self) -> (u64, u64);
 
-    /// Statistics.
+    /// The statistics of the index.
     fn stats(&self) -> IndexStats;
 
-    /// Verification, description, salvage.
+    /// The interface for verification, description and salvage.
     fn inspect(&self) -> &dyn Inspect;
 }
 
 /// The state that the next root describes ([`Index::begin_checkpoint`]).
 pub trait Checkpoint {
-    /// The state contains every message of the keyspace up to this seqno.
+    /// The last seqno in the state: it contains every message of the keyspace up to this seqno.
     fn through(&self) -> Seqno;
 
-    /// Writes the parts that are not on disk yet, and describes the state. The caller syncs, then records it.
-    /// Concurrent with readers and writers.
+    /// Writes the parts of the state that are not on disk yet, and describes the state. The caller first syncs the data
+    /// file and then records the description. The call may run concurrently with readers and writers.
     ///
     /// # Errors
-    /// An I/O error or a full disk: then the previous root remains in force.
+    /// An I/O error or a full disk. In both cases the previous root remains in force.
     fn write(self: Box<Self>) -> Result<Cut>;
 }
 
 /// A consistent cut of an index at a checkpoint.
 pub struct Cut {
-    /// The record for the catalogue.
+    /// The root record for the catalogue.
     pub root: RootRecord,
-    /// Keeps the root's blocks allocated while the caller needs to read them.
+    /// A view that keeps the root's blocks allocated while the caller needs to read them.
     pub pin: Arc<dyn IndexView>,
 }
 
-/// Writes that bypass the memtable. Everything that can fail happens in `prepare`, before the commit has drawn its
-/// seqnos.
+/// The interface for writes that bypass the memtable. All steps that can fail happen in `prepare`, before the commit
+/// has drawn its seqnos.
 ///
-/// The index invalidates cached rows of the keys ([`IndexRows::written`](crate::rows::IndexRows::written)) before it
-/// publishes the new values.
+/// The index publishes the new values only after it has invalidated the cached rows of their keys
+/// ([`IndexRows::written`](crate::rows::IndexRows::written)).
 pub trait DirectWriter: Send + Sync {
-    /// Reads, latches and reserves what the operations need. The operations have no seqnos yet.
+    /// Reads, latches and reserves everything that the operations need. The operations have no seqnos yet.
     ///
     /// # Errors
-    /// Any error refuses the commit, which then has no effect.
+    /// Any error refuses the commit, so that the commit has no effect.
     fn prepare<'a>(&'a self, operations: &mut dyn Iterator<Item = Entry<'a>>) -> Result<Box<dyn Prepared + 'a>>;
 }
 
-/// Prepared operations. Dropping them without [`Prepared::apply`] has no effect.
+/// Operations that are ready to be applied. Dropping such operations without [`Prepared::apply`] has no effect.
 pub trait Prepared {
-    /// Applies the operations; the first gets seqno `first`, the others the following ones. Cannot fail.
+    /// Applies the operations. The first operation gets seqno `first`, and the others get the following seqnos. This
+    /// call cannot fail.
     fn apply(self: Box<Self>, first: Seqno);
 }
 
-/// Bulk loads in key order, into an index that holds nothing in their range.
+/// The interface for bulk loads in key order, into an index that holds no data in the loaded range.
 pub trait SortedLoader: Send + Sync {
-    /// Starts a load whose messages all have the seqno `at`. `expected_bytes` is a hint for allocation.
+    /// Starts a load. All its messages have the seqno `at`. `expected_bytes` is a hint for allocation.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the index cannot accept a load now.
     fn begin<'a>(&'a self, at: Seqno, expected_bytes: u64) -> Result<Box<dyn SortedLoad + 'a>>;
 }
 
-/// A bulk load. Dropping it without [`SortedLoad::finish`] has no effect.
+/// A bulk load in progress. Dropping a load without [`SortedLoad::finish`] has no effect.
 pub trait SortedLoad {
     /// Adds the next message. Keys must ascend.
     ///
@@ -295,6 +307,6 @@ pub trait SortedLoad {
     /// Publishes all messages at once.
     ///
     /// # Errors
-    /// As [`SortedLoad::push`].
+    /// The errors of [`SortedLoad::push`].
     fn finish(self: Box<Self>) -> Result<()>;
 }

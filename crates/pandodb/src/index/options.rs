@@ -1,4 +1,5 @@
-//! Options of an index: declared by its type, chosen for a keyspace, stored in the catalogue.
+//! Options of an index. The index type declares them, a caller chooses them for a keyspace, and the catalogue stores
+//! them.
 //!
 //! ```text
 //!   OptionSpec  { name, about, default, values: a range of numbers, or words }        one list per type
@@ -7,12 +8,14 @@
 //! ```
 //!
 //! 1. A caller names a type and some values ([`IndexOptions`]). The store adds its defaults when the keyspace is
-//!    created (`IndexOptions::with_defaults`) and checks all values. From then on they belong to the keyspace.
-//! 2. The catalogue holds the mode, and the values that differ from the defaults. So the default of an option never
-//!    changes; a better default gets an option with another name.
-//! 3. Opening turns them into [`Settings`]. A name or a value that this version lacks is an error that names it.
+//!    created (`IndexOptions::with_defaults`) and checks all values. From then on these values belong to the keyspace.
+//! 2. The catalogue holds the mode and the values that differ from the defaults. Therefore the default of an option
+//!    never changes. A better default needs an option with another name.
+//! 3. Opening turns the stored values into [`Settings`]. A name or a value that this version does not know is an error
+//!    with that name or value in its text.
 //!
-//! Invariant: an `IndexOptions` holds its values in the order of the specs of its type, each at most once.
+//! Invariant: an `IndexOptions` holds its values in the order of the specs of its type. Each option occurs at most
+//! once.
 
 use std::fmt;
 
@@ -27,15 +30,15 @@ use crate::run::Compression;
 pub use super::spec::{COMPRESSION, FILTERS, OptionSpec, Values};
 pub(crate) use super::spec::{compression_value, filters_value};
 
-/// The name of the mode in text.
+/// The name of the mode in the text form.
 const MODE: &str = "mode";
-/// Maximum number of options of a type: limits how many are decoded from a catalogue.
+/// Maximum number of options of a type. It limits the number of options decoded from a catalogue.
 const MOST_OPTIONS: usize = 64;
 
 /// A type of index with some of its options set. Options that are not set take the defaults of the store, or of the
 /// type.
 ///
-/// Each type has a builder of its own ([`StbeOptions`](crate::StbeOptions)); as text it is
+/// Each type has a builder of its own ([`StbeOptions`](crate::StbeOptions)). The text form is
 /// `type:name=value,name=value`.
 ///
 /// ```
@@ -62,12 +65,12 @@ impl From<IndexKind> for IndexOptions {
 }
 
 impl IndexOptions {
-    /// The type.
+    /// The type of the index.
     pub fn kind(&self) -> IndexKind {
         self.kind
     }
 
-    /// The mode, if one was chosen.
+    /// The mode, if the caller chose one.
     pub fn mode(&self) -> Option<Mode> {
         self.mode
     }
@@ -79,7 +82,7 @@ impl IndexOptions {
         self
     }
 
-    /// Sets one option from text; `mode` counts as an option.
+    /// Sets one option from text; `mode` also counts as an option.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the type has no such option, or the value is not valid.
@@ -114,13 +117,13 @@ impl IndexOptions {
         self.set(&COMPRESSION, compression_value(compression))
     }
 
-    /// The options that were set: names and values as text, without the mode.
+    /// The names and values of the options that were set, as text. The mode is left out.
     pub fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
         let spec = |name| self.kind.options().iter().find(|spec| spec.name == name).expect("set by its spec");
         self.values.iter().map(move |&(name, value)| (name, spec(name).show(value)))
     }
 
-    /// The value of an option as text: as set, or the default of the type.
+    /// The value of an option as text: the value that was set, or the default of the type.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the type has no such option.
@@ -129,7 +132,7 @@ impl IndexOptions {
         Ok(spec.show(self.get(name).unwrap_or(spec.default)))
     }
 
-    /// Sets an option of the type without checking the value; see [`IndexOptions::check`].
+    /// Sets an option of the type without checking the value. [`IndexOptions::check`] checks it later.
     pub(crate) fn put(&mut self, name: &str, value: u64) {
         let specs = self.kind.options();
         let place = |name: &str| specs.iter().position(|spec| spec.name == name).expect("a builder knows its type");
@@ -164,12 +167,13 @@ impl IndexOptions {
         self.values.iter().try_for_each(|&(name, value)| self.spec(name)?.check(value))
     }
 
-    /// The options of a new keyspace: these, then those of `store` if it has the same type, then the store's `common`
-    /// values by the names of options, and `mode`. Values that equal the type's default are left out.
+    /// The options of a new keyspace. The values of `self` have priority, then the values of `store` if it has the same
+    /// type. Then come the store's `common` values, by the names of options, and `mode`. Values that equal the default
+    /// of the type are left out.
     pub(crate) fn with_defaults(&self, store: &IndexOptions, mode: Mode, common: &[(&str, u64)]) -> IndexOptions {
         let store = (store.kind == self.kind).then_some(store);
         let mut full = IndexOptions::from(self.kind);
-        // Ignore a default mode that the type lacks; a chosen mode is checked.
+        // Ignore a default mode that the type does not support. A mode that the caller chose is checked instead.
         let mode = if self.kind.modes().contains(&mode) { mode } else { self.kind.modes()[0] };
         full.mode = Some(self.mode.or(store.and_then(|store| store.mode)).unwrap_or(mode));
         for spec in self.kind.options() {
@@ -184,7 +188,7 @@ impl IndexOptions {
         full
     }
 
-    /// The first of these options that differs in a keyspace with `stored` options: its name, the stored value, the
+    /// The first option in `self` that differs in a keyspace with the options `stored`: its name, the stored value, the
     /// requested value.
     pub(crate) fn conflict(&self, stored: &IndexOptions) -> Option<(&'static str, String, String)> {
         if let Some(mode) = self.mode.filter(|&mode| mode != stored.mode.unwrap_or_default()) {
@@ -205,8 +209,8 @@ impl IndexOptions {
         Settings::new(self.mode.unwrap_or_default(), values, memtable_bytes, operator)
     }
 
-    /// Appends the persisted form: the name of the type, then, preceded by its length: mode, number of values, name and
-    /// value of each.
+    /// Appends the persisted form: the name of the type, then the length of the rest, then the mode, the number of
+    /// values, and name and value of each.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.values.len() <= MOST_OPTIONS, "an opening accepts as many options");
         put_bytes(out, self.kind.name().as_bytes());
@@ -220,10 +224,11 @@ impl IndexOptions {
         put_bytes(out, &body);
     }
 
-    /// Decodes the options of a type, after the type's name.
+    /// Decodes the options of a type. The bytes begin after the type's name.
     ///
     /// # Errors
-    /// [`Error::Corruption`]; [`Error::Unsupported`] if this version lacks one of the options or values.
+    /// [`Error::Corruption`] if the bytes are damaged; [`Error::Unsupported`] if this version lacks one of the options
+    /// or values.
     pub(super) fn decode_values(kind: IndexKind, bytes: &[u8]) -> Result<IndexOptions> {
         let name = kind.name();
         let mut options = IndexOptions::from(kind);

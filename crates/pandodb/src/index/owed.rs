@@ -1,5 +1,5 @@
-//! The debt of all indexes of a store, as sums and as an order: a write reads the sums, and a worker finds the index
-//! with the most debt, without walking the keyspaces.
+//! The debt of all indexes of a store, as sums and as an order. A write reads the sums, and a worker finds the index
+//! with the most debt. Neither has to walk the keyspaces.
 //!
 //! ```text
 //!   index of keyspace 3:  Owing { pack 9, compact 0 } ─┐        pack    Σ    one atomic each, read by every write
@@ -7,16 +7,16 @@
 //!   index of keyspace 8:  Owing { pack 0, compact 0 }  │        order: 3, 7  the indexes with debt, most first
 //! ```
 //!
-//! 1. Each index changes its own debt under a lock of its own ([`Owing::change`]) and adds the difference to the sums
-//!    before it releases that lock. So a sum lacks at most the changes in progress.
-//! 2. [`Owed::next`] walks the order: more bytes to pack first, then more bytes to compact, then the smaller keyspace
-//!    id.
-//! 3. A cleared index has no debt any more, whatever its unfinished jobs still report ([`Owing::end`]).
+//! 1. Each index changes its own debt under its own lock ([`Owing::change`]). It adds the difference to the sums before
+//!    it releases this lock. Therefore a sum lacks at most the changes in progress.
+//! 2. [`Owed::next`] walks the order. An index with more bytes to pack comes first, then one with more bytes to
+//!    compact, then one with the smaller keyspace id.
+//! 3. A cleared index has no debt any more, regardless of what its unfinished jobs still report ([`Owing::end`]).
 //!
-//! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended, and the
-//! order holds exactly those of them with debt.
+//! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended. The order
+//! then holds exactly the `Owing`s among them that have debt.
 //!
-//! Locks: an `Owing`'s lock, and under it the lock of the order. No other lock is taken inside.
+//! Locks: the lock of an `Owing`, and inside it the lock of the order. No other lock is taken inside these locks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ pub struct Owed {
     pack: AtomicU64,
     compact: AtomicU64,
     requested: AtomicU64,
-    /// The highest rate of the deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 without any.
+    /// The highest rate of all deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 if no index has a deadline.
     rate: AtomicU64,
     order: Mutex<Order>,
 }
@@ -48,12 +48,12 @@ pub struct Owed {
 #[derive(Debug, Default)]
 struct Order {
     ranks: BTreeSet<Rank>,
-    /// Rates of deadlines, by index.
+    /// The rates of the deadlines, by index.
     rates: BTreeSet<(u64, KeyspaceId)>,
 }
 
 impl Owed {
-    /// The sum over all indexes. Three loads, no lock.
+    /// The sum of the debt of all indexes. It costs three loads and takes no lock.
     #[inline]
     pub fn sum(&self) -> Debt {
         Debt {
@@ -65,20 +65,21 @@ impl Owed {
     }
 
     /// Bytes of work per byte written that are needed to meet every deadline, in units of
-    /// 1/[`Deadline::UNIT`](super::Deadline::UNIT). One load.
+    /// 1/[`Deadline::UNIT`](super::Deadline::UNIT). It costs one load.
     #[inline]
     pub fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
     }
 
-    /// The index after `after` in the order of debt, or the first one; `None` at its end. O(log n).
+    /// The index after `after` in the order of debt, or the first index if `after` is `None`; `None` at the end of the
+    /// order. Costs O(log n).
     pub fn next(&self, after: Option<Rank>) -> Option<Rank> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.order.lock().ranks.range((from, Bound::Unbounded)).next().copied()
     }
 }
 
-/// The account of an index: the store's sums and the keyspace. A [`super::Core`] passes it to its index.
+/// The account of an index: the store's sums and the keyspace. A [`super::Core`] passes this account to its index.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
     /// The sums of the store.
@@ -101,7 +102,7 @@ struct Own {
 }
 
 impl Owing {
-    /// An index without debt.
+    /// The account of an index without debt.
     pub fn new(share: Share) -> Owing {
         Owing { share, own: Mutex::default() }
     }
@@ -111,7 +112,7 @@ impl Owing {
         self.own.lock().debt
     }
 
-    /// Changes the debt of this index and the sums. No effect after [`Owing::end`].
+    /// Changes the debt of this index and the sums. Has no effect after [`Owing::end`].
     pub fn change(&self, change: impl FnOnce(&mut Debt)) {
         let mut own = self.own.lock();
         let before = own.debt;
@@ -121,7 +122,7 @@ impl Owing {
         }
     }
 
-    /// Sets the debt to 0 for good: the index was cleared.
+    /// Sets the debt to 0 permanently, because the index was cleared.
     pub fn end(&self) {
         let mut own = self.own.lock();
         let before = std::mem::take(&mut own.debt);
@@ -135,8 +136,8 @@ impl Owing {
             return;
         }
         let Share { owed, id } = &self.share;
-        // Wrapping arithmetic: a sum never falls below zero, since this index subtracts only what it has added, under
-        // the same lock.
+        // Wrapping arithmetic: a sum never falls below zero, because this index subtracts only amounts that it has
+        // added under the same lock.
         owed.pack.fetch_add(after.memory_bytes.wrapping_sub(before.memory_bytes), Relaxed);
         owed.compact.fetch_add(after.work_bytes.wrapping_sub(before.work_bytes), Relaxed);
         owed.requested.fetch_add(after.requested_bytes.wrapping_sub(before.requested_bytes), Relaxed);

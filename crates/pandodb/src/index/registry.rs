@@ -1,4 +1,4 @@
-//! The registry of index types: the only place, outside of their folders, that names them.
+//! The registry of index types. Outside the folders of the types, only this file names the types.
 //!
 //! ```text
 //!   keyspace options ──▶ IndexOptions { type, mode, values } ──create──▶ log record, catalogue: name, mode, values
@@ -6,13 +6,13 @@
 //!   IndexType::open ◀── Settings { mode, every value } ◀── IndexOptions::decode  ◀─┘   opening, backup, salvage
 //! ```
 //!
-//! 1. An index type has one line in [`TYPES`]: its [`IndexType`], a `static` next to its code.
-//! 2. The store refers to indexes by [`IndexKind`] only. A name that is not in [`TYPES`] is [`Error::UnknownIndex`],
-//!    before anything is written.
-//! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit: a version without the
-//!    type refuses the store at its first block.
+//! 1. An index type has one line in [`TYPES`] with its [`IndexType`], which is a `static` next to the code of the type.
+//! 2. The store refers to index types by [`IndexKind`] only. A name that is not in [`TYPES`] causes
+//!    [`Error::UnknownIndex`] before anything is written.
+//! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit. A PandoDB version without
+//!    the type then refuses the store when it reads the first block.
 //!
-//! Invariants, checked by a test below: names and feature bits are unique, and every default is a valid value.
+//! Invariants (a test below checks them): names and feature bits are unique, and every default is a valid value.
 
 use std::str::FromStr;
 
@@ -21,23 +21,23 @@ use super::types::{IndexKind, IndexType};
 use crate::base::codec::Reader;
 use crate::base::{Error, Result};
 
-/// Every type of index; the first is the default.
+/// Every type of index. The first type is the default.
 #[cfg(not(test))]
 pub static TYPES: [&IndexType; 2] = [&super::stbe::TYPE, &super::cola::TYPE];
-/// As above, and an index in hash order for the unit tests of the store.
+/// Every type of index, and a test index in hash order for the unit tests of the store.
 #[cfg(test)]
 pub static TYPES: [&IndexType; 3] = [&super::stbe::TYPE, &super::cola::TYPE, &super::stub::TYPE];
 
 impl IndexKind {
-    /// All types of this build, the default first.
+    /// All types of this build. The default comes first.
     pub fn all() -> impl ExactSizeIterator<Item = IndexKind> {
         TYPES.iter().map(|index_type| IndexKind::of(index_type))
     }
 
-    /// The type with that name.
+    /// The type with the name `name`.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`] if this build has no type with that name.
+    /// [`Error::UnknownIndex`] if this build has no type with this name.
     pub fn named(name: &str) -> Result<IndexKind> {
         let found = IndexKind::all().find(|kind| kind.name() == name);
         found.ok_or_else(|| Error::UnknownIndex {
@@ -63,8 +63,8 @@ impl IndexOptions {
     /// Decodes the persisted form.
     ///
     /// # Errors
-    /// [`Error::Corruption`]; [`Error::UnknownIndex`] and [`Error::Unsupported`] if this version lacks the type, or one
-    /// of the options or values.
+    /// [`Error::Corruption`] if the bytes are damaged; [`Error::UnknownIndex`] or [`Error::Unsupported`] if this
+    /// version lacks the type, or one of the options or values.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<IndexOptions> {
         let name = std::str::from_utf8(reader.bytes()?).map(str::to_owned);
         let name = name.map_err(|_| reader.corrupt("the name of an index is not UTF-8"))?;

@@ -1,21 +1,22 @@
-//! What an index type declares and gets: its options with their valid values, its mode, the complete settings.
+//! The parts that an index type declares (its options with their valid values, its mode), and the complete settings
+//! that it gets.
 //!
-//! See [`super::options`] for how they are chosen and stored.
+//! The module [`super::options`] describes how options are chosen and stored.
 
 use crate::base::{Error, Result};
 use crate::filter::Filters;
 use crate::resolve::Operator;
 use crate::run::Compression;
 
-/// The variant of the structure. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare with the
-/// published design.
+/// The variant of the index structure. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare
+/// with the published design.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The variant that is faster in our measurements.
+    /// The variant that was faster in our measurements.
     #[default]
     Product,
-    /// The variant of the published design (see the [sources]). For `stbe`: tiered leaves, one compaction for each
-    /// arrival in a node, a quotient filter for each run.
+    /// The variant of the published design (see the [sources]). For `stbe` this means tiered leaves, one compaction for
+    /// each arrival in a node, and a quotient filter for each run.
     ///
     /// [sources]: https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md
     Paper,
@@ -30,7 +31,7 @@ impl Mode {
         }
     }
 
-    /// The mode of that name.
+    /// The mode with the name `name`.
     pub fn from_name(name: &str) -> Option<Mode> {
         [Mode::Product, Mode::Paper].into_iter().find(|mode| mode.name() == name)
     }
@@ -39,11 +40,11 @@ impl Mode {
 /// One option of an index type.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// Its name, as in `name=value`.
+    /// The name of the option, as in `name=value`.
     pub name: &'static str,
-    /// What it does, in one sentence.
+    /// The effect of the option, in one sentence.
     pub about: &'static str,
-    /// The value for a keyspace that was created without this option; for words, the index in the list.
+    /// The value for a keyspace that was created without this option. For words, it is the index in the list.
     pub default: u64,
     /// The possible values.
     pub values: Values,
@@ -52,9 +53,9 @@ pub struct OptionSpec {
 /// The possible values of an option.
 #[derive(Clone, Copy, Debug)]
 pub enum Values {
-    /// Whole numbers from the first to the second, both included.
+    /// Whole numbers between two bounds, both included.
     Range(u64, u64),
-    /// One of some words. The index of a word in the list is persisted.
+    /// One word of a list. The index of a word in the list is persisted.
     Words(&'static [&'static str]),
 }
 
@@ -62,7 +63,7 @@ impl OptionSpec {
     /// Checks a value.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] with the option, the value and the valid values.
+    /// [`Error::InvalidArgument`]; the error names the option, the value and the valid values.
     pub fn check(&self, value: u64) -> Result<()> {
         let fine = match self.values {
             Values::Range(least, most) => (least..=most).contains(&value),
@@ -74,7 +75,7 @@ impl OptionSpec {
     /// Parses a value.
     ///
     /// # Errors
-    /// As [`OptionSpec::check`].
+    /// The errors of [`OptionSpec::check`].
     pub fn parse(&self, text: &str) -> Result<u64> {
         let value = match self.values {
             Values::Range(..) => text.parse().ok(),
@@ -83,7 +84,7 @@ impl OptionSpec {
         value.filter(|&value| self.check(value).is_ok()).ok_or_else(|| self.refuse(text))
     }
 
-    /// A value as text that [`OptionSpec::parse`] accepts.
+    /// A value as text, in a form that [`OptionSpec::parse`] accepts.
     pub fn show(&self, value: u64) -> String {
         match self.values {
             Values::Range(..) => value.to_string(),
@@ -144,11 +145,11 @@ pub(crate) fn compression_value(compression: Compression) -> u64 {
 /// store.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The variant.
+    /// The variant of the structure.
     pub mode: Mode,
     /// Bytes of a full memtable.
     pub memtable_bytes: u64,
-    /// Folds operands. Without an operator they are kept unfolded.
+    /// The operator that folds operands. Without an operator the operands are kept unfolded.
     pub operator: Option<Operator>,
     values: Vec<(&'static str, u64)>,
 }
@@ -168,13 +169,13 @@ impl Settings {
     /// The value of an option that the type declares.
     ///
     /// # Panics
-    /// If the type does not declare it.
+    /// If the type does not declare this option.
     pub fn get(&self, name: &str) -> u64 {
         let value = self.values.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
         value.unwrap_or_else(|| panic!("the index type declares no option `{name}`"))
     }
 
-    /// The chosen filters; `auto` if none were chosen.
+    /// The chosen filters; `auto` if the option has the value `auto`.
     pub fn filters(&self, auto: Filters) -> Filters {
         let filters = [Filters::Bloom, Filters::Quotient, Filters::Maplet];
         let chosen = self.get(FILTERS.name);

@@ -1,31 +1,31 @@
 //! Reports of an index to the core: pending work, progress of a step, estimates and figures.
 //!
-//! Figures are some fields that every index has ([`IndexStats`]), and named figures of its structure ([`Figure`]),
-//! which the command line, the lab and exporters print generically.
+//! Some figures are fields that every index has ([`IndexStats`]). Others are named figures of its structure
+//! ([`Figure`]), which the command line, the lab and exporters print generically.
 
 /// Pending work: caused by accepted writes, or requested by callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
-    /// Bytes of memtables that the index has not packed yet. They occupy memory and log segments.
+    /// Bytes of memtables that the index has not packed yet. These memtables occupy memory and log segments.
     pub memory_bytes: u64,
-    /// Bytes of further work caused by writes, such as compactions; a lower bound.
+    /// Bytes of further work caused by writes, such as compactions. The number is a lower bound.
     pub work_bytes: u64,
-    /// As `work_bytes`, for work that a caller requested ([`Index::compact`](super::Index::compact)). It is not caused
-    /// by a write, so no write is throttled for it.
+    /// Like `work_bytes`, but for work that a caller requested ([`Index::compact`](super::Index::compact)). This work
+    /// is not caused by a write, so no write is throttled for it.
     pub requested_bytes: u64,
-    /// Work with a deadline, in further writes to the keyspace; a part of `work_bytes`.
+    /// The part of `work_bytes` that has a deadline. The deadline is given in further writes to the keyspace.
     pub deadline: Option<Deadline>,
 }
 
 impl Debt {
-    /// The sum, in bytes.
+    /// The sum of all pending work, in bytes.
     pub fn total(self) -> u64 {
         self.memory_bytes + self.work_bytes + self.requested_bytes
     }
 }
 
-/// A limit on when work must be done: `work_bytes` of it before `within_bytes` more bytes are written to the keyspace.
-/// Set by a structure whose levels cannot accept a second arrival.
+/// A limit on when work must be done: `work_bytes` of work must be done before `within_bytes` more bytes are written to
+/// the keyspace. A structure whose levels cannot accept a second arrival sets a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Bytes of work.
@@ -35,7 +35,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The unit of [`Deadline::rate`]: work for each byte written, times this.
+    /// The unit of [`Deadline::rate`]: a rate is the work for each byte written, multiplied by this number.
     pub const UNIT: u64 = crate::sched::RATE_UNIT;
 
     /// Bytes of work for each byte that is written, in units of 1/[`Deadline::UNIT`], rounded up.
@@ -50,32 +50,34 @@ impl Deadline {
 pub struct Room {
     /// Space for outputs.
     pub bytes: u64,
-    /// The part of it that packing must leave free, so that a piece of a compaction still fits: packing alone would
-    /// fill the disk with deletes.
+    /// The part of `bytes` that packing must leave free, so that a piece of a compaction still fits. Otherwise packing
+    /// alone would fill the disk with deletes.
     pub spare: u64,
-    /// Background work or a delete failed on a full disk: any work that frees space is worth its cost.
+    /// Whether background work or a delete failed on a full disk. If so, any work that frees space is worth its cost.
     pub urgent: bool,
 }
 
 /// The result of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Bytes read from inputs: the unit in which debt decreases. A step that prepares the end of a run reads none.
+    /// Bytes read from inputs: the unit in which debt decreases. A step that prepares the end of a run reads no bytes.
     pub bytes: u64,
-    /// The index has packed a memtable that counted as this many bytes of [`Debt::memory_bytes`]: the view's `through`
-    /// has advanced.
+    /// Set if the index has packed a memtable: the bytes that this memtable counted in [`Debt::memory_bytes`]. The
+    /// `through` of the view has advanced.
     pub absorbed: Option<u64>,
-    /// There was no work, or other threads are doing it.
+    /// Whether there was no work, or other threads are already doing the work.
     pub idle: bool,
-    /// An input could not be read. It is excluded and no longer counts as debt; other work continues.
+    /// The damage, if an input could not be read. The damaged input is excluded and no longer counts as debt; other
+    /// work continues.
     pub damage: Option<crate::base::Error>,
 }
 
 impl Progress {
-    /// The outcome of a step that met `error`: damage ends the work on its inputs, which stay as they are.
+    /// The outcome of a step that ended with `error`. Damage ends the work on the inputs of the step, which stay as
+    /// they are.
     ///
     /// # Errors
-    /// Any error other than damage.
+    /// Any error that is not damage.
     pub fn unless_damage(error: crate::base::Error) -> crate::base::Result<Progress> {
         match error.is_damage() {
             true => Ok(Progress { damage: Some(error), ..Progress::default() }),
@@ -87,7 +89,7 @@ impl Progress {
 /// Estimated contents of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Messages, superseded ones included.
+    /// Messages, including superseded messages.
     pub entries: u64,
     /// Bytes on disk.
     pub bytes: u64,
@@ -96,28 +98,28 @@ pub struct Estimate {
 /// Whether a figure is a counter or a gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureKind {
-    /// Starts at 0 with each opening of the store and never falls.
+    /// A counter starts at 0 with each opening of the store and never falls.
     Counter,
-    /// The current value at the time of the call.
+    /// A gauge is the current value at the time of the call.
     Gauge,
 }
 
 /// A named figure of an index's own structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Its name: lower case, words joined by `_`, units last.
+    /// The name of the figure: lower case, words joined by `_`, units last.
     pub name: &'static str,
-    /// Its value.
+    /// The value of the figure.
     pub value: u64,
-    /// Counter or gauge.
+    /// Whether the figure is a counter or a gauge.
     pub kind: FigureKind,
-    /// Its meaning, in one sentence.
+    /// The meaning of the figure, in one sentence.
     pub about: &'static str,
 }
 
-/// Figures of the index of one keyspace: fields that every index has, and [`named`](IndexStats::named) figures of its
-/// structure. Fields *since opening* are counters: they start at 0 with each opening of the store and never fall. All
-/// others are gauges: their value at the time of the call.
+/// Figures of the index of one keyspace: fields that every index has, and [`named`](IndexStats::named) figures of the
+/// index's structure. Fields with the words *since opening* are counters: they start at 0 with each opening of the
+/// store and never fall. All other fields are gauges, which show their value at the time of the call.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -133,9 +135,9 @@ pub struct Figure {
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
-    /// Messages in the index, superseded ones included; deletes and merges count.
+    /// Messages in the index, including superseded messages; deletes and merges count.
     pub entries: u64,
-    /// Of these, tombstones of single keys.
+    /// The number of these messages that are tombstones of single keys.
     pub tombstones: u64,
     /// Bytes of keys and values in the index, large values included.
     pub logical_bytes: u64,
@@ -149,16 +151,16 @@ pub struct IndexStats {
     pub compacted_bytes: u64,
     /// Compactions finished since opening.
     pub compactions: u64,
-    /// Objects, such as runs, that a compaction could not read. They are excluded until the store is reopened.
+    /// Objects, such as runs, that a compaction could not read. These objects are excluded until the store is reopened.
     pub damaged: u64,
-    /// Pending work.
+    /// The pending work.
     pub debt: Debt,
-    /// Figures of this type of index, in the order in which it lists them.
+    /// Figures of this type of index, in the order in which the index lists them.
     pub named: Vec<Figure>,
 }
 
 impl IndexStats {
-    /// The figure with that name; 0 if this type of index has none.
+    /// The figure with the name `name`; 0 if this type of index has none.
     pub fn figure(&self, name: &str) -> u64 {
         self.named.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
     }

@@ -1,4 +1,4 @@
-//! [`Stored`]: a metadata block of an index on disk, in two copies ([`crate::space::mirrored`]).
+//! [`Stored`] is a metadata block of an index on disk, in two copies ([`crate::space::mirrored`]).
 //!
 //! ```text
 //!   write:   encode ─▶ body length u32 | body ─▶ both copies
@@ -6,8 +6,8 @@
 //!            a damaged copy is only recorded ────────────────────────────────────────▲
 //! ```
 //!
-//! A damaged copy is rewritten only once the pages of all indexes are marked: before that, its address is not known to
-//! be free of other owners, and the write could destroy a block of another index, or a large value.
+//! A damaged copy is rewritten only once the pages of all indexes are marked. Before that, its address may also belong
+//! to another owner, and the write could destroy a block of another index, or a large value.
 //!
 //! Persisted forms:
 //!
@@ -36,17 +36,17 @@ const _: () = assert!(BEFORE_BODY < crate::base::PAGE, "every block has room for
 /// The address of a metadata block of an index on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The owner in the blocks' checksums.
+    /// The owner that the checksums of the blocks contain.
     pub id: OwnerId,
-    /// Both copies.
+    /// The addresses of both copies.
     pub copies: MirroredBlock,
 }
 
 impl Stored {
-    /// Writes a block of this kind; `encode` appends its body.
+    /// Writes a block of the kind `kind`; `encode` appends the body of the block.
     ///
     /// # Errors
-    /// As [`MirroredBlock::write`].
+    /// The errors of [`MirroredBlock::write`].
     pub fn write(core: &Core, kind: BlockKind, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Stored> {
         let mut body = vec![0; LENGTH];
         encode(&mut body);
@@ -57,11 +57,11 @@ impl Stored {
         Ok(Stored { id, copies: MirroredBlock::write(&core.data, &body, id, kind)? })
     }
 
-    /// Returns the first intact copy. A store that is open for writing reads both copies, and records a damaged one in
-    /// [`Core::repairs`].
+    /// Reads the block and returns the first intact copy. A store that is open for writing reads both copies, and
+    /// records a block with a damaged copy in [`Core::repairs`].
     ///
     /// # Errors
-    /// The error of the first copy, if the second is damaged too.
+    /// The error of the first copy, if the second copy is damaged too.
     pub fn read(self, core: &Core, prefetch: &mut Prefetch, kind: BlockKind) -> Result<AlignedBuf> {
         if !core.repair {
             return self.copies.read(prefetch, self.id, kind);
@@ -79,7 +79,8 @@ impl Stored {
     /// Decodes the body of a block that [`Stored::read`] returned.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the block is too short for its body; the errors of `decode`, with the position.
+    /// [`Error::Corruption`] if the block is too short for its body. Also the errors of `decode`, with the position of
+    /// the block.
     pub fn decode_body<T>(
         self,
         block: &[u8],
@@ -94,7 +95,7 @@ impl Stored {
         decode(&mut Reader::new(body, kind.name())).map_err(|e| e.in_file(DATA_FILE, at))
     }
 
-    /// A corruption of the block, with its position.
+    /// The error for a corruption of this block, with the position of the block.
     pub fn corrupt(self, data: &DataFile, kind: BlockKind, detail: &str) -> Error {
         data.corrupt(self.copies.0[0], kind.name(), detail)
     }
@@ -108,7 +109,7 @@ impl Stored {
         self.copies.0.iter().for_each(|addr| put_varint(out, addr.page.0));
     }
 
-    /// Decodes what [`Stored::encode`] wrote.
+    /// Decodes the form that [`Stored::encode`] wrote.
     ///
     /// # Errors
     /// [`Error::Corruption`] if bytes are missing or a page is out of bounds.
@@ -119,13 +120,13 @@ impl Stored {
         Ok(Stored { id, copies: MirroredBlock([copy()?, copy()?]) })
     }
 
-    /// The copies that an opening reads: both if a damaged one is to be repaired.
+    /// The copies that an opening reads: both copies if a damaged copy will be repaired.
     pub fn first_reads(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
         self.copies.0.into_iter().take(if core.repair { 2 } else { 1 })
     }
 }
 
-/// The blocks of which an opening found one copy damaged.
+/// The blocks that have one damaged copy, as an opening found.
 #[derive(Debug, Default)]
 pub struct Repairs(Mutex<Vec<(Stored, BlockKind)>>);
 
@@ -134,8 +135,8 @@ impl Repairs {
         self.0.lock().push((stored, kind));
     }
 
-    /// Rewrites the damaged copies from the intact ones. REQUIRES: the pages of all indexes are marked, without an
-    /// overlap. A copy that cannot be written stays damaged: the intact one is enough.
+    /// Rewrites the damaged copies from the intact ones. REQUIRES: the pages of all indexes are marked, and none of
+    /// them overlap. A copy that cannot be written stays damaged: the intact copy is sufficient.
     pub fn write(&self, data: &std::sync::Arc<DataFile>) {
         let damaged = std::mem::take(&mut *self.0.lock());
         let mut prefetch = Prefetch::new(data.clone());

@@ -1,6 +1,6 @@
-//! A test index with the features that no registered index has yet, so that the core supports them: keys in hash order,
-//! writes that bypass the memtable, a bulk load, pages that change in place behind a latch. Each checkpoint writes all
-//! messages into one extent.
+//! A test index with the features that no registered index has yet, which ensures that the core supports these
+//! features. They are: keys in hash order, writes that bypass the memtable, a bulk load, pages that change in place
+//! behind a latch. Each checkpoint writes all messages into one extent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,10 +35,11 @@ pub static TYPE: IndexType = IndexType {
     describe_block: |_, _, _| false,
 };
 
-/// A stored key with a seqno, newest first.
+/// A stored key with a seqno. The newest seqno of a key comes first.
 type Place = (Vec<u8>, std::cmp::Reverse<Seqno>);
 
-/// The "page", changed in place behind its latch. Every version remains, so that a view reads it at its own `through`.
+/// The "page", which changes in place behind a latch. Every version remains in the page, so that a view reads the page
+/// at the view's own `through`.
 #[derive(Default)]
 struct Page(Mutex<BTreeMap<Place, (Kind, Vec<u8>)>>);
 
@@ -47,7 +48,7 @@ struct Stub {
     through: Mutex<Seqno>,
     queue: Mutex<Vec<SealedBatch>>,
     owing: Owing,
-    /// `None`: not part of a store.
+    /// The data file; `None` if the index is not part of a store.
     data: Option<Arc<DataFile>>,
     /// The messages that the last checkpoint wrote.
     stored: Mutex<Option<BlobRef>>,
@@ -87,7 +88,7 @@ impl Stub {
         Ok(stub)
     }
 
-    /// Writes the messages up to `through`, and frees those that the last checkpoint wrote.
+    /// Writes the messages up to `through`, and frees the messages that the last checkpoint wrote.
     fn store(&self, through: Seqno) -> Result<Vec<u8>> {
         let (Some(data), mut bytes) = (&self.data, Vec::new()) else { return Ok(Vec::new()) };
         for ((key, seqno), (kind, value)) in self.page.0.lock().iter().filter(|((_, seqno), _)| seqno.0 <= through) {
@@ -123,7 +124,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
         let page = self.0.page.0.lock();
         let (wanted, from) = (lookup.key, (lookup.key.to_vec(), std::cmp::Reverse(lookup.at)));
         for ((key, seqno), (kind, value)) in page.range(from..).take_while(|((key, _), _)| key == wanted) {
-            // Copied, because the bytes of a page that changes in place cannot be borrowed.
+            // The value is copied, because the bytes of a page that changes in place cannot be borrowed.
             let entry = Entry { key, seqno: seqno.0, kind: *kind, value };
             if lookup.take(&entry, || Base::Owned(value.as_slice().into()))?.is_break() {
                 break;
@@ -133,7 +134,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
     }
 }
 
-/// Copies all messages at once, which is sufficient for a test.
+/// A cursor that copies all messages at once, which is sufficient for a test.
 struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>, bool);
 
 impl RawCursor for StubCursor {
@@ -277,7 +278,7 @@ impl Checkpoint for StubCheckpoint<'_> {
     }
 }
 
-/// A stub has no blocks, and owns the pages of the messages that its last checkpoint wrote.
+/// A pinned stub. It has no blocks, and owns the pages of the messages that its last checkpoint wrote.
 struct PinnedStub(Arc<dyn IndexView>, Option<BlobRef>);
 
 impl Verification for PinnedStub {
@@ -330,7 +331,7 @@ impl SalvageSource for StubSource {
     }
 }
 
-/// Prepared operations.
+/// Operations that are ready to be applied.
 struct StubWrite<'a>(&'a Stub, Vec<(Vec<u8>, Kind, Vec<u8>)>);
 
 impl DirectWriter for Stub {

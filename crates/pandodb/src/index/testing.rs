@@ -1,4 +1,5 @@
-//! Parts shared by the unit tests of indexes: random batches of counters, and a model of the expected contents.
+//! Parts shared by the unit tests of indexes: random batches of counters, and a model of the contents that are
+//! expected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::resolve::{AddI64, Operator, Stripes};
 use crate::rows::RowCache;
 use crate::space::DataFile;
 
-/// An index, the expected contents, and helpers to feed it.
+/// An index, its expected contents, and helpers that feed it.
 pub struct Bench<I> {
     pub device: Arc<MemDevice>,
     pub core: Core,
@@ -41,7 +42,7 @@ pub fn core(device: &MemDevice) -> Core {
     }
 }
 
-/// Marks the pages of a reopened index, as an opening of a store does.
+/// Marks the pages of a reopened index, as opening a store does.
 pub fn mark(core: &Core, index: &dyn Index) -> Result<()> {
     let mut result = Ok(());
     index.for_each_extent(&mut |extent| {
@@ -56,7 +57,7 @@ pub fn mark(core: &Core, index: &dyn Index) -> Result<()> {
 }
 
 impl<I: Index> Bench<I> {
-    /// An empty index created by `make`; random choices follow `seed`.
+    /// An empty index that `make` creates. Random choices follow from `seed`.
     pub fn of(seed: u64, make: impl FnOnce(Core) -> I) -> Bench<I> {
         let device = MemDevice::new();
         let core = core(&device);
@@ -90,8 +91,8 @@ impl<I: Index> Bench<I> {
                 }
             } else if pick < 50 {
                 self.model.insert(key.clone(), amount);
-                // Padding adds bytes and so causes flushes. `AddI64` treats a base of another length as 0, so only puts
-                // of the right length carry a number.
+                // Padding adds bytes and therefore causes flushes. `AddI64` treats a base of another length as 0, so
+                // only puts of the right length contain a number.
                 value.truncate(8);
                 memtable.insert(Entry { key: &key, seqno, kind: Kind::Put, value: &value });
             } else {
@@ -137,7 +138,8 @@ impl<I: Index> Bench<I> {
         assert!(self.step(1 << 20).idle);
     }
 
-    /// Compares scans in both directions and point lookups with the model, now and at every snapshot.
+    /// Compares scans in both directions and point lookups with the model: the newest state and the state at every
+    /// snapshot.
     pub fn check(&mut self) {
         self.pack_all();
         let now = (Seqno(self.seqno), self.model.clone());
@@ -158,13 +160,14 @@ impl<I: Index> Bench<I> {
     }
 }
 
-/// Feeds memtables while jobs are suspended after small steps, with snapshots that come and go, and checks the contents
-/// against the model. `observe` sees the index after each memtable. In the end there is no debt.
+/// Feeds memtables while jobs are suspended after small steps and snapshots are taken and released. Checks the contents
+/// against the model. `observe` is called with the index after each memtable. At the end there is no debt.
 pub fn suspend_jobs<I: Index>(bench: &mut Bench<I>, seed: u64, rounds: u64, mut observe: impl FnMut(&I)) {
     for round in 0..rounds {
         let keys = if seed.is_multiple_of(2) { 30_000 } else { 30_000 >> (round % 4) };
         bench.feed(700, keys, if round > 40 { 30 } else { 3 });
-        // A few small steps: compactions stay unfinished while the next memtables arrive and change the structure.
+        // Do a few small steps, so that compactions stay unfinished while the next memtables arrive and change the
+        // structure.
         for _ in 0..bench.random.below(12) {
             let budget = 1 + bench.random.below(16 << 10);
             bench.step(budget);

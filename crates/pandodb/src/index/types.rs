@@ -1,4 +1,5 @@
-//! The description of an index type: what the store needs to create or open an index without knowing which it is.
+//! The description of an index type: everything that the store needs to create or open an index without knowing its
+//! type.
 //!
 //! The types themselves are listed in [`super::registry`].
 
@@ -15,15 +16,16 @@ pub use super::spec::Mode;
 /// The order of the keys in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Bytewise: supports ranges and scans.
+    /// The keys are in bytewise order. Ranges and scans are supported.
     Sorted,
-    /// By a hash: supports lookups, and a walk over all entries in an order that is useless to callers. The store refuses
-    /// ranges of such a keyspace, except the range of all keys: the index must apply a range tombstone over all keys.
+    /// The keys are ordered by a hash. Lookups are supported, and a walk over all entries in an order without meaning
+    /// for callers. The store refuses ranges of such a keyspace, except the range of all keys: the index must apply a
+    /// range tombstone over all keys.
     Hashed,
 }
 
 impl Order {
-    /// The stored form of keys that gives this order.
+    /// The stored form of keys that has this order.
     pub fn codec(self) -> KeyCodec {
         match self {
             Order::Sorted => KeyCodec::Plain,
@@ -32,33 +34,35 @@ impl Order {
     }
 }
 
-/// Creates an empty index that contains every message up to a seqno (there is none).
+/// Creates an index without messages (none exist up to the given seqno), which counts as containing every message up to
+/// that seqno.
 pub type Create = fn(&Core, &Settings, Seqno) -> Result<Arc<dyn Index>>;
 /// Opens the index that a checkpoint wrote; see [`Index::for_each_extent`].
 pub type Open = fn(&Core, &Settings, &RootRecord, &mut Prefetch) -> Result<Arc<dyn Index>>;
 
 /// A type of index.
 pub struct IndexType {
-    /// The name in the catalogue, on the command line and in messages.
+    /// The name of the type in the catalogue, on the command line and in messages.
     pub name: &'static str,
-    /// One sentence that helps to choose an index.
+    /// One sentence that helps to choose an index type.
     pub about: &'static str,
-    /// The order of its keys.
+    /// The order of the keys in the index.
     pub order: Order,
-    /// The modes that it supports.
+    /// The modes that the type supports.
     pub modes: &'static [Mode],
     /// The incompatible feature bit of stores with such an index; 0 for an index that every version supports.
     pub feature: u64,
-    /// Its options.
+    /// The options of the type.
     pub options: &'static [OptionSpec],
     /// Creates an empty index.
     pub create: Create,
     /// Opens an index from its root record.
     pub open: Open,
-    /// The blocks that opening reads first: a caller that opens many indexes reads those of all indexes together.
+    /// The blocks that opening an index reads first. A caller that opens many indexes reads the first blocks of all
+    /// indexes together.
     pub first_blocks: fn(&Core, &RootRecord) -> Vec<BlockAddr>,
-    /// Describes a block of this structure, whose checksum was not checked, as lines of text. Returns false if it is
-    /// not one.
+    /// Describes a block of this structure as lines of text. The checksum of the block was not checked. Returns false
+    /// if the block does not belong to this structure.
     pub describe_block: fn(BlockKind, &[u8], &mut String) -> bool,
 }
 
@@ -76,27 +80,27 @@ pub struct IndexType {
 pub struct IndexKind(&'static IndexType);
 
 impl IndexKind {
-    /// The name in the catalogue and on the command line.
+    /// The name of the type in the catalogue and on the command line.
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// What the structure is suited for, in one sentence.
+    /// The purpose for which the structure is suited, in one sentence.
     pub fn about(self) -> &'static str {
         self.0.about
     }
 
-    /// The modes that it supports.
+    /// The modes that the type supports.
     pub fn modes(self) -> &'static [Mode] {
         self.0.modes
     }
 
-    /// Its options.
+    /// The options of the type.
     pub fn options(self) -> &'static [OptionSpec] {
         self.0.options
     }
 
-    /// Its entry in the registry.
+    /// The entry of the type in the registry.
     pub(crate) fn index_type(self) -> &'static IndexType {
         self.0
     }
@@ -108,7 +112,7 @@ impl IndexKind {
 }
 
 impl IndexType {
-    /// Opens the index of a root record, or creates an empty one if the record is empty.
+    /// Opens the index that a root record describes, or creates an empty one if the record is empty.
     pub(crate) fn build(
         &self,
         core: &Core,

@@ -1,12 +1,12 @@
-//! [`Access`]: whether the handles of a store may be used. They may not after one of them has closed the store, in a
-//! forked child, or inside a merge operator.
+//! [`Access`] decides whether the handles of a store may be used. They may not be used when one of them has closed the
+//! store, in a forked child, or inside a merge operator.
 //!
 //! # A store that is closed
 //!
-//! A close releases the store's lock. Then another process, or another opening in this process, may reuse the pages
-//! that a slow read still reads. The checksum of a block covers its owner and its address, so the block of another
-//! owner is never accepted, but it looks like damage. A page that was punched out reads as zeros. So no result of a
-//! read that ends after the close may reach a caller:
+//! A close releases the store's lock. From that moment another process, or another opening in this process, may reuse
+//! the pages that a slow read still reads. The checksum of a block covers its owner and its address. Therefore the
+//! block of another owner is never accepted, but looks like damage. A page that was punched out reads as zeros.
+//! Therefore no result of a read that ends after the close may reach a caller:
 //!
 //! ```text
 //!   reader   check ── reads memory and pages ── confirm: fence, closed? ──▶ no: return the result, or its error
@@ -15,24 +15,24 @@
 //! ```
 //!
 //! 1. Every operation begins with [`Access::check`]. An operation that begins after the close fails here.
-//! 2. Every read ends with [`Access::confirm`]. If the store is open at this point, it was open when the last page was
-//!    read. So the lock was still held, and no other opening had modified a page.
+//! 2. Every read ends with [`Access::confirm`]. If the store is open at this point, the store was also open when the
+//!    last page was read. Therefore the lock was still held at that time, and no other opening had modified a page.
 //!
-//! No reader is counted, and the close waits for no reader. A read costs two loads of a cache line that is written only
-//! once in the life of an open store ([decision 0040](../../../../docs/decisions/0040-closed-stores.md)).
+//! Readers are not counted, and the close waits for no reader. A read costs two loads of a cache line that is written
+//! only once in the life of an open store ([decision 0040](../../../../docs/decisions/0040-closed-stores.md)).
 //!
 //! # A process that was forked
 //!
-//! A child has a copy of the store's memory and the same open files, but none of its threads. Locks in this memory may
-//! be held forever, by threads that exist only in the parent. So every operation in a child fails before it takes a
-//! lock ([`Process`]). Dropping objects there takes no lock either. Dropping the last handle leaks the engine and
-//! closes only the child's copy of the lock file, so that the store can be opened when the parent has exited
-//! ([decision 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
+//! A forked child has a copy of the store's memory and the same open files, but none of the parent's threads. Locks in
+//! this memory may be held forever, by threads that exist only in the parent. Therefore every operation in a child
+//! fails before it takes a lock ([`Process`]). Dropping objects in a child also takes no lock. Dropping the last handle
+//! in a child leaks the engine and closes only the child's copy of the lock file. Therefore the store can be opened
+//! when the parent has exited ([decision 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
 //!
 //! # A merge operator
 //!
-//! An operator runs inside a read, or inside a step of background work for which a close or `settle` waits. If
-//! the operator called a store, the call could wait for the operator itself. So such calls fail, for every store
+//! An operator runs inside a read, or inside a step of background work for which a close or `settle` waits. If the
+//! operator called a store, the call could wait for the operator itself. Therefore such calls fail, for every store
 //! ([`in_operator`]).
 //!
 //! Invariant: `closed` changes from `false` to `true` once, and never back.
@@ -46,8 +46,8 @@ use crate::base::{Error, Result, SeededBug};
 use crate::device::Process;
 use crate::resolve::in_operator;
 
-/// The state that every operation checks first. It has its own cache line, which is not written while the store is
-/// open.
+/// The state that every operation checks first. This state has its own cache line, which is not written while the store
+/// is open.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(crate) struct Access {
@@ -56,7 +56,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// For a store that this process is opening.
+    /// The state for a store that this process is opening.
     pub(crate) fn new() -> Access {
         Access { closed: AtomicBool::new(false), opened_in: Process::current() }
     }
@@ -103,7 +103,8 @@ impl Access {
     pub(crate) fn close(&self) {
         assert!(!self.is_closed(), "REQUIRES: the store is closed once");
         self.closed.store(true, SeqCst);
-        // Orders the store before the release of the lock, which lets other openings reuse pages.
+        // Orders this store to `closed` before the release of the lock, because the release lets other openings reuse
+        // pages.
         fence(SeqCst);
     }
 

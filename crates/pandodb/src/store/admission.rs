@@ -1,4 +1,4 @@
-//! Admission: how long a write waits for background work before it begins.
+//! Admission decides how long a write waits for background work before the write begins.
 //!
 //! ```text
 //!   debt of all keyspaces (memory, work) ─▶ Load ─▶ price of the write's bytes ─▶ with threads: a wait
@@ -11,11 +11,11 @@ use super::engine::Engine;
 use crate::base::{Result, events};
 use crate::sched::{self, Load, Turn};
 
-/// Sealed memtables that may wait before writers are throttled hard.
+/// If more sealed memtables than this number wait, writers are throttled hard.
 pub(super) const MAX_SEALED: u64 = 3;
 
 impl Engine {
-    /// Throttles a writer that arrived at `now` for the work that its bytes cause.
+    /// Throttles a writer that arrived at `now`, according to the work that its bytes cause.
     pub(super) fn admit(&self, bytes: u64, frees: bool, now: Duration) -> Result<()> {
         let debt = self.debt();
         if debt.total() == 0 {
@@ -23,7 +23,8 @@ impl Engine {
         }
         let memtable = self.config.memtable() as u64;
         debug_assert!(memtable > 0, "a memtable has a size");
-        // If background work is stuck, writes must not fill the memory. Deletes may use a little more of it.
+        // If background work is stuck, writes must not fill the memory. Deletes may use a little more memory than other
+        // writes.
         let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
         if debt.memory_bytes > limit
             && let Some(trouble) = self.background.trouble()
@@ -32,7 +33,7 @@ impl Engine {
         }
         let room = memtable.saturating_sub(self.keyspaces.active());
         let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-        // An ordinary write on a full disk is refused later: throttling it first would only delay the error.
+        // An ordinary write on a full disk is refused later, so throttling it first would only delay the error.
         if !frees && self.reserve.is_short() {
             return Ok(());
         }
@@ -48,7 +49,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Without background threads: the writer does steps of background work until it has earned the price of its write.
+    /// For a store without background threads: the writer does steps of background work until this work equals the
+    /// price of its write.
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.background.scheduler.account().charge(price);
         while due > 0 {

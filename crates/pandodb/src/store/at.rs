@@ -1,4 +1,4 @@
-//! [`KeyspaceAt`]: a read-only keyspace as of a snapshot.
+//! [`KeyspaceAt`] is a read-only keyspace as of a snapshot.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::value::Value;
 use crate::Keyspace;
 use crate::base::{IntoKeyRange, KeyRange, Result};
 
-/// A read-only keyspace as of a snapshot, with the same read operations as [`Keyspace`]. Made by [`Keyspace::at`].
+/// A read-only keyspace as of a snapshot, with the same read operations as [`Keyspace`]. It is made by
+/// [`Keyspace::at`].
 #[derive(Clone)]
 pub struct KeyspaceAt {
     pub(super) engine: Arc<Shared>,
@@ -35,8 +36,8 @@ impl KeyspaceAt {
     /// Returns the value that a key had at the snapshot.
     ///
     /// # Errors
-    /// As [`Keyspace::get`]; [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the snapshot belongs to
-    /// another store.
+    /// The errors of [`Keyspace::get`]; [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the snapshot
+    /// belongs to another store.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         read::get(&self.engine, &self.state, key.as_ref(), self.point())
     }
@@ -44,7 +45,7 @@ impl KeyspaceAt {
     /// Returns the values that several keys had at the snapshot.
     ///
     /// # Errors
-    /// As [`KeyspaceAt::get`].
+    /// The errors of [`KeyspaceAt::get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
         let values = read::multi_get(&self.engine, &self.state, keys, self.point())?;
         assert_eq!(values.len(), keys.len(), "each key has an answer");
@@ -54,7 +55,7 @@ impl KeyspaceAt {
     /// Returns whether a key had a value at the snapshot.
     ///
     /// # Errors
-    /// As [`KeyspaceAt::get`].
+    /// The errors of [`KeyspaceAt::get`].
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         read::contains(&self.engine, &self.state, key.as_ref(), self.point())
     }
@@ -63,7 +64,7 @@ impl KeyspaceAt {
     /// [`Keyspace::first_key_value`].
     ///
     /// # Errors
-    /// As [`KeyspaceAt::get`].
+    /// The errors of [`KeyspaceAt::get`].
     pub fn first_key_value(&self) -> Result<Option<(Value, Value)>> {
         self.iter().next().transpose()
     }
@@ -72,7 +73,7 @@ impl KeyspaceAt {
     /// [`Keyspace::first_key_value`].
     ///
     /// # Errors
-    /// As [`KeyspaceAt::get`].
+    /// The errors of [`KeyspaceAt::get`].
     pub fn last_key_value(&self) -> Result<Option<(Value, Value)>> {
         self.iter().next_back().transpose()
     }

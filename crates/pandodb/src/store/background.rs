@@ -1,7 +1,7 @@
-//! [`Background`]: the threads that do background work, and the failures that this work has met.
+//! [`Background`] holds the threads that do background work, and the failures of this work.
 //!
-//! Locks: `workers`, `idle`, `trouble` and `damage` are taken one at a time, for a few instructions, below every other
-//! lock. The scheduler has locks of its own.
+//! Locks: `workers`, `idle`, `trouble` and `damage` are taken one at a time, for a few instructions. They are below
+//! every other lock. The scheduler has locks of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use crate::base::{Error, KeyspaceId, Seqno};
 use crate::device::JoinHandle;
 use crate::sched::Scheduler;
 
-/// How long the store must be idle before idle-time work starts.
+/// The time that the store must be idle before idle-time work starts.
 const IDLE_BEFORE: Duration = Duration::from_millis(90);
 
 /// The state of background work.
 pub(crate) struct Background {
     pub scheduler: Arc<Scheduler>,
     workers: Mutex<Vec<Box<dyn JoinHandle>>>,
-    /// Since when there has been no work, and the newest seqno then.
+    /// The time since which no work existed, and the newest seqno at that time; `None` if the store is not idle.
     idle: Mutex<Option<(Duration, Seqno)>>,
-    /// The last failure that was not final, for the statistics and for threads that wait.
+    /// The last failure that was not final. Statistics and waiting threads read it.
     trouble: Mutex<Option<Error>>,
-    /// The first damage that compactions of each keyspace met and that was not reported yet.
+    /// For each keyspace, the first damage that its compactions found and that was not reported yet.
     damage: Mutex<BTreeMap<KeyspaceId, Error>>,
 }
 
 impl Background {
-    /// Without threads.
+    /// The state of a store without threads.
     pub(crate) fn new(scheduler: Scheduler) -> Background {
         Background {
             scheduler: Arc::new(scheduler),
@@ -51,7 +51,7 @@ impl Background {
         workers.into_iter().for_each(|worker| worker.join());
     }
 
-    /// A turn found no work at `now`. Returns whether there has been none, and no write, for some time.
+    /// Records that a turn found no work at `now`. Returns whether no work and no write has occurred for some time.
     pub(crate) fn has_rested(&self, now: Duration, visible: Seqno) -> bool {
         let mut idle = self.idle.lock();
         match *idle {
@@ -63,18 +63,18 @@ impl Background {
         }
     }
 
-    /// A step succeeded: the last failure is over, and the store is not idle.
+    /// Records that a step succeeded: the last failure is over, and the store is not idle.
     pub(crate) fn note_success(&self) {
         self.clear_trouble();
         self.idle.lock().take();
     }
 
-    /// The last failure.
+    /// The last failure, if background work has not succeeded since then.
     pub(crate) fn trouble(&self) -> Option<Error> {
         self.trouble.lock().clone()
     }
 
-    /// Whether there was a failure since the last success.
+    /// Whether background work has failed since its last success.
     pub(crate) fn has_trouble(&self) -> bool {
         self.trouble.lock().is_some()
     }
@@ -84,23 +84,23 @@ impl Background {
         *self.trouble.lock() = Some(error);
     }
 
-    /// Forgets the last failure.
+    /// Deletes the record of the last failure.
     pub(crate) fn clear_trouble(&self) {
         self.trouble.lock().take();
     }
 
-    /// Records damage that a compaction of a keyspace met.
+    /// Records damage that a compaction of a keyspace found.
     pub(crate) fn note_damage(&self, keyspace: KeyspaceId, damage: Error) {
         assert!(damage.is_damage(), "only damage lets a compaction go on without an input: {damage}");
         self.damage.lock().entry(keyspace).or_insert(damage);
     }
 
-    /// The damage of a keyspace that was not reported yet; reports it.
+    /// Returns the damage of a keyspace that was not reported yet. This damage then counts as reported.
     pub(crate) fn take_damage_of(&self, keyspace: KeyspaceId) -> Option<Error> {
         self.damage.lock().remove(&keyspace)
     }
 
-    /// The first damage that was not reported yet; reports that of all keyspaces.
+    /// Returns the first damage that was not reported yet. The damage of all keyspaces then counts as reported.
     pub(crate) fn take_damage(&self) -> Option<Error> {
         std::mem::take(&mut *self.damage.lock()).into_values().next()
     }

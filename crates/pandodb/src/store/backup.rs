@@ -1,4 +1,4 @@
-//! Online backup: a consistent copy of a store into a new store, while the source stays in use.
+//! Online backup: copies a store consistently into a new store, while the source stays in use.
 //!
 //! ```text
 //!   source: snapshot ─▶ for each keyspace: iterate ─▶ batches of 1 MiB ─▶ target: memtables ─▶ settle, close
@@ -7,9 +7,9 @@
 //! The copy is logical: every keyspace is iterated at one snapshot and written into a new store. Therefore the copy is
 //! compacted, every block of the source that holds live data is read and checked, and merges arrive folded.
 //!
-//! A keyspace whose index stores keys in the order of a hash ([`KeyCodec::Hashed`]) is copied in the same way, because
-//! [`Keyspace::iter`] works for every index: it returns all keys in the order in which they are stored. So a backup
-//! does not use [`IndexView::drain`], which returns unresolved messages.
+//! A keyspace whose index stores keys in the order of a hash ([`KeyCodec::Hashed`]) is copied in the same way.
+//! [`Keyspace::iter`] works for every index and returns all keys in the order in which the index stores them. Therefore
+//! a backup does not use [`IndexView::drain`], which returns unresolved messages.
 //!
 //! [`KeyCodec::Hashed`]: crate::base::KeyCodec::Hashed
 //! [`IndexView::drain`]: crate::index::IndexView::drain
@@ -23,7 +23,7 @@ use super::options::{Durability, KeyspaceOptions};
 use super::snapshot::Snapshot;
 use crate::base::{Error, Result};
 
-/// The copy is committed in batches of about this many bytes.
+/// The copy is committed in batches of about this number of bytes.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// The amount of data that a backup copied.
@@ -39,16 +39,17 @@ pub struct BackupReport {
 
 /// # Backup
 impl Store {
-    /// Copies the store as of now into a new store in directory `to`. This store stays in use meanwhile.
+    /// Copies the current state of the store into a new store in the directory `to`. This store stays in use during the
+    /// copy.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `to` is a store that has keyspaces. The errors of reading this store and of
+    /// [`Error::InvalidArgument`] if `to` is a store that has keyspaces. Also the errors of reading this store and of
     /// writing the copy.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport> {
         backup(self, to.as_ref(), None)
     }
 
-    /// As [`Store::backup`], but copies only the keyspaces with these names, all as of the same moment.
+    /// Like [`Store::backup`], but copies only the keyspaces with these names, all as of the same moment.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -62,23 +63,24 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`] if one of them does not exist; then nothing is created. Otherwise as [`Store::backup`].
+    /// [`Error::NoKeyspace`] if one of them does not exist; in that case nothing is created. Otherwise the errors of
+    /// [`Store::backup`].
     pub fn backup_keyspaces(&self, to: impl AsRef<Path>, names: &[impl AsRef<str>]) -> Result<BackupReport> {
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         backup(self, to.as_ref(), Some(&names))
     }
 
-    /// As [`Store::backup`], but into the store that `target` opens, with its settings and on its device. Merge
-    /// operators of the application must be registered with `target`.
+    /// Like [`Store::backup`], but copies into the store that `target` opens, with the settings and on the device of
+    /// `target`. Merge operators of the application must be registered with `target`.
     ///
     /// # Errors
-    /// As [`Store::backup`].
+    /// The errors of [`Store::backup`].
     pub fn backup_with(&self, target: StoreBuilder) -> Result<BackupReport> {
         backup_with(self, target, None)
     }
 }
 
-/// Copies the keyspaces named in `only`, or all.
+/// Copies the keyspaces whose names are in `only`, or all keyspaces.
 fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupReport> {
     let mut builder = StoreBuilder::new(to);
     builder.operators = store.engine.operators.clone();
@@ -87,7 +89,7 @@ fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupRepor
 }
 
 fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> Result<BackupReport> {
-    // Fail before anything is created.
+    // Check this first, so that a failure creates nothing.
     store.engine.access.check()?;
     let snapshot = store.snapshot();
     for name in only.unwrap_or_default() {

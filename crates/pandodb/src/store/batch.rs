@@ -1,12 +1,12 @@
-//! [`Batch`]: several writes, possibly to several keyspaces, that are applied atomically.
+//! [`Batch`] holds several writes, possibly to several keyspaces, that are applied atomically.
 //!
 //! ```text
 //!   put, merge, delete … ─▶ check ─▶ payload (encoded operations)     commit: one log record, then the memtables
 //!                             └ a large value ─▶ extent of its own    drop, clear: frees these extents
 //! ```
 //!
-//! Invariants: `payload` holds `count` operations, and is at most [`MAX_BATCH`] bytes long. Every extent in `blobs`
-//! belongs to an operation of `payload`, unless an operation failed after its extent was written.
+//! Invariants: `payload` holds `count` operations, and has at most [`MAX_BATCH`] bytes. Every extent in `blobs` belongs
+//! to an operation of `payload`, unless an operation failed after its extent was written.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use crate::wal::{Ops, op_bytes, put_op};
 /// not count, because they are written to disk when they are added.
 pub const MAX_BATCH: usize = 128 << 20;
 
-/// [`Batch::clear`] frees the buffer's memory above this many bytes.
+/// If the buffer has more than this number of bytes, [`Batch::clear`] frees its memory.
 const KEEP_BYTES: usize = 1 << 20;
 
-/// Writes that become visible and durable together, or not at all. Made by [`Store::batch`](crate::Store::batch).
+/// Writes that become visible and durable together, or not at all. It is made by [`Store::batch`](crate::Store::batch).
 ///
-/// If an operation is rejected, every later [`Batch::commit`] fails with its error and applies nothing, until
-/// [`Batch::clear`]. A batch holds at most [`MAX_BATCH`] bytes ([`Batch::bytes`]); an operation beyond that is
-/// rejected. A batch keeps its store open until it is dropped.
+/// If an operation is rejected, every later [`Batch::commit`] fails with the error of this operation and applies
+/// nothing, until [`Batch::clear`] is called. A batch holds at most [`MAX_BATCH`] bytes ([`Batch::bytes`]). An
+/// operation that would exceed this limit is rejected. A batch keeps its store open until it is dropped.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -57,7 +57,7 @@ pub struct Batch {
     only_deletes: bool,
     blobs: Vec<BlobRef>,
     error: Option<Error>,
-    /// Values are not validated by the keyspace's merge operator.
+    /// Whether the values are not validated by the keyspace's merge operator.
     trusting: bool,
 }
 
@@ -76,8 +76,8 @@ impl Batch {
         }
     }
 
-    /// Turns off the validation of values. For copies of existing data: an older version of an operator may have
-    /// accepted values that the current one rejects.
+    /// Turns off the validation of values. This is for copies of existing data: an older version of an operator may
+    /// have accepted values that the current version rejects.
     pub(crate) fn trusting(mut self) -> Batch {
         self.trusting = true;
         self
@@ -124,7 +124,7 @@ impl Batch {
         self.error = result.err();
     }
 
-    /// Appends a checked operation, of which the key and the value have `bytes` bytes.
+    /// Appends a checked operation. Its key and value together have `bytes` bytes.
     fn add(&mut self, keyspace: &Keyspace, kind: Kind, key: &[u8], value: &[u8], bytes: usize) -> Result<()> {
         let before = self.payload.len();
         put_op(&mut self.payload, keyspace.state.id, kind, key, value);
@@ -157,7 +157,8 @@ impl Batch {
         assert!(self.blobs.is_empty() || !self.only_deletes, "a large value belongs to a put");
     }
 
-    /// Sets the value of a key. A large value is written to disk at once; its space is freed if the batch is dropped.
+    /// Sets the value of a key. A large value is written to disk at once. The space of this value is freed if the batch
+    /// is dropped.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.attempt(keyspace, |batch| {
@@ -220,11 +221,12 @@ impl Batch {
         self.commit_numbered(durability).map(|_| ())
     }
 
-    /// As [`Batch::commit`], but returns the seqno of the last operation. The seqnos of the others directly precede it.
-    /// Returns `None` for an empty batch. For test harnesses, which compare commits with the seqnos of snapshots.
+    /// Like [`Batch::commit`], but returns the seqno of the last operation. The seqnos of the other operations directly
+    /// precede it. Returns `None` for an empty batch. This function is for test harnesses, which compare commits with
+    /// the seqnos of snapshots.
     ///
     /// # Errors
-    /// As [`Batch::commit`].
+    /// The errors of [`Batch::commit`].
     #[doc(hidden)]
     pub fn commit_numbered(&mut self, durability: Durability) -> Result<Option<u64>> {
         if let Some(error) = &self.error {
@@ -244,7 +246,7 @@ impl Batch {
         };
         let committed = self.engine.commit(payload, durability);
         if committed.is_ok() {
-            // The commit owns the extents now.
+            // The commit owns the extents of large values now.
             self.blobs.clear();
         }
         if committed.is_ok() || self.engine.writer.poison.is_set() {

@@ -1,4 +1,4 @@
-//! [`StoreBuilder`]: the settings for opening a store.
+//! [`StoreBuilder`] has the settings for opening a store.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::index::{IndexOptions, Mode};
 use crate::resolve::MergeOperator;
 use crate::run::Compression;
 
-/// Settings for opening a store. Made by [`Store::builder`].
+/// Settings for opening a store. It is made by [`Store::builder`].
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -39,7 +39,7 @@ impl Store {
     /// Opens the store in a directory with the default settings, and creates it if it does not exist.
     ///
     /// # Errors
-    /// As [`StoreBuilder::open`].
+    /// The errors of [`StoreBuilder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Store> {
         Store::builder(path).open()
     }
@@ -229,7 +229,7 @@ impl StoreBuilder {
     /// By default, the reserve is the sum of these needs: one log segment for each stream; 1/16 of the store, at most
     /// 64 MiB, but at least 1.25 memtables, or up to 5 if they are small; and 1.25 times the size of the index nodes.
     /// The reserve is never larger than the store itself, or 1 MiB if that is more. With a smaller limit, deletes on a
-    /// full disk may fail until other files make room. At most 1 TiB.
+    /// full disk may fail until other files make room. The maximum is 1 TiB.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.config.reserve_bytes = Some(bytes);
         self
@@ -258,13 +258,14 @@ impl StoreBuilder {
         self
     }
 
-    /// Uses another device than the directory, for example memory or a simulator. The path is then only a name.
+    /// Uses another device instead of the directory, for example memory or a simulator. The path then only serves as a
+    /// name.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// The settings that affect performance, by name, for benchmark reports.
+    /// Returns the settings that affect performance, by name, for benchmark reports.
     #[doc(hidden)]
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let config = &self.config;
@@ -281,7 +282,8 @@ impl StoreBuilder {
         ]
     }
 
-    /// Opens the readable part of a damaged store. For [`crate::check::salvage`], which handles the missing parts.
+    /// Opens the readable part of a damaged store. [`crate::check::salvage`] uses this function and handles the missing
+    /// parts.
     pub(crate) fn open_to_salvage(mut self) -> Result<Store> {
         self.config.read_only = true;
         self.config.salvage = true;
@@ -289,8 +291,8 @@ impl StoreBuilder {
     }
 
     /// Opens the store: takes its lock, reads its superblock and replays its log. The cost is one block read for each
-    /// trunk node, plus a read of the log since the last checkpoint. It does not depend on the amount of data
-    /// otherwise.
+    /// trunk node, plus a read of the log since the last checkpoint. Otherwise the cost does not depend on the amount
+    /// of data.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a setting is out of bounds, [`Error::Locked`] if the store is open elsewhere,

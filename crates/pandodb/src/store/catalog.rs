@@ -1,7 +1,7 @@
-//! [`Catalog`]: the keyspaces of a store and the roots of their indexes. Each checkpoint writes the catalogue as one
-//! block with two copies ([`crate::space::mirrored`]).
+//! [`Catalog`] lists the keyspaces of a store and the roots of their indexes. Each checkpoint writes the catalogue as
+//! one block with two copies ([`crate::space::mirrored`]).
 //!
-//! Persisted form, after the block header (all integers are varints, strings are preceded by their length):
+//! Persisted form, which follows the block header (all integers are varints, strings are preceded by their length):
 //!
 //! ```text
 //!  version (3) | next keyspace id | user bytes | written bytes | cut | count | for each keyspace:
@@ -13,10 +13,10 @@
 //!
 //! A keyspace that was created after the last checkpoint is in the log: its creation is a record whose payload is a
 //! created keyspace ([`Identity`]). The catalogue includes all creations with seqnos up to `cut`. If the log has such a
-//! creation and the catalogue lacks the keyspace, then the keyspace was dropped.
+//! creation but the catalogue lacks the keyspace, the keyspace was dropped.
 //!
-//! Invariants: keyspaces are in ascending order of ids, and all ids are below `next_id`: asserted when a catalogue is
-//! written, checked when one is read. No root includes more than the commits up to `cut`.
+//! Invariants: keyspaces are in ascending order of ids, and all ids are below `next_id`. This is asserted when a
+//! catalogue is written, and checked when a catalogue is read. No root includes commits above `cut`.
 
 use std::sync::Arc;
 
@@ -29,30 +29,32 @@ use crate::space::superblock::MAX_CATALOG_BYTES;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch, Superblock};
 
 const VERSION: u64 = 3;
-/// Ids are below this. Half of the possible ids stay free, so that a writer can increment them without a check.
+/// Upper limit of ids: all ids are below this number. Half of the possible ids stay free, so that a writer can
+/// increment them without a check.
 const MAX_ID: u64 = 1 << 31;
 /// The maximum length of a keyspace's name, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// The catalogue.
+/// The decoded catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// All ids ever assigned to a keyspace are below this.
+    /// All ids that were ever assigned to a keyspace are below this number.
     pub next_id: u32,
     /// Bytes of keys and values that users wrote since the store was created.
     pub user_bytes: u64,
     /// Bytes that the store wrote to the log and the data file since it was created.
     pub written_bytes: u64,
-    /// The catalogue includes every creation and every drop up to this seqno, and none after it.
+    /// The catalogue includes every creation and every drop up to this seqno, and no later ones.
     pub cut: Seqno,
-    /// In ascending order of ids.
+    /// The keyspaces, in ascending order of ids.
     pub keyspaces: Vec<KeyspaceRecord>,
 }
 
-/// The properties of a keyspace that its creation fixes. Only options of the index can be altered later.
+/// The properties of a keyspace that are fixed when the keyspace is created. Only options of the index can be altered
+/// later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Never reused, even after the keyspace is dropped.
+    /// The id. It is never reused, even after the keyspace is dropped.
     pub id: KeyspaceId,
     /// The name, of 1 to [`MAX_NAME`] bytes.
     pub name: String,
@@ -95,7 +97,7 @@ impl Identity {
     /// Decodes the payload of a record that creates a keyspace.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if bytes are missing or left over, or the id or the name is out of bounds.
+    /// [`Error::Corruption`] if bytes are missing or left over, or if the id or the name is out of bounds.
     pub fn decode(bytes: &[u8]) -> Result<Identity> {
         let mut reader = Reader::new(bytes, "created keyspace");
         let identity = Identity::read(&mut reader)?;
@@ -139,7 +141,7 @@ impl Catalog {
         out
     }
 
-    /// Decodes a catalogue that [`Catalog::encode`] wrote.
+    /// Decodes a catalogue in the form that [`Catalog::encode`] writes.
     ///
     /// # Errors
     /// [`Error::Corruption`] if bytes are missing or left over, or the ids are not in order.
@@ -170,17 +172,17 @@ impl Catalog {
         Ok(Catalog { next_id, user_bytes, written_bytes, cut, keyspaces })
     }
 
-    /// The log is needed only above this seqno: the runs of every keyspace include everything up to it, and the
+    /// The log is needed only above this seqno: the runs of every keyspace include every message up to it, and the
     /// catalogue includes every creation up to it.
     pub(crate) fn through(&self) -> Seqno {
         self.keyspaces.iter().fold(self.cut, |least, keyspace| least.min(keyspace.root.through))
     }
 
-    /// Writes both copies. Returns their addresses and the length of one copy in bytes.
+    /// Writes both copies of the catalogue. Returns their addresses and the length of one copy in bytes.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if an opening would reject the catalogue; then nothing was written. Otherwise as
-    /// [`MirroredBlock::write`].
+    /// [`Error::TooLarge`] if an opening would reject the catalogue; in that case nothing is written. Otherwise the
+    /// errors of [`MirroredBlock::write`].
     pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(MirroredBlock, u64)> {
         assert!(u64::from(self.next_id) <= MAX_ID, "an opening accepts the next id {}", self.next_id);
         let covered = |keyspace: &KeyspaceRecord| keyspace.root.through <= self.cut;
@@ -193,7 +195,8 @@ impl Catalog {
         Ok((copies, body.len() as u64))
     }
 
-    /// Whether `body` decodes to this catalogue. An operator without a name is not stored, so it is ignored here.
+    /// Whether `body` decodes to this catalogue. An operator without a name is not stored, so this function ignores
+    /// such an operator.
     fn is_encoded_as(&self, body: &[u8]) -> bool {
         let mut stored = self.clone();
         for keyspace in &mut stored.keyspaces {
@@ -213,7 +216,7 @@ impl Catalog {
         parse(data, superblock, superblock.catalog.0[0], &buf)
     }
 
-    /// Reads one copy, for verification.
+    /// Reads one copy of the catalogue, for verification.
     pub(crate) fn check_copy(data: &DataFile, superblock: &Superblock, copy: usize) -> Result<Catalog> {
         let addr = superblock.catalog.0[copy];
         let buf = data.read_block(addr, superblock.catalog_owner(), BlockKind::Catalog)?;
@@ -233,7 +236,7 @@ pub(super) fn most_bytes(created: usize) -> u64 {
     created as u64 + ROOT_BYTES
 }
 
-/// The maximum size in bytes of a later catalogue with the same keyspaces. `bytes` is its size now.
+/// The maximum size in bytes of a later catalogue with the same keyspaces. `bytes` is its current size.
 pub(super) fn most_bytes_of(catalog: &Catalog, bytes: u64) -> u64 {
     bytes + HEAD_BYTES + ROOT_BYTES * catalog.keyspaces.len() as u64
 }
@@ -257,7 +260,7 @@ fn limit() -> u64 {
     tests::LIMIT.get()
 }
 
-/// Names the keyspace in an error about the index of one.
+/// Adds the name of the keyspace to an error about its index.
 fn stored_in(error: Error, keyspace: &str) -> Error {
     match error {
         Error::UnknownIndex { index, known, .. } => {
@@ -295,11 +298,13 @@ pub(super) mod tests {
     use crate::space::superblock::MAX_CATALOG_BYTES;
 
     thread_local! {
-        /// The limit of this thread's stores, for tests that would otherwise need hundreds of thousands of keyspaces.
+        /// The size limit for the stores of this thread, for tests that would otherwise need hundreds of thousands of
+        /// keyspaces.
         pub(in super::super) static LIMIT: Cell<u64> = const { Cell::new(MAX_CATALOG_BYTES) };
     }
 
-    /// Regression: such a catalogue was written, and then the store could not be opened from either superblock.
+    /// Regression: a catalogue that was too large was written, and then the store could not be opened from either
+    /// superblock.
     #[test]
     fn a_catalogue_that_no_opening_accepts_is_not_written() {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();

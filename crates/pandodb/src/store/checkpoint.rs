@@ -1,4 +1,4 @@
-//! Checkpoints: consistent cuts from which the next opening starts.
+//! Checkpoints are consistent cuts from which the next opening starts.
 //!
 //! ```text
 //!  quarantine closes ─▶ sequencer quiesced: each index fixes its state, without I/O
@@ -6,11 +6,12 @@
 //!  ─▶ superblock into the older slot, sync ─▶ pages freed before the last checkpoint, and old log, are released
 //! ```
 //!
-//! Locks: the checkpointer's root for all of it; the sequencer for the second step.
+//! Locks: the checkpointer's root is held for the whole checkpoint, and the sequencer for the second step.
 //!
-//! A root record's `through` is the seqno up to which the keyspace's index holds everything; replay applies the log
-//! above it, so merges are never applied twice. Until the new superblock is durable, no page that the last two
-//! superblocks reach is overwritten. A checkpoint that meets a full disk before that is abandoned without effect.
+//! The `through` of a root record is the seqno up to which the keyspace's index holds every message. Replay only
+//! applies the log above this seqno, so merges are never applied twice. Until the new superblock is durable, no page
+//! that the last two superblocks reach is overwritten. A checkpoint that finds the disk full before that moment is
+//! abandoned without effect.
 
 use super::catalog::Catalog;
 use super::checkpointer::DurableRoot;
@@ -25,13 +26,14 @@ use crate::index::RootRecord;
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
 
-/// Identities that may be given out between two superblocks: after a crash none of them is given out again.
+/// The number of identities that may be assigned between two superblocks. After a crash none of these identities is
+/// assigned again.
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
-/// A keyspace whose memtable keeps more than this many memtables of log is sealed.
+/// A keyspace whose memtable retains more log than this number of memtables is sealed.
 const LOG_MEMTABLES: u64 = 2;
 
 impl Engine {
-    /// Takes a checkpoint. Seals a memtable first if it keeps too much log.
+    /// Takes a checkpoint. If a memtable retains too much log, it is sealed first.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.check_writable()?;
         self.seal_oldest_memtable();
@@ -39,7 +41,7 @@ impl Engine {
         self.freeing_checkpoint(&mut root)
     }
 
-    /// A checkpoint that may use the emergency reserve, because it frees space.
+    /// Takes a checkpoint that may use the emergency reserve, because the checkpoint frees space.
     pub(super) fn freeing_checkpoint(&self, root: &mut DurableRoot) -> Result<()> {
         loop {
             match self.checkpoint_with(root) {
@@ -83,10 +85,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
+    /// Writes the nodes, the catalogue and the superblock. On an error nothing durable has changed.
     ///
-    /// Does not check whether the store was closed meanwhile: a close waits for the root, and would take a refusal for a
-    /// failure to make everything durable.
+    /// Does not check whether the store was closed during the write: a close waits for the root, and would treat a
+    /// refusal as a failure to make all data durable.
     fn write_root(&self, log: &Log, root: &mut DurableRoot) -> Result<()> {
         let before = self.core.data.stats().root_bytes;
         let keyspaces = self.keyspaces.all();
@@ -98,7 +100,8 @@ impl Engine {
             cut: Seqno(0),
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
-        // Writers are stopped once for all keyspaces, without I/O: each index only fixes its state.
+        // Writers are stopped only once for all keyspaces. During this time there is no I/O: each index only fixes its
+        // state.
         let (begun, last) = {
             let sequencer = self.writer.quiesce();
             let mut begun = Vec::with_capacity(keyspaces.len());
@@ -117,11 +120,11 @@ impl Engine {
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }
-        // Nothing was created or dropped meanwhile: that takes the root.
+        // No keyspace was created or dropped since the quiescing, because both need the root's lock.
         catalog.cut = last;
         let ids = || catalog.keyspaces.iter().map(|keyspace| keyspace.identity.id.0);
         assert!(ids().is_sorted_by(|a, b| a < b) && ids().all(|id| id < catalog.next_id), "ids are given out in order");
-        // A commit that panicked may be in a part of its memtables only: then the cut must not become durable.
+        // A commit that panicked may be in only a part of its memtables. In that case the cut must not become durable.
         if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }
@@ -148,7 +151,7 @@ impl Engine {
             self.core.data.write_superblock(&superblock)
         });
         if let Err(e) = written {
-            // It is unknown whether the superblock reached the disk: both catalogues keep their pages.
+            // It is unknown whether the superblock was written to the disk, so both catalogues keep their pages.
             return Err(final_error(e));
         }
         root.replace(superblock, catalog);
@@ -157,12 +160,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals the memtable that keeps the most log, if too much log is kept.
+    /// If too much log is retained, seals the memtable that retains the most log.
     fn seal_oldest_memtable(&self) {
         let Some(log) = &self.writer.log else { return };
-        // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
+        // Each stream needs two segments: the current segment, and the segment before it, which a checkpoint may not
+        // cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
-        // Memtables that wait to be packed keep the log anyway.
+        // Memtables that wait to be packed retain the log in any case.
         if self.pressure.pressed.load(Relaxed) && self.debt().memory_bytes > 0 {
             return;
         }
@@ -181,12 +185,13 @@ impl Engine {
         }
     }
 
-    /// Records the exact end of the log: a clean close.
+    /// Records the exact end of the log, for a clean close.
     pub(crate) fn write_clean_end(&self) -> Result<()> {
         let Some(log) = &self.writer.log else { return Ok(()) };
         let mut root = self.checkpointer.root.lock();
         let last = self.writer.quiesce().last();
-        // A commit that failed meanwhile has left a gap in the log: no superblock may claim that the log is whole.
+        // A commit that failed in the meantime has left a gap in the log, so no superblock may claim that the log is
+        // complete.
         if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }
@@ -201,9 +206,9 @@ impl Engine {
     }
 }
 
-/// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
-/// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
-/// the memtable holds something again and the index has not moved.
+/// The `through` to record for a keyspace. If its memtables are empty, its runs hold everything up to now, so the
+/// keyspace does not retain the log. The recorded seqno never decreases, because an earlier checkpoint has already
+/// released the log below it. This holds even if the memtable has new messages and the index has not changed.
 fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
     if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
         keyspace.drained_through.fetch_max(sequencer.last().0, Relaxed);
@@ -211,7 +216,7 @@ fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: S
     through.max(Seqno(keyspace.drained_through.load(Relaxed)))
 }
 
-/// A full disk where it is no ordinary error any more.
+/// Converts a full disk to a final error, for the point at which it is no longer an ordinary error.
 fn final_error(error: Error) -> Error {
     match error {
         Error::DiskFull { op } => {

@@ -1,7 +1,7 @@
-//! [`Checkpointer`]: the durable root, and when the next checkpoint is due.
+//! [`Checkpointer`] holds the durable root, and knows when the next checkpoint is due.
 //!
-//! Lock order: `turn` → `root`. Creation and drop of keyspaces take `root` alone, so each excludes the others and every
-//! checkpoint.
+//! Lock order: `turn` → `root`. Creating or dropping a keyspace takes `root` alone, so each of these operations
+//! excludes the others and every checkpoint.
 
 use super::catalog::{Catalog, most_bytes_of};
 use crate::base::Seqno;
@@ -11,7 +11,7 @@ use crate::space::Superblock;
 /// The state of checkpoints.
 pub(crate) struct Checkpointer {
     pub root: Mutex<DurableRoot>,
-    /// Held by the thread that takes a checkpoint which background work asked for.
+    /// Held by the thread that takes a checkpoint for background work.
     turn: Mutex<()>,
     due: AtomicBool,
     /// Bytes of memtables packed since the last checkpoint began.
@@ -20,24 +20,25 @@ pub(crate) struct Checkpointer {
 
 /// The durable root: the state of the last checkpoint on disk.
 pub(crate) struct DurableRoot {
-    /// The superblock that was written last,
+    /// The superblock that was written last.
     pub superblock: Superblock,
-    /// and its catalogue.
+    /// The catalogue of that superblock.
     pub catalog: Catalog,
-    /// The older superblock needs the log above this.
+    /// The older superblock needs only the log above this seqno.
     pub older_through: Seqno,
-    /// The id of the next keyspace. Ahead of the catalogue's while a creation is in the log only.
+    /// The id of the next keyspace. It is larger than the `next_id` of the catalogue while a creation is only in the
+    /// log.
     pub next_id: u32,
-    /// Names that the older superblock's catalogue still holds, of keyspaces that were dropped.
+    /// Names of dropped keyspaces that the catalogue of the older superblock still contains.
     pub dropped: Vec<String>,
-    /// Creations that are in the log only.
+    /// The number of creations that are only in the log.
     pub logged: u64,
-    /// The most bytes that they will take in the catalogue.
+    /// The maximum number of bytes that these creations will take in the catalogue.
     pub logged_bytes: u64,
 }
 
 impl DurableRoot {
-    /// The most bytes that the next catalogues will take, if no keyspace is created or altered.
+    /// The maximum number of bytes that the next catalogues will take, if no keyspace is created or altered.
     pub(crate) fn most_catalog_bytes(&self) -> u64 {
         most_bytes_of(&self.catalog, self.superblock.catalog_len) + self.logged_bytes
     }
@@ -56,7 +57,7 @@ impl DurableRoot {
 }
 
 impl Checkpointer {
-    /// Of a store that is being opened.
+    /// The state for a store that is being opened.
     pub(crate) fn new(root: DurableRoot) -> Checkpointer {
         assert!(root.logged == 0 && root.dropped.is_empty(), "a root that was just read equals its superblock");
         Checkpointer {
@@ -67,33 +68,33 @@ impl Checkpointer {
         }
     }
 
-    /// Asks for a checkpoint soon.
+    /// Requests a checkpoint soon.
     pub(crate) fn request(&self) {
         self.due.store(true, Relaxed);
     }
 
-    /// Whether a checkpoint was asked for and has not begun.
+    /// Whether a checkpoint was requested and has not begun.
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Relaxed)
     }
 
-    /// Withdraws the request for a checkpoint; returns whether there was one. REQUIRES: the caller then takes one, or asks
-    /// again.
+    /// Withdraws the request for a checkpoint. Returns whether there was a request. REQUIRES: if there was one, the
+    /// caller takes a checkpoint or repeats the request.
     pub(crate) fn accept(&self) -> bool {
         self.due.swap(false, Relaxed)
     }
 
-    /// The turn, when no other thread has it.
+    /// Waits until no other thread has the turn, and takes it.
     pub(crate) fn wait_for_turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
 
-    /// The turn, if no other thread has it.
+    /// Takes the turn, if no other thread has it.
     pub(crate) fn try_turn(&self) -> Option<MutexGuard<'_, ()>> {
         self.turn.try_lock()
     }
 
-    /// A memtable of so many bytes was packed: returns the bytes that no checkpoint covers yet.
+    /// Records that a memtable of `bytes` bytes was packed. Returns the bytes that no checkpoint covers yet.
     pub(crate) fn note_packed(&self, bytes: u64) -> u64 {
         self.uncovered.fetch_add(bytes, Relaxed) + bytes
     }
@@ -103,7 +104,8 @@ impl Checkpointer {
         self.uncovered.load(Relaxed)
     }
 
-    /// A checkpoint begins: it covers what was packed before. REQUIRES: the caller has the turn.
+    /// Records that a checkpoint begins. It covers everything that was packed before this call. REQUIRES: the caller
+    /// has the turn.
     pub(crate) fn begin(&self) {
         self.uncovered.store(0, Relaxed);
     }

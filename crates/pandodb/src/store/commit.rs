@@ -1,4 +1,4 @@
-//! The commit of a write: its part under the sequencer, its concurrent part, and when it counts.
+//! The commit of a write: the part under the sequencer, the concurrent part, and the condition for its completion.
 //!
 //! ```text
 //!            check ─▶ admission: wait for background work                       each thread for itself
@@ -14,25 +14,25 @@
 //!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Writer::quiesce`)
 //! ```
 //!
-//! The value of a put is copied three times: into the stream's buffer, into the memtable, and from the buffer into the
-//! log file. The stream's lock is released between reservation and append: a thread that holds the sequencer may wait
-//! for a ticket whose owner needs that lock to write.
+//! The value of a put is copied three times: into the buffer of the stream, into the memtable, and from the buffer into
+//! the log file. The stream's lock is released between reservation and append. Otherwise a thread that holds the
+//! sequencer might wait for a ticket whose owner needs that lock to write.
 //!
-//! 1. A ticket is drawn in the order of seqnos, while the commit holds an append reservation for its record: from
-//!    then on the commit counts, or the store is poisoned. The reservation includes the stream's append lock, so
-//!    records ascend in each stream.
-//! 2. Operations are applied to the active memtable. It is the right one: sealing quiesces the sequencer first, so no
-//!    memtable is sealed between a ticket and its end.
-//! 3. `visible` advances to a commit's last seqno once this commit and all earlier ones are applied, in the log, and
-//!    written as far as they asked for ([`Watermark`]): never into a batch, never past a gap. Then the commit
-//!    returns.
+//! 1. A ticket is drawn in the order of seqnos, while the commit holds an append reservation for its record. Once the
+//!    ticket is drawn, the commit either completes or poisons the store. The reservation includes the stream's append
+//!    lock, so records are in ascending order in each stream.
+//! 2. Operations are applied to the active memtable. The active memtable is the right one, because sealing first
+//!    quiesces the sequencer. Therefore no memtable is sealed between the draw of a ticket and its end.
+//! 3. `visible` advances to a commit's last seqno once this commit and all earlier commits are applied, in the log, and
+//!    written as far as requested ([`Watermark`]). It never advances into a batch, and never past a gap. When `visible`
+//!    has advanced, the commit returns.
 //!
-//! **Failures.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store is
-//! poisoned and the ticket is given up, also by a panic ([`Ticket`]): later commits in flight end as
-//! `Indeterminate`, none of them becomes visible, and no thread waits for ever.
+//! **Failures.** Before the ticket is drawn, a failure has no effect: a full disk is an ordinary error. A failure after
+//! the draw, even a panic, poisons the store and gives up the ticket ([`Ticket`]). Later commits in flight end as
+//! `Indeterminate`, none of them becomes visible, and no thread waits without end.
 //!
-//! Invariants: `visible` covers only complete commits that are applied and in the log; a thread that holds
-//! [`Quiesced`] finds every seqno that was given out applied and visible; a newer container holds only higher seqnos.
+//! Invariants: `visible` covers only complete commits that are applied and in the log. A thread that holds [`Quiesced`]
+//! finds every assigned seqno applied and visible. A newer container holds only higher seqnos.
 //!
 //! [`Quiesced`]: super::writer::Quiesced
 //! [`Watermark`]: super::watermark::Watermark
@@ -47,23 +47,23 @@ use crate::base::{Error, Kind, Result, SeededBug, Seqno, events};
 use crate::index::Mode;
 use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
 
-/// The operations of a commit, and its checks.
+/// The operations of a commit, and the facts that its checks need.
 pub(crate) struct Payload<'a> {
     pub ops: PayloadOps<'a>,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// It only deletes, so it may use the emergency reserve.
+    /// Whether the commit only deletes. If so, it may use the emergency reserve.
     pub frees: bool,
-    /// The keyspaces of its operations.
+    /// The keyspaces of the operations.
     pub keyspaces: &'a [Arc<KeyspaceState>],
 }
 
 /// The operations of a commit.
 #[derive(Clone, Copy)]
 pub(crate) enum PayloadOps<'a> {
-    /// One operation, not encoded yet: it is encoded into the log's buffer.
+    /// One operation that is not encoded yet. It is encoded directly into the log's buffer.
     One(OneOp<'a>),
-    /// Several operations, encoded, and their number.
+    /// Several operations in encoded form, and their number.
     Many(&'a [u8], u32),
 }
 
@@ -77,8 +77,8 @@ pub(crate) struct OneOp<'a> {
 }
 
 impl Payload<'_> {
-    /// About the bytes that it adds to memtables. For a large value these are the bytes of its reference: the value
-    /// itself is never compacted.
+    /// The approximate number of bytes that the operations add to memtables. For a large value these are the bytes of
+    /// its reference, because the value itself is never compacted.
     fn memory_bytes(&self) -> u64 {
         match self.ops {
             PayloadOps::One(op) => (op.key.len() + op.value.len()) as u64,
@@ -88,7 +88,7 @@ impl Payload<'_> {
 }
 
 impl PayloadOps<'_> {
-    /// How many operations there are: each takes a seqno.
+    /// The number of operations. Each operation takes a seqno.
     fn count(&self) -> u32 {
         match self {
             PayloadOps::One(_) => 1,
@@ -96,7 +96,7 @@ impl PayloadOps<'_> {
         }
     }
 
-    /// Bytes of the encoded form.
+    /// The number of bytes of the encoded form.
     fn encoded_bytes(&self) -> usize {
         match self {
             PayloadOps::One(op) => op_bytes(op.keyspace.id, op.kind, op.key, op.value),
@@ -114,7 +114,7 @@ impl PayloadOps<'_> {
 }
 
 impl Engine {
-    /// Applies the operations of `payload`, all or none; returns the seqno of the last one.
+    /// Applies all operations of `payload`, or none. Returns the seqno of the last operation.
     pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         self.try_commit(payload, durability).inspect_err(|e| {
             if let Error::DiskFull { op } = e {
@@ -140,7 +140,7 @@ impl Engine {
         Ok(last)
     }
 
-    /// Logs and applies a payload; returns its last seqno when it is visible.
+    /// Logs and applies a payload. Returns the payload's last seqno when this seqno is visible.
     fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
         if let PayloadOps::Many(record, count @ 2..) = payload.ops
             && SeededBug::BatchInParts.is_on()
@@ -155,23 +155,25 @@ impl Engine {
         };
         let last = ticket.last;
         if let Some(stream) = due {
-            // After the memtables: other commits append meanwhile, and the first thread that writes does so for the
-            // whole stream.
+            // Write the log after the memtables were changed. Other commits append to the log during that time, and the
+            // first thread that writes does so for the whole stream.
             log.write(stream, last).inspect_err(|e| self.poison(e))?;
         }
         ticket.finish()?;
         debug_assert!(self.snapshots.visible() >= last, "a commit returns when it is visible");
         if due.is_some() && durability != Durability::Synced {
-            // Now everything before this commit is appended. Records that asked to be written are written; this call
-            // is for the others. A lazy commit that filled its stream's buffer writes the other streams, too, so that
-            // a kill loses buffers and no more. A sync writes all of them anyway.
+            // At this point everything before this commit is appended. Records of commits that requested a write are
+            // already written; this call writes the other records. A lazy commit that filled its stream's buffer also
+            // writes the other streams. Therefore a kill loses at most the contents of the buffers. A sync writes all
+            // streams anyway.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
         Ok(last)
     }
 
-    /// Draws a payload's seqnos, appends its record to the log and applies it. Returns the stream that must be written
-    /// before the commit counts. An error before the ticket has no effect, unless the device failed.
+    /// Draws the seqnos of a payload, appends its record to the log and applies its operations. Returns the stream that
+    /// must be written before the commit is complete. An error before the draw of the ticket has no effect, unless the
+    /// device failed.
     fn log_and_apply(
         &self,
         log: &Log,
@@ -189,8 +191,7 @@ impl Engine {
         Ok((ticket, due))
     }
 
-    /// Logs the creation of a keyspace, which takes a seqno like a write; returns the seqno once the record is
-    /// durable.
+    /// Logs the creation of a keyspace, which takes a seqno like a write. Returns the seqno once the record is durable.
     pub(super) fn log_creation(&self, created: &[u8]) -> Result<Seqno> {
         let log = self.check_writable()?;
         let reservation = self.reserve_log(log, created.len(), false, Durability::Synced)?;
@@ -207,8 +208,8 @@ impl Engine {
         Ok(seqno)
     }
 
-    /// Paper mode: the record is appended after the insertions, since it carries the generations of the leaves that
-    /// they changed (002 §3.6.4). The stream's append lock is held meanwhile.
+    /// Paper mode: the record is appended after the operations are inserted, because it contains the generations of the
+    /// leaves that they changed (002 §3.6.4). The stream's append lock is held during the insertion.
     fn apply_and_log(
         &self,
         log: &Log,
@@ -230,16 +231,18 @@ impl Engine {
         Ok((ticket, due))
     }
 
-    /// Draws the seqnos and the ticket of a payload. An error has no effect.
+    /// Draws the seqnos and the ticket of a payload. An error has no effect on the store.
     fn draw(&self, payload: &Payload<'_>) -> Result<Ticket<'_>> {
         self.writer.draw(payload.ops.count(), || {
-            // Dropping a keyspace quiesces the sequencer, so a keyspace exists for the whole commit or not at all.
+            // Dropping a keyspace quiesces the sequencer. Therefore a keyspace exists either for the whole commit or
+            // not at all.
             payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
             self.check_writable().map(|_| ())
         })
     }
 
-    /// Reserves room in the log for a record of `bytes` bytes. On a full disk this fails, before the commit has any effect.
+    /// Reserves space in the log for a record of `bytes` bytes. On a full disk this call fails, before the commit has
+    /// any effect.
     fn reserve_log<'a>(
         &self,
         log: &'a Log,
@@ -249,7 +252,7 @@ impl Engine {
     ) -> Result<AppendReservation<'a>> {
         let to_sync = durability == Durability::Synced;
         if !frees && self.reserve.is_short() {
-            // A close takes the sequencer, too, so a closed store does not fill its reserve.
+            // A close also takes the sequencer, so a closed store does not fill its reserve.
             let _sequencer = self.writer.lock();
             self.check_writable()?;
             self.keep_back()?;
@@ -269,8 +272,8 @@ impl Engine {
         })
     }
 
-    /// Applies a commit's operations to the memtables, concurrently with other commits; calls `note` for each, in
-    /// order, with the leaf that it changed.
+    /// Applies a commit's operations to the memtables, concurrently with other commits. Calls `note` for each
+    /// operation, in order, with the leaf that the operation changed.
     fn apply(&self, payload: &Payload<'_>, first: Seqno, mut note: impl FnMut(Option<Tag>)) -> Result<()> {
         match payload.ops {
             PayloadOps::One(op) => note(op.keyspace.apply(op.kind, op.key, op.value, first)),
@@ -293,7 +296,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies one operation to a keyspace's memtable. REQUIRES: no other thread writes, since the store is being opened.
+    /// Applies one operation to a keyspace's memtable. REQUIRES: no other thread writes, because the store is being
+    /// opened.
     pub(crate) fn insert(&self, keyspace: &KeyspaceState, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
         keyspace.apply(kind, key, value, seqno);
         self.keyspaces.charge_growth(keyspace);

@@ -1,10 +1,10 @@
-//! [`Config`]: the settings of an open store, and the sizes that are derived from them.
+//! [`Config`] has the settings of an open store, and the sizes that are derived from these settings.
 //!
-//! A size that the user did not set is derived from the memory budget; on a small disk also from the size of the disk.
-//! The module `bounds` checks the settings.
+//! A size that the user did not set is derived from the memory budget. On a small disk it is also derived from the size
+//! of the disk. The module `bounds` checks the settings.
 //!
-//! Invariants, for settings within their bounds: a memtable is no larger than the budget, the pool and the row cache
-//! fit into the budget together, and no size is 0 (except that of a disabled row cache).
+//! Invariants, for settings within their bounds: a memtable is no larger than the budget. The pool and the row cache
+//! fit into the budget together. No size is 0, except the size of a disabled row cache.
 
 use super::options::Durability;
 use super::reserve::{LEAST_IN_UNITS, Shares};
@@ -31,13 +31,14 @@ pub(crate) struct Config {
     pub background_threads: usize,
     /// The form of the log and the row cache, and the mode of new keyspaces.
     pub mode: Mode,
-    /// The index of new keyspaces that do not specify one. Options that it does not set get the store-wide defaults.
+    /// The index of new keyspaces that do not specify one. Options that the index does not set get the store-wide
+    /// defaults.
     pub index: IndexOptions,
     pub filters: Option<Filters>,
     pub compression: Option<Compression>,
     pub create: bool,
     pub read_only: bool,
-    /// For salvage: replay ends at the first damage in the log. Implies `read_only`.
+    /// Set for a salvage: replay ends at the first damage in the log. It implies `read_only`.
     pub salvage: bool,
     pub row_cache_bytes: Option<usize>,
     pub segment_bytes: Option<u64>,
@@ -45,7 +46,8 @@ pub(crate) struct Config {
     pub mapped_log: bool,
     pub reserve_bytes: Option<u64>,
     pub io: Io,
-    /// Bytes of disk that the store occupies or can still use, if the device knows. Set during the opening.
+    /// Bytes of disk that the store occupies or can still use; `None` if the device does not know. It is set during the
+    /// opening.
     pub disk_bytes: Option<u64>,
 }
 
@@ -88,7 +90,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The size of a full memtable in bytes: by default an eighth of the budget, but less on a small disk.
+    /// The size of a full memtable in bytes. The default is an eighth of the budget, but less on a small disk.
     pub(crate) fn memtable(&self) -> usize {
         let of_disk = self.disk_bytes.map_or(usize::MAX, |bytes| (bytes / DISK_MEMTABLES) as usize);
         self.memtable_bytes.unwrap_or(of_disk.min(self.memory_budget / 8)).max(MIN_MEMTABLE)
@@ -100,7 +102,7 @@ impl Config {
         self.log_streams.unwrap_or(if self.background_threads == 0 { 1 } else { 2 })
     }
 
-    /// Completes `chosen`, or else the default index, to the options of a new keyspace.
+    /// Completes `chosen`, or the default index if `chosen` is `None`, to the options of a new keyspace.
     pub(crate) fn index_options(&self, chosen: Option<&IndexOptions>) -> IndexOptions {
         let filters = self.filters.map(|filters| (FILTERS.name, filters_value(filters)));
         let compression = self.compression.map(|compression| (COMPRESSION.name, compression_value(compression)));
@@ -108,8 +110,8 @@ impl Config {
         chosen.unwrap_or(&self.index).with_defaults(&self.index, self.mode, &common)
     }
 
-    /// Bytes that are reserved for the row cache. The default is 1/16 of the budget: the hottest rows save the most
-    /// reads.
+    /// Bytes that are reserved for the row cache. The default is 1/16 of the budget, because the hottest rows save the
+    /// most reads.
     pub(crate) fn rows(&self) -> usize {
         let default = match self.mode {
             Mode::Product => self.memory_budget / 16,
@@ -118,23 +120,24 @@ impl Config {
         self.row_cache_bytes.unwrap_or(default).min(self.memory_budget / 4)
     }
 
-    /// Bytes of the pool: the budget without the row cache and without an eighth for the work of compactions and reads.
-    /// Memtables reserve their memory from the pool: an eighth of the budget each, for one active and up to two sealed
-    /// ones if the disk keeps up.
+    /// Bytes of the pool: the budget without the row cache, and without an eighth for compactions and reads. Memtables
+    /// reserve their memory from the pool. Each takes an eighth of the budget: one active memtable, and up to two
+    /// sealed memtables if the disk keeps up.
     pub(crate) fn pool(&self) -> usize {
         let (work, rows) = (self.memory_budget / 8, self.rows());
         assert!(work + rows <= self.memory_budget, "the row cache takes at most a quarter of the budget");
         self.memory_budget - work - rows
     }
 
-    /// Bytes of a log segment: by default a quarter of a memtable, from 64 KiB to 16 MiB.
+    /// Bytes of a log segment. The default is a quarter of a memtable, limited to 64 KiB to 16 MiB.
     pub(crate) fn segment(&self) -> u64 {
         self.segment_bytes
             .unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
     }
 
-    /// The disk space that each kind of work needs on a full disk: a log segment for each stream; a packed memtable or
-    /// a piece of a compaction, with its filter; the nodes and the catalogue of a checkpoint.
+    /// The disk space that each kind of work needs on a full disk. The log needs a segment for each stream; background
+    /// work needs space for a packed memtable or a piece of a compaction, with its filter; a checkpoint needs space for
+    /// its nodes and its catalogue.
     pub(crate) fn shares(&self) -> Shares {
         let memtable = self.memtable() as u64;
         let piece = (4 * memtable).min(PIECE).max(memtable);
@@ -151,8 +154,8 @@ impl Config {
         self.reserve_bytes.unwrap_or(u64::MAX)
     }
 
-    /// The minimum disk size in bytes for a new store: its reserve, its log and some data. The need grows with the disk
-    /// size, so the disk size is raised until it covers the need.
+    /// The minimum disk size in bytes for a new store: space for its reserve, its log and some data. The need grows
+    /// with the disk size, so the disk size is raised until it covers the need.
     pub(crate) fn least_disk(&self) -> u64 {
         let mut config = self.clone();
         while let Some(disk) = config.disk_bytes.filter(|disk| *disk < config.need()) {

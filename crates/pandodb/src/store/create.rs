@@ -1,5 +1,5 @@
-//! Creation, change and drop of keyspaces. A creation is a record of the log, so that its cost does not depend on the
-//! number of keyspaces.
+//! Creation, change and drop of keyspaces. A creation is a record in the log, so its cost does not depend on the number
+//! of keyspaces.
 //!
 //! ```text
 //!   create ─▶ record "created: id, name, options" ─▶ log synced ─▶ published ─▶ returned
@@ -10,21 +10,23 @@
 //!             the catalogue, or its keyspace was dropped
 //! ```
 //!
-//! 1. The record takes a seqno like any write. A write to the keyspace has a higher one, since the keyspace is published only
-//!    when the record is durable; recovery takes a contiguous prefix of seqnos, so it knows every keyspace that a record names.
-//! 2. Creations, drops and checkpoints exclude each other (the durable root's lock). So a catalogue holds exactly the creations up to its
-//!    cut, and the `through` of each of its keyspaces is at most the cut.
-//! 3. The log is kept above the smallest `through` of both superblocks' catalogues, which is at most the smaller cut: a creation
-//!    that one of the two lacks is in the log.
-//! 4. The name of a dropped keyspace can be used again when *neither* catalogue holds it any more. Otherwise recovery from the
-//!    older one would find the name taken.
-//! 5. The size of a catalogue has a limit, which an opening checks. A creation that could exceed it is refused with
-//!    [`Error::TooLarge`] before anything is written: every record is counted with the longest root record. So no later
-//!    checkpoint fails because of it.
+//! 1. The record takes a seqno like any write. A write to the keyspace has a higher seqno, because the keyspace is
+//!    published only when the record is durable. Recovery takes a contiguous prefix of seqnos, so it knows every
+//!    keyspace that a record refers to.
+//! 2. Creations, drops and checkpoints exclude each other by the lock of the durable root. Therefore a catalogue holds
+//!    exactly the creations up to its cut, and the `through` of each of its keyspaces is at most the cut.
+//! 3. The log is kept above the smallest `through` in the catalogues of both superblocks, which is at most the smaller
+//!    cut. Therefore a creation that one of the two catalogues lacks is in the log.
+//! 4. The name of a dropped keyspace can be used again when *neither* catalogue contains it any more. Otherwise
+//!    recovery from the older catalogue would find that the name is already used.
+//! 5. The size of a catalogue has a limit, which an opening checks. A creation that could exceed the limit is refused
+//!    with [`Error::TooLarge`] before anything is written. For this check, every record is counted with the longest
+//!    root record. Therefore no later checkpoint fails because of a creation.
 //!
-//! A checkpoint is due when about a fifth of the keyspaces is in the log only, so n creations cost O(n).
+//! A checkpoint is due when about a fifth of the keyspaces is only in the log, so n creations cost O(n).
 //!
-//! Locks: the durable root for all of it; the sequencer (quiesced) and the table of keyspaces to publish.
+//! Locks: the durable root is held for the whole operation. The sequencer (quiesced) and the table of keyspaces are
+//! held to publish the change.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,11 +44,11 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::space::Prefetch;
 use crate::wal::{Record, Visit};
 
-/// A checkpoint is due after this many creations and a quarter of the number of keyspaces.
+/// A checkpoint is due when more creations are logged than this number plus a quarter of the number of keyspaces.
 const MOST_LOGGED: u64 = 64;
 
 impl Engine {
-    /// Creates a keyspace and makes it durable, or returns the one of that name.
+    /// Creates a keyspace and makes it durable, or returns the existing keyspace with that name.
     pub(crate) fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
         self.check_writable()?;
         if name.is_empty() || name.len() > MAX_NAME {
@@ -60,12 +62,12 @@ impl Engine {
         if let Some(state) = self.keyspaces.named(name) {
             return Ok(state);
         }
-        // Neither catalogue may hold the name.
+        // Neither catalogue may contain the name.
         while root.dropped.iter().any(|dropped| dropped == name) {
             self.checkpoint_with(&mut root)?;
         }
         if self.reserve.bytes() == 0 {
-            // A new store has taken no checkpoint, which would have filled the reserve.
+            // A new store has not taken a checkpoint yet, which would have filled the reserve.
             self.refill();
         }
         let index = self.config.index_options(options.index.as_ref());
@@ -87,7 +89,8 @@ impl Engine {
         root.next_id += 1;
         root.logged += 1;
         root.logged_bytes += most_bytes;
-        // A registered operator of that name has precedence over that of the options: a reopening will find it.
+        // A registered operator with that name has precedence over the operator of the options, because a reopening
+        // will find the registered operator.
         let given = || options.operator.clone().map(Operator::new);
         let operator = registered(&self.operators, &identity).or_else(given);
         let record = KeyspaceRecord { identity, root: RootRecord { through, bytes: Vec::new() } };
@@ -106,19 +109,19 @@ impl Engine {
             self.checkpointer.request();
             self.background.scheduler.wake();
             if self.config.background_threads == 0 {
-                // The creation is durable, whether or not this succeeds.
+                // The creation is durable, regardless of whether this checkpoint succeeds.
                 let _ = self.checkpoint_with(&mut root);
             }
         }
         Ok(state)
     }
 
-    /// The keyspace of that name.
+    /// The keyspace with that name.
     pub(crate) fn find_keyspace(&self, name: &str) -> Option<Arc<KeyspaceState>> {
         self.keyspaces.named(name)
     }
 
-    /// Drops a keyspace. Its space can be used again after two more checkpoints, which this call takes.
+    /// Drops a keyspace. Its space can be used again when two more checkpoints were taken, which this call does.
     pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.check_writable()?;
         let mut root = self.checkpointer.root.lock();
@@ -126,7 +129,7 @@ impl Engine {
             return Err(Error::NoKeyspace { name: name.to_owned() });
         };
         {
-            // Quiesced: no commit has checked that the keyspace exists and is not applied yet.
+            // The sequencer is quiesced, so no commit has checked that the keyspace exists without being applied yet.
             let sequencer = self.writer.quiesce();
             // The index frees the large values that the memtable refers to.
             self.seal(&sequencer, &state);
@@ -153,7 +156,7 @@ impl Engine {
         self.freeing_checkpoint(&mut root)
     }
 
-    /// Changes options of a keyspace's index durably. They take effect at the next opening of the store.
+    /// Changes options of a keyspace's index durably. The changed options take effect at the next opening of the store.
     pub(crate) fn alter_keyspace(&self, name: &str, changes: &IndexOptions) -> Result<()> {
         self.check_writable()?;
         changes.check()?;
@@ -172,7 +175,8 @@ impl Engine {
         self.checkpoint_with(&mut root).inspect_err(|_| *state.options.lock() = before)
     }
 
-    /// Recovers a creation from its record in the log. `cut` is the catalogue's, `next_id` the id of the next keyspace.
+    /// Recovers a created keyspace from its record in the log. `cut` is the cut of the catalogue, and `next_id` is the
+    /// id of the next keyspace.
     pub(super) fn recover_creation(&self, record: &Record<'_>, cut: Seqno, next_id: &mut u32) -> Result<Visit> {
         let identity = Identity::decode(record.payload)?;
         let again = SeededBug::CreatedAgain.is_on() && self.keyspaces.get(identity.id).is_none();
@@ -201,18 +205,18 @@ impl Engine {
     }
 }
 
-/// The registered operator of a keyspace, if it has one.
+/// The registered operator of a keyspace, if the keyspace has one.
 pub(super) fn registered(operators: &HashMap<String, Arc<dyn MergeOperator>>, identity: &Identity) -> Option<Operator> {
     identity.operator.as_ref().and_then(|(name, version)| find_operator(operators, name, *version))
 }
 
-/// The registered operator of that name. One of the user has precedence over a built-in.
+/// The registered operator with that name. An operator of the user has precedence over a built-in operator.
 fn find_operator(operators: &HashMap<String, Arc<dyn MergeOperator>>, name: &str, version: u32) -> Option<Operator> {
     let operator = operators.get(name).cloned().or_else(|| builtin(name))?;
     (operator.version() == version).then(|| Operator::new(operator))
 }
 
-/// A keyspace from its record, with an empty memtable.
+/// Builds a keyspace from its record, with an empty memtable.
 pub(super) fn build(
     core: &Core,
     memtable_bytes: u64,
@@ -290,7 +294,7 @@ mod tests {
                 Err(e) => break e,
             }
             made += 1;
-            // Counted in the log and in the catalogue alike.
+            // Checkpoints in between: the size counts in the same way in the log and in the catalogue.
             if made % 7 == 0 {
                 store.checkpoint().expect("it fits");
             }

@@ -1,5 +1,5 @@
-//! [`Engine`]: an open store, made of parts that know nothing of each other. Procedures over several parts are in the
-//! modules above this one.
+//! [`Engine`] is an open store, made of parts that do not depend on each other. Procedures over several parts are in
+//! the modules in the row above the parts.
 //!
 //! ```text
 //!   handles      Store, Keyspace, Batch, Range, Snapshot
@@ -13,9 +13,9 @@
 //!
 //! Lock order: `gate` (shared) → a turn of the checkpointer → its durable root (checkpoint, create, drop) → a stream's
 //! append lock (commit) → the sequencer → the table of keyspaces → an index's `inner` → its `queue` → the data file's
-//! map. A thread that applies a commit holds none of these, except its stream's append lock until its record is in the
-//! buffer: the sequencer waits for the ticket ([`Writer::quiesce`]). Readers take none of these locks, except the
-//! map's if they drop the last reference to a run.
+//! map. A thread that applies a commit holds none of these locks, except its stream's append lock until its record is
+//! in the buffer. The reason is that a thread with the sequencer waits for the ticket ([`Writer::quiesce`]). Readers
+//! take none of these locks, except the lock of the map if they drop the last reference to a run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,17 +59,17 @@ pub(crate) struct Engine {
     pub log_cut: Option<Error>,
     /// Whether the handles may be used.
     pub access: Access,
-    /// A close has begun: it packs all memtables.
+    /// Whether a close has begun. A close packs all memtables.
     pub closing: AtomicBool,
-    /// Held shared by threads that write to the data file without the sequencer; a close takes it before it releases
-    /// the store's lock.
+    /// Held shared by threads that write to the data file without the sequencer. A close takes it exclusively before
+    /// releasing the store's lock.
     pub gate: RwLock<()>,
-    /// The store's lock on the directory, until it is closed.
+    /// The lock of the store on its directory; `None` when the store is closed.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
 impl Engine {
-    /// Fails if the store takes no writes.
+    /// Returns the log, or fails if the store accepts no writes.
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<&Log> {
         self.access.check()?;
@@ -77,7 +77,7 @@ impl Engine {
         self.writer.log()
     }
 
-    /// Records the first failure; no write is accepted after it.
+    /// Records the first failure. No later write is accepted.
     pub(crate) fn poison(&self, error: &Error) {
         self.writer.poison.set(error);
     }
@@ -92,7 +92,7 @@ impl Engine {
         self.writer.log.as_ref().map_or(0, Log::retained_bytes)
     }
 
-    /// The debt of all keyspaces. A sum that indexes keep up to date: no lock, no walk.
+    /// The debt of all keyspaces. Indexes keep the sum up to date, so this call takes no lock and walks no keyspaces.
     #[inline]
     pub(crate) fn debt(&self) -> Debt {
         self.core.share.owed.sum()

@@ -1,4 +1,5 @@
-//! [`Found`]: what the newest valid superblock describes. Read by an opening, and by tools that only look.
+//! [`Found`] is the state that the newest valid superblock describes. An opening reads it, and so do tools that only
+//! inspect a store.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::space::data::DATA_FILE;
 use crate::space::superblock::{CORE_FEATURES, INDEX_FEATURES};
 use crate::space::{DataFile, Superblock};
 
-/// The newest valid superblock with a valid catalogue.
+/// The newest valid superblock that has a valid catalogue.
 pub(super) struct Found {
     pub(super) data: Arc<DataFile>,
     pub(super) superblock: Superblock,
@@ -24,8 +25,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// The durable root when the store opens. The first superblock of this opening names the same catalogue, in the
-    /// other slot.
+    /// The durable root at the time when the store opens. The first superblock of this opening refers to the same
+    /// catalogue and is written into the other slot.
     pub(super) fn root(self) -> DurableRoot {
         DurableRoot {
             older_through: self.catalog.through(),
@@ -38,11 +39,12 @@ impl Found {
         }
     }
 
-    /// Reads both superblocks, and the catalogue of the newest; if one of the two is damaged, those of the older.
+    /// Reads both superblocks and the catalogue of the newest superblock. If one of these is damaged, the older
+    /// superblock and its catalogue are used.
     ///
     /// # Errors
-    /// The first damage, if neither is whole; [`Error::NotAStore`] or [`Error::UnknownIndex`] if the store needs a newer
-    /// version.
+    /// The first damage, if neither superblock has an intact catalogue; [`Error::NotAStore`] or [`Error::UnknownIndex`]
+    /// if the store needs a newer version.
     pub(super) fn read(device: &dyn Device, config: &Config) -> Result<Found> {
         let file = DataFile::open_raw(device, !config.read_only)?;
         let slots = Superblock::read_slots(&*file, DATA_FILE);
@@ -55,7 +57,7 @@ impl Found {
             }
         }
         whole.sort_by_key(|superblock| std::cmp::Reverse(superblock.generation));
-        // The newest superblock's claim about the log holds, whichever catalogue is used.
+        // The newest superblock's statement about the durable log is valid, regardless of which catalogue is used.
         let durable = whole.iter().map(|superblock| superblock.durable).max().unwrap_or_default();
         let newest = whole.first().map_or(0, |superblock| superblock.generation);
         for mut superblock in whole {
@@ -65,11 +67,13 @@ impl Found {
                 Ok(catalog) => {
                     superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
-                    // The next superblock overwrites the one that could not be used, not this one.
+                    // Choose the generation so that the next superblock overwrites the slot that could not be used, not
+                    // this one.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
                     return Ok(Found { data, superblock, catalog });
                 }
-                // The older catalogue would open the store without the objects that this version does not know.
+                // Do not use the older catalogue in this case: the store would open without the objects that this
+                // version does not know.
                 Err(e) if !e.is_damage() => return Err(e),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
@@ -78,7 +82,7 @@ impl Found {
     }
 }
 
-/// Refuses stores that need a newer version. If only an index type is missing, the error names it.
+/// Refuses a store that needs a newer version. If only an index type is missing, the error names this type.
 fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock, data: &Arc<DataFile>) -> Result<()> {
     let incompatible = superblock.incompatible & !(CORE_FEATURES | index_features());
     if incompatible != 0
@@ -95,7 +99,7 @@ fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock,
     Ok(())
 }
 
-/// The shared parts that the indexes of a store are built on.
+/// The shared parts from which the indexes of a store are built.
 pub(super) fn core(config: &Config, found: &Found) -> Core {
     let pool = Arc::new(pool(config));
     Core {
@@ -109,7 +113,7 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
     }
 }
 
-/// The pool of a store. One without threads of its own is to do the same each time.
+/// The pool of a store. A store without background threads must behave the same each time.
 fn pool(config: &Config) -> Pool {
     let pool = Pool::new(config.pool());
     if config.background_threads == 0 { pool.with_one_hand() } else { pool }

@@ -1,16 +1,16 @@
-//! [`Generations`]: a check of recovery in paper mode. It compares the generations of memtable leaves with the order of
-//! commits (002 §3.6.4).
+//! [`Generations`] is a check of recovery in paper mode. The check compares the generations of memtable leaves with the
+//! order of commits (002 §3.6.4).
 //!
 //! ```text
 //!   key k   seqno 40, generation 17     seqno 52, generation 31     seqno 53, generation 30: not one history
 //!           seqno 51, no generation: it reached the memtable after seqno 52, so only its seqno gives its position
 //! ```
 //!
-//! The paper orders the messages of a key by generations, because it has no seqnos. PandoDB orders them by seqno. The
-//! generations in the log must agree with this order. If they do not, the log has records of different histories, and
-//! recovery returns an error instead of serving them.
+//! The paper orders the messages of a key by generations, because it has no seqnos. PandoDB orders these messages by
+//! seqno. The generations in the log must agree with this order. If the generations disagree, the log has records of
+//! different histories. Recovery then returns an error instead of using these records.
 //!
-//! Memory: one entry for each distinct key in records that carry generations; none for other records.
+//! Memory: one entry for each distinct key in records that carry generations; no entry for other records.
 //!
 //! Invariant: a key's entry is its insertion with the highest seqno, because records are checked in the order of
 //! seqnos.
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use crate::base::{Error, KeyspaceId, Result, Seqno};
 use crate::wal::{Record, Tag};
 
-/// The newest insertion of each key so far.
+/// The newest insertion of each key in the records that were already checked.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     newest: HashMap<(KeyspaceId, Box<[u8]>), Newest>,
@@ -29,7 +29,8 @@ pub(super) struct Generations {
 /// One insertion into a memtable leaf.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
-    /// The epoch of the log. Generations of different lives, or of different memtables, are not comparable.
+    /// The epoch of the log in which the insertion happened. Generations of different epochs, or of different
+    /// memtables, are not comparable.
     life: u32,
     tag: Tag,
     seqno: Seqno,

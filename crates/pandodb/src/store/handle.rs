@@ -1,4 +1,4 @@
-//! [`Store`]: the handle of an open store.
+//! [`Store`] is the handle of an open store.
 
 use std::sync::Arc;
 
@@ -75,10 +75,10 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// Description of a keyspace, as [`Store::keyspaces`] returns it.
+/// The description of a keyspace, as [`Store::keyspaces`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceInfo {
-    /// The name.
+    /// The name of the keyspace.
     pub name: String,
     /// The id, which is never reused within a store.
     pub id: u32,
@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Opens the keyspace with this name, or creates it with these options if it does not exist. A creation is logged,
-    /// and the log is synced before this returns.
+    /// and the log is synced before this call returns.
     ///
     /// An existing keyspace must agree with `options` in two ways. Its merge operator must have the same name and
     /// version, or be absent in both: `KeyspaceOptions::new()` does not open a keyspace of counters
@@ -148,14 +148,15 @@ impl Store {
         Ok(self.handle_of(name, state))
     }
 
-    /// A handle to the keyspace that was found, or created, under `name`.
+    /// Makes a handle to the keyspace `state`, which was found or created under `name`.
     fn handle_of(&self, name: &str, state: Arc<KeyspaceState>) -> Keyspace {
         assert_eq!(state.name, name, "the table of keyspaces is keyed by their names");
         assert!(state.operator.is_none() || state.operator_name.is_some(), "an operator is stored by its name");
         Keyspace { engine: self.engine.clone(), state }
     }
 
-    /// Opens the keyspace with this name as it was created. Returns `None` if it does not exist, and creates nothing.
+    /// Opens the keyspace with this name, with the options with which it was created. Returns `None` if the keyspace
+    /// does not exist, and creates nothing.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -217,12 +218,12 @@ impl Store {
         Batch::new(self.engine.clone())
     }
 
-    /// Returns a consistent view of all keyspaces at this moment.
+    /// Returns a consistent view of all keyspaces as of this call.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(Arc::new(self.engine.snapshots.register()))
     }
 
-    /// Makes every write that was acknowledged so far at least as durable as `durability`.
+    /// Makes every write that was acknowledged before this call at least as durable as `durability`.
     ///
     /// # Errors
     /// [`Error::Poisoned`] after an earlier failure; [`Error::Indeterminate`] if the write or the sync of the log
@@ -240,8 +241,8 @@ impl Store {
         }
     }
 
-    /// Moves all data from the memtables and the log into the data file, durably. Afterwards an opening replays only
-    /// later writes, and the earlier log is deleted. The cost is that of writing all memtables to disk.
+    /// Moves all data from the memtables and the log into the data file, durably. After this call, an opening replays
+    /// only later writes, and the earlier log is deleted. The cost is the cost of writing all memtables to disk.
     ///
     /// [`Store::close`] does the same. The store also takes checkpoints of its own whenever a memtable is full, but
     /// these do not write the other memtables to disk.
@@ -260,8 +261,8 @@ impl Store {
         self.engine.checkpoint_all()
     }
 
-    /// Writes all memtables as runs and waits until this is done, without a checkpoint. For benchmarks; applications
-    /// call [`Store::checkpoint`].
+    /// Writes all memtables as runs and waits until the runs are written, without a checkpoint. This function is for
+    /// benchmarks; applications call [`Store::checkpoint`].
     ///
     /// # Errors
     /// [`Error::Poisoned`], or the error of the background work that failed.
@@ -284,7 +285,7 @@ impl Store {
     }
 
     /// Reads and checks everything: superblocks, catalogue, every block, every message and the allocation of every
-    /// page. Modifies nothing.
+    /// page. The call modifies nothing.
     ///
     /// # Errors
     /// If the check cannot run. Damage is not an error here, but part of the report.
@@ -294,7 +295,7 @@ impl Store {
         access.confirm(crate::check::verify(&self.engine))
     }
 
-    /// Returns statistics of the store. Cheap: the only I/O is one `stat` of the data file.
+    /// Returns statistics of the store. The call is cheap: its only I/O is one `stat` of the data file.
     ///
     /// # Errors
     /// [`Error::Io`] if the size of the data file cannot be determined.
@@ -308,9 +309,9 @@ impl Store {
     /// the next opening has nothing to replay. If the disk is full, the data that does not fit stays in the log and is
     /// replayed.
     ///
-    /// All other handles, iterators and snapshots fail with [`Error::Closed`] from now on. This includes reads that
-    /// other threads have in progress. Values that were read before stay valid. Operations that cannot fail still
-    /// answer from memory: [`Store::keyspaces`], [`Store::debt`], [`Keyspace::approximate_len`].
+    /// From this call on, all other handles, iterators and snapshots fail with [`Error::Closed`]. This includes reads
+    /// that other threads have in progress. Values that were read before the close stay valid. Operations that cannot
+    /// fail still answer from memory: [`Store::keyspaces`], [`Store::debt`], [`Keyspace::approximate_len`].
     ///
     /// Dropping the last handle closes the store too, but reports no error.
     ///

@@ -1,4 +1,4 @@
-//! A keyspace whose index keeps keys in the order of a hash (the test index `stub`), through a store.
+//! Tests of a keyspace whose index keeps keys in the order of a hash (the test index `stub`), through a store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn key(i: u64) -> Vec<u8> {
     format!("key{i:04}").into_bytes()
 }
 
-/// Puts, deletes and merges of `count` keys out of 1,000.
+/// Does puts, deletes and merges of `count` keys out of 1,000.
 fn change(keyspace: &Keyspace, model: &mut Model, rng: &mut Rng, count: u64) {
     for _ in 0..count {
         let (key, amount) = (key(rng.below(1000)), rng.below(1 << 40));
@@ -53,7 +53,7 @@ fn change(keyspace: &Keyspace, model: &mut Model, rng: &mut Rng, count: u64) {
     }
 }
 
-/// The entries of a walk over everything. Checks that none comes twice.
+/// The entries of a walk over all keys. Checks that no key occurs twice.
 fn walked(entries: impl Iterator<Item = Result<(super::Value, super::Value)>>) -> Model {
     let mut found = Model::new();
     for entry in entries {
@@ -77,7 +77,7 @@ fn check(keyspace: &Keyspace, model: &Model) {
     }
 }
 
-/// A store with a keyspace in hash order, part of it in memtables, and its contents.
+/// A store with a keyspace in hash order, and the contents of this keyspace. Some of the contents are in memtables.
 fn filled(device: &Arc<SimDevice>) -> (Store, Keyspace, Model) {
     let store = builder(device).open().unwrap();
     let keyspace = store.keyspace_with("k", options()).unwrap();
@@ -142,7 +142,7 @@ fn contents_survive_a_close_and_a_crash() {
     store.checkpoint().unwrap();
     change(&keyspace, &mut model, &mut Rng(4), 2_000);
     drop(keyspace);
-    // As after a SIGKILL: the log is replayed above what the checkpoint wrote.
+    // As after a SIGKILL, only the part of the log that is newer than the checkpoint is replayed.
     let killed = SimDevice::from_image(&device.image(), 2);
     store.close().unwrap();
     for device in [killed, device] {

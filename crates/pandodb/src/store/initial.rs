@@ -1,6 +1,7 @@
-//! An empty directory becomes an empty store, completely or not at all.
+//! Creation of a store: an empty directory becomes an empty store, completely or not at all.
 //!
-//! The data file is written under another name, synced and renamed, so a crash leaves either no store or a whole one.
+//! The data file is written under another name, synced and renamed, so a crash leaves either no store or a complete
+//! store.
 
 use super::catalog::Catalog;
 use super::config::Config;
@@ -10,10 +11,10 @@ use crate::device::Device;
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
 
-/// The data file while a store is being created.
+/// The name of the data file while a store is being created.
 const UNFINISHED: &str = "data.new";
 
-/// Creates a store in a directory without one.
+/// Creates a store in a directory that has none.
 ///
 /// # Errors
 /// [`Error::NotAStore`] if the settings forbid it or the directory holds other files; [`Error::DiskTooSmall`].
@@ -35,9 +36,9 @@ pub(super) fn refuse_or_create(device: &dyn Device, config: &Config, names: &[St
     create(device)
 }
 
-/// Returns the error of reading the superblocks; or [`Error::NotAStore`] if no file of the directory comes from a store:
-/// there is no beginning of a superblock, no log and no reserve (every store that was opened for writing has one). A
-/// damaged store must not be reported as a foreign directory.
+/// Returns the error of reading the superblocks, or [`Error::NotAStore`] if no file of the directory comes from a
+/// store. In the second case there is no beginning of a superblock, no log and no reserve (every store that was opened
+/// for writing has a reserve). A damaged store must not be reported as a foreign directory.
 pub(super) fn unless_foreign(device: &dyn Device, names: &[String], error: Error) -> Error {
     let of_a_store = |name: &String| name.starts_with("wal-") || name == RESERVE_FILE;
     let traces = || DataFile::open_raw(device, false).map_or(true, |file| Superblock::has_traces(&*file));
@@ -49,7 +50,7 @@ pub(super) fn unless_foreign(device: &dyn Device, names: &[String], error: Error
     Error::NotAStore { path: device.path(), detail: detail.into() }
 }
 
-/// Makes an empty store, completely or not at all.
+/// Creates an empty store, completely or not at all.
 fn create(device: &dyn Device) -> Result<()> {
     let fail = |op: &'static str| move |e: std::io::Error| Error::io(op, UNFINISHED, None, &e);
     if device.list().map_err(fail("list"))?.iter().any(|name| name == UNFINISHED) {
@@ -83,7 +84,7 @@ fn create(device: &dyn Device) -> Result<()> {
     device.sync_dir().map_err(|e| Error::final_io("sync", "directory", None, &e))
 }
 
-/// The time for a superblock, in seconds; 0 if the device has no clock.
+/// The current time for a superblock, in seconds; 0 if the device has no clock.
 pub(super) fn now_in_seconds(device: &dyn Device) -> u64 {
     device.wall_clock().map_or(0, |time| time.as_secs())
 }

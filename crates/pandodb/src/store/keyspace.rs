@@ -1,4 +1,4 @@
-//! [`Keyspace`]: the handle for reading and writing a keyspace.
+//! [`Keyspace`] is the handle for reading and writing a keyspace.
 
 use std::sync::Arc;
 
@@ -54,7 +54,8 @@ impl std::fmt::Debug for Keyspace {
 /// the default durability of the store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)). The `_with`
 /// form takes the durability as an argument. To write several keys atomically, use a [`Batch`](crate::Batch).
 impl Keyspace {
-    /// Commits one operation. REQUIRES: the arguments are checked, and a value above the threshold is written apart.
+    /// Commits one operation. REQUIRES: the arguments were checked, and a value above the threshold is already written
+    /// to an extent of its own.
     fn one(&self, kind: Kind, key: &[u8], value: &[u8], bytes: u64, durability: Durability) -> Result<()> {
         debug_assert!(kind == Kind::RangeDelete || check_key(key).is_ok(), "a key of {} bytes", key.len());
         debug_assert!(kind != Kind::Put || value.len() <= self.state.blob_threshold, "a large value is a reference");
@@ -79,7 +80,7 @@ impl Keyspace {
     /// Sets the value of a key, with the given durability.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; also [`Error::Indeterminate`] if the sync failed.
+    /// The errors of [`Keyspace::put`]; also [`Error::Indeterminate`] if the sync failed.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.state.check_put(key, value)?;
@@ -100,7 +101,7 @@ impl Keyspace {
     /// Removes a key. It is not an error if the key has no value.
     ///
     /// # Errors
-    /// As [`Keyspace::put`].
+    /// The errors of [`Keyspace::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.engine.config.durability)
     }
@@ -108,7 +109,7 @@ impl Keyspace {
     /// Removes a key, with the given durability.
     ///
     /// # Errors
-    /// As [`Keyspace::put_with`].
+    /// The errors of [`Keyspace::put_with`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let key = key.as_ref();
         check_key(key)?;
@@ -116,11 +117,13 @@ impl Keyspace {
         self.one(Kind::Delete, key, &[], key.len() as u64, durability)
     }
 
-    /// Adds an operand to a key. Reads and compactions fold it into the value with the keyspace's merge operator.
+    /// Adds an operand to a key. Reads and compactions fold the operand into the value with the keyspace's merge
+    /// operator.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; [`Error::Unsupported`] if the keyspace has no merge operator, [`Error::InvalidArgument`]
-    /// if the operator rejects the operand, [`Error::OperatorMissing`] if the operator is not registered.
+    /// The errors of [`Keyspace::put`]; [`Error::Unsupported`] if the keyspace has no merge operator,
+    /// [`Error::InvalidArgument`] if the operator rejects the operand, [`Error::OperatorMissing`] if the operator is
+    /// not registered.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         self.merge_with(key, operand, self.engine.config.durability)
     }
@@ -138,7 +141,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::merge`]; also [`Error::Indeterminate`] if the sync failed.
+    /// The errors of [`Keyspace::merge`]; also [`Error::Indeterminate`] if the sync failed.
     pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, operand) = (key.as_ref(), operand.as_ref());
         self.state.check_merge(key, operand)?;
@@ -146,8 +149,8 @@ impl Keyspace {
         self.one(Kind::Merge, key, operand, bytes, durability)
     }
 
-    /// Removes every key of a range. The cost of the write does not depend on the number of keys: it is a single
-    /// message. An empty or inverted range removes nothing.
+    /// Removes every key of a range. The cost of the write does not depend on the number of keys, because the write is
+    /// a single message. An empty or inverted range removes nothing.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -160,7 +163,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::put`].
+    /// The errors of [`Keyspace::put`].
     pub fn delete_range(&self, range: impl IntoKeyRange) -> Result<()> {
         self.delete_range_with(range, self.engine.config.durability)
     }
@@ -168,7 +171,7 @@ impl Keyspace {
     /// Removes every key of a range, with the given durability.
     ///
     /// # Errors
-    /// As [`Keyspace::put_with`].
+    /// The errors of [`Keyspace::put_with`].
     pub fn delete_range_with(&self, range: impl IntoKeyRange, durability: Durability) -> Result<()> {
         let range = self.state.check_range(range)?;
         if range.is_empty() {
@@ -197,7 +200,7 @@ impl Keyspace {
     /// together.
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
         let values = read::multi_get(&self.engine, &self.state, keys, ReadPoint::Newest)?;
         assert_eq!(values.len(), keys.len(), "each key has an answer");
@@ -207,7 +210,7 @@ impl Keyspace {
     /// Returns whether a key has a value. Does not read the bytes of a large value.
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         read::contains(&self.engine, &self.state, key.as_ref(), ReadPoint::Newest)
     }
@@ -231,7 +234,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn first_key_value(&self) -> Result<Option<(Value, Value)>> {
         self.iter().next().transpose()
     }
@@ -240,7 +243,7 @@ impl Keyspace {
     /// see [`Keyspace::first_key_value`].
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn last_key_value(&self) -> Result<Option<(Value, Value)>> {
         self.iter().next_back().transpose()
     }
@@ -304,9 +307,10 @@ impl Keyspace {
         self.state.operator_name.as_ref().map(|(name, _)| name.as_str())
     }
 
-    /// Returns the approximate number of keys. It counts messages in runs and memtables, so an overwritten key counts
-    /// several times until it is compacted. Does no I/O and does not wait for background work. The first call after a
-    /// change of the index walks its runs; later calls use the stored result. Returns 0 in a forked child.
+    /// Returns the approximate number of keys. The count includes every message in runs and memtables, so an
+    /// overwritten key counts several times until it is compacted. The call does no I/O and does not wait for
+    /// background work. The first call after a change of the index walks its runs; later calls use the stored result.
+    /// Returns 0 in a forked child.
     pub fn approximate_len(&self) -> u64 {
         if self.engine.access.is_inherited() {
             return 0;
@@ -324,7 +328,7 @@ impl Keyspace {
     /// Estimates the data that the index holds in a range. Data in memtables does not count.
     ///
     /// # Errors
-    /// As [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn estimate(&self, range: impl IntoKeyRange) -> Result<Estimate> {
         let access = &self.engine.access;
         access.check()?;
@@ -333,8 +337,8 @@ impl Keyspace {
         access.confirm(self.state.index.estimate(&range))
     }
 
-    /// Compacts a range completely, and waits until this is done. Afterwards each leaf of the tree has one run, and the
-    /// range has no tombstones and no superseded versions, except those that snapshots need.
+    /// Compacts a range completely, and waits until the compaction is done. When the call returns, each leaf of the
+    /// tree has one run. The range then has no tombstones and no superseded versions, except those that snapshots need.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Corruption`], [`Error::Poisoned`].

@@ -1,10 +1,10 @@
 //! The open keyspaces of a store, by id and by name, and the memory of their active memtables.
 //!
-//! Locks: the table's alone. A write does not take it: it has its keyspace already, and the debt of all keyspaces is a
-//! sum ([`crate::index::owed`]). A thread that walks the table clones the `Arc`s first and releases the lock, so that
-//! a walk never delays a creation, and through it the next reader of the table.
+//! Locks: only the lock of the table. A write does not take this lock: it already has its keyspace, and the debt of all
+//! keyspaces is a sum ([`crate::index::owed`]). A thread that walks the table first clones the `Arc`s and then releases
+//! the lock. Therefore a walk never delays a creation, which would delay the next reader of the table.
 //!
-//! Invariant: when writers stand still, `active_bytes` is the sum of what all keyspaces are charged for.
+//! Invariant: while no writer is active, `active_bytes` is the sum of the bytes that are charged for all keyspaces.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
@@ -23,9 +23,11 @@ use crate::base::sync::{
 #[derive(Default)]
 pub(crate) struct Keyspaces {
     table: RwLock<Table>,
-    /// Bytes in all active memtables. Commits add and subtract in any order: read it through [`Keyspaces::active`].
+    /// The bytes in all active memtables. Commits add and subtract in any order, so read the value through
+    /// [`Keyspaces::active`].
     active_bytes: CachePadded<AtomicU64>,
-    /// Active memtables that are not empty, counted in the same way: read it through [`Keyspaces::occupied`].
+    /// The number of active memtables that are not empty. It is counted in the same way, so read it through
+    /// [`Keyspaces::occupied`].
     occupied: CachePadded<AtomicU64>,
 }
 
@@ -37,15 +39,15 @@ pub(crate) struct Table {
 }
 
 impl Keyspaces {
-    /// The table, shared.
+    /// Locks the table for reading.
     pub(crate) fn read(&self) -> impl Deref<Target = Table> + '_ {
         #[cfg(test)]
         tests::READS.set(tests::READS.get() + 1);
         self.table.read()
     }
 
-    /// The table, exclusively. REQUIRES: the caller holds the durable root, and in a store that is being written the
-    /// sequencer.
+    /// Locks the table for writing. REQUIRES: the caller holds the durable root. If the store is already being written,
+    /// the caller also holds the sequencer.
     pub(crate) fn write(&self) -> impl DerefMut<Target = Table> + '_ {
         self.table.write()
     }
@@ -55,18 +57,18 @@ impl Keyspaces {
         self.read().by_id.values().cloned().collect()
     }
 
-    /// Counts the call if the table is locked: a walk must have released it.
+    /// Counts the call if the table is locked, because a walk must have released the lock.
     #[cfg(test)]
     pub(crate) fn note_if_held(&self) {
         tests::HELD.set(tests::HELD.get() + u64::from(self.table.try_write().is_none()));
     }
 
-    /// The keyspace of an id.
+    /// The keyspace with the id `id`.
     pub(crate) fn get(&self, id: KeyspaceId) -> Option<Arc<KeyspaceState>> {
         self.read().by_id.get(&id).cloned()
     }
 
-    /// The keyspace of a name.
+    /// The keyspace with the name `name`.
     pub(crate) fn named(&self, name: &str) -> Option<Arc<KeyspaceState>> {
         let table = self.read();
         table.by_name.get(name).and_then(|id| table.by_id.get(id)).cloned()
@@ -77,22 +79,23 @@ impl Keyspaces {
     /// Bytes in all active memtables.
     #[inline]
     pub(crate) fn active(&self) -> u64 {
-        // If range tombstones made a memtable smaller, the subtraction may be seen before the addition that it
-        // belongs to.
+        // If range tombstones made a memtable smaller, this thread may see the subtraction before the addition to which
+        // it belongs.
         self.active_bytes.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Active memtables that are not empty.
+    /// The number of active memtables that are not empty.
     #[inline]
     pub(crate) fn occupied(&self) -> u64 {
         self.occupied.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Charges the growth of a keyspace's active memtable, concurrently with other threads that do the same.
+    /// Charges the growth of a keyspace's active memtable. Other threads may do the same concurrently.
     #[inline]
     pub(crate) fn charge_growth(&self, keyspace: &KeyspaceState) {
         loop {
-            // Loaded before the memtable's size: if it is unchanged afterwards, the size is the newer figure.
+            // Load this value before the memtable's size: if it is unchanged at the exchange, the size is the newer
+            // figure.
             let before = keyspace.charged.load(Acquire);
             let bytes = keyspace.active_bytes() as u64;
             if bytes == before {
@@ -104,8 +107,8 @@ impl Keyspaces {
         }
     }
 
-    /// Sets the bytes that a keyspace's active memtable is charged for. REQUIRES: the sequencer is quiesced, or no
-    /// other thread has the store.
+    /// Sets the bytes that are charged for a keyspace's active memtable. REQUIRES: the sequencer is quiesced, or no
+    /// other thread uses the store.
     pub(crate) fn charge(&self, keyspace: &KeyspaceState, bytes: u64) {
         self.change_active(keyspace.charged.swap(bytes, AcqRel), bytes);
     }
@@ -123,7 +126,7 @@ impl Keyspaces {
         };
     }
 
-    /// Asserts that the sums equal those of a walk. REQUIRES: the sequencer is quiesced.
+    /// Asserts that the sums equal the sums that a walk computes. REQUIRES: the sequencer is quiesced.
     pub(crate) fn check_sums(&self) {
         if cfg!(debug_assertions) {
             let charged: Vec<u64> = self.all().iter().map(|keyspace| keyspace.charged.load(Acquire)).collect();
@@ -170,9 +173,9 @@ pub(super) mod tests {
     use crate::index::Debt;
 
     thread_local! {
-        /// How often this thread has read the table.
+        /// The number of times that this thread has read the table.
         pub(in super::super) static READS: Cell<u64> = const { Cell::new(0) };
-        /// How often this thread has come to a keyspace in a walk while the table was held.
+        /// The number of keyspaces that walks of this thread visited while the table was locked.
         pub(super) static HELD: Cell<u64> = const { Cell::new(0) };
     }
 
@@ -183,7 +186,7 @@ pub(super) mod tests {
         store
     }
 
-    /// How often the table is read by so many puts into the first of so many keyspaces.
+    /// The number of times that `puts` puts into the first of `keyspaces` keyspaces read the table.
     fn reads_of(keyspaces: usize, puts: u32) -> u64 {
         let store = store(keyspaces, 64 << 20);
         let keyspace = store.keyspace("keyspace 0").expect("it is there");

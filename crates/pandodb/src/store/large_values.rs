@@ -1,11 +1,11 @@
-//! Large values on their way into the store: written to extents of their own before the commit that names them.
+//! Writing large values: each is written to an extent of its own before the commit of the record that refers to it.
 //!
 //! ```text
 //!   value ─▶ extent of the data file ─▶ commit of a record with the reference ─▶ memtable, later the index
 //!                                        └ refused: the extent is freed
 //! ```
 //!
-//! Lock: the gate, shared. The index owns the extents once it holds the reference (`index/blobs`).
+//! Lock: the gate, held shared. The index owns the extents once it holds the references (`index/blobs`).
 
 use super::engine::Engine;
 use crate::base::sync::Ordering::Relaxed;
@@ -13,9 +13,9 @@ use crate::base::{BlobRef, Error, Result};
 use crate::wal::Log;
 
 impl Engine {
-    /// Writes a large value and encodes the reference to it.
+    /// Writes a large value and encodes the reference to this value.
     pub(crate) fn write_blob(&self, value: &[u8]) -> Result<(BlobRef, Vec<u8>)> {
-        // Before the gate: a forked child and an operator must not wait for it.
+        // Check this before taking the gate, because a forked child and an operator must not wait for the gate.
         self.check_writable()?;
         let _gate = self.gate.read();
         self.check_writable()?;
@@ -24,7 +24,7 @@ impl Engine {
         let write = || self.core.data.write_blob(value);
         let written = match write() {
             Err(Error::DiskFull { .. }) => {
-                // Preallocated log segments take space, too.
+                // Preallocated log segments also take disk space, so discard them.
                 self.writer.log.as_ref().map(Log::discard_preallocated);
                 write()
             }
@@ -43,8 +43,8 @@ impl Engine {
         Ok((blob, encoded))
     }
 
-    /// Frees large values whose commit was refused before it was logged. In a poisoned store they stay: the log may hold
-    /// the record that names them.
+    /// Frees large values whose commit was refused before the commit was logged. In a poisoned store the values stay
+    /// allocated, because the log may hold the record that refers to them.
     pub(crate) fn give_back_blobs(&self, blobs: &[BlobRef]) {
         if !self.writer.poison.is_set() && !self.access.is_inherited() {
             blobs.iter().for_each(|blob| self.core.data.discard(blob.extent()));

@@ -1,24 +1,26 @@
-//! The store: what users hold. A store is a directory with keyspaces; all layers below meet here.
+//! The store: the types that users hold. A store is a directory with keyspaces. This folder combines all layers below
+//! it.
 //!
 //! | files | content |
 //! | --- | --- |
 //! | `handle`, `keyspace`, `at`, `batch`, `range`, `value`, `snapshot` | the handles through which users read and write |
-//! | `builder`, `options`, `config`, `bounds` | settings: how they are given, what follows from them, their limits |
-//! | `engine`, `shared` | an open store, made of the parts below; its close |
+//! | `builder`, `options`, `config`, `bounds` | settings, the sizes that follow from them, and their limits |
+//! | `engine`, `shared` | an open store, made of the parts below; the close of a store |
 //! | `writer`, `watermark`, `poison` | the order of writes: seqnos, which commits are complete, failures |
 //! | `keyspaces`, `state` | the table of keyspaces and the memory of their memtables; one keyspace |
 //! | `checkpointer`, `background`, `pressure`, `reserve`, `access` | further parts: durable root, threads and their failures, full disk, closed and forked stores |
 //! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
 //! | `read`, `scan` | the life of a read |
-//! | `turns`, `relief`, `threads`, `waiting` | background work, on a full disk too; calls that wait for it |
+//! | `turns`, `relief`, `threads`, `waiting` | background work, including work on a full disk; calls that wait for background work |
 //! | `create`, `catalog`, `checkpoint` | creation and drop of keyspaces; checkpoints |
 //! | `open`, `initial`, `found`, `recover`, `replay`, `generations` | from a directory to an open store |
 //! | `backup`, `stats`, `tallies`, `roots` | tools |
 //!
-//! Each module imports only modules that are below it: parts know nothing of each other, and procedures over several
-//! parts are methods of `Engine` in a module of their own.
+//! Each module imports only modules that are below it in the layers that `engine` shows. Parts do not depend on each
+//! other, and procedures over several parts are methods of `Engine` in a module of their own.
 //!
-//! Handles ([`Store`], [`Keyspace`], [`Snapshot`]) are cheap clones of an `Arc`; the drop of the last one closes the store.
+//! Handles ([`Store`], [`Keyspace`], [`Snapshot`]) are cheap clones of an `Arc`. Dropping the last handle closes the
+//! store.
 
 mod access;
 mod admission;

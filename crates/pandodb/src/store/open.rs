@@ -1,15 +1,16 @@
-//! Opening: from a directory to a running store.
+//! Opening: turns a directory into a running store.
 //!
-//! 1. Take the lock.
-//! 2. Create the store if there is none: the data file is written under another name and renamed, so a crash leaves either
-//!    no store or a whole one.
-//! 3. Read the superblocks and the catalogue ([`Found`]). If the newer superblock or its catalogue is damaged, the older
-//!    pair is used: its log still exists.
-//! 4. Open the indexes, then mark the pages that they own (`extents`).
+//! 1. Take the lock of the directory.
+//! 2. Create the store if there is none. The data file is written under another name and renamed, so a crash leaves
+//!    either no store or a complete store.
+//! 3. Read the superblocks and the catalogue ([`Found`]). If the newer superblock or its catalogue is damaged, the
+//!    older pair is used. The log that the older pair needs still exists.
+//! 4. Open the indexes, then mark the pages that the indexes own (`extents`).
 //! 5. Recover the log (`recover`).
 //! 6. Start the background threads.
 //!
-//! Cost: proportional to the log since the last checkpoint and to the nodes of the indexes, not to the data.
+//! Cost: proportional to the log since the last checkpoint and to the nodes of the indexes, but not to the amount of
+//! data.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,12 +44,12 @@ use crate::sched::Scheduler;
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Prefetch};
 
-/// Keyspaces whose first blocks are read together.
+/// Number of keyspaces whose first blocks are read together.
 const KEYSPACES_TOGETHER: usize = 64;
-/// The most threads that help to read keyspaces.
+/// The maximum number of threads that help to read keyspaces.
 const MOST_HELPERS: usize = 3;
 
-/// Opens the store on a device, creating it if the configuration says so.
+/// Opens the store on a device. Creates the store if the configuration says so.
 pub(crate) fn open(
     device: Arc<dyn Device>,
     mut config: Config,
@@ -67,7 +68,7 @@ pub(crate) fn open(
         refuse_or_create(&*device, &config, &names)?;
     }
     let found = Found::read(&*device, &config).map_err(|e| unless_foreign(&*device, &names, e))?;
-    // Opened before the log is replayed, since on a full disk the replay may need its space.
+    // Open the reserve before the log is replayed, because on a full disk the replay may need the space of the reserve.
     let reserve = open_reserve(&*device, &mut config, &found.data)?;
     let core = core(&config, &found);
     let chunks = chunks(&config, &core.pool);
@@ -99,7 +100,7 @@ pub(crate) fn open(
     let (all, table) = (engine.keyspaces.all(), &engine.keyspaces);
     all.iter().for_each(|keyspace| table.charge(keyspace, keyspace.active_bytes() as u64));
     let recovery = engine.recover()?;
-    // From here on an error drops the handle, which closes the store and ends the threads that were started.
+    // From here on an error drops the handle. This closes the store and ends the threads that were started.
     assert_eq!(engine.snapshots.visible(), engine.writer.quiesce().last(), "readers see everything that was recovered");
     let engine = Shared(Arc::new(engine));
     threads::start(&engine.0)?;
@@ -109,8 +110,8 @@ pub(crate) fn open(
     Ok(engine)
 }
 
-/// Opens the reserve. Its size and that of the data file tell how much disk the store has; the default sizes follow from
-/// that.
+/// Opens the reserve. The sizes of the reserve and of the data file tell how much disk space the store has, and the
+/// default sizes follow from this space.
 fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Result<Reserve> {
     if config.read_only {
         return Ok(Reserve::none());
@@ -121,8 +122,8 @@ fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Re
     Ok(reserve.with_shares(config.shares()))
 }
 
-/// Opens the keyspaces of the catalogue, and marks the pages of their indexes. If there are many, the first reads of several
-/// are in flight together, and several threads decode the blocks.
+/// Opens the keyspaces of the catalogue, and marks the pages of their indexes as used. If there are many keyspaces, the
+/// first reads of several are in flight together, and several threads decode the blocks.
 fn keyspaces(
     config: &Config,
     core: &Core,
@@ -133,7 +134,8 @@ fn keyspaces(
     let keyspaces = Keyspaces::default();
     let groups: Vec<&[KeyspaceRecord]> = found.catalog.keyspaces.chunks(KEYSPACES_TOGETHER).collect();
     let next = AtomicUsize::new(0);
-    // The error of the first group that has one. All groups before it began earlier, so the error is always the same.
+    // The error of the first group of keyspaces that has an error. All groups before this group began earlier, so the
+    // error is always the same.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
     let read_group = |group: &[KeyspaceRecord], prefetch: &mut Prefetch| -> Result<()> {
         let first: Vec<BlockAddr> = group.iter().flat_map(|record| record.first_blocks(core)).collect();
@@ -159,20 +161,20 @@ fn keyspaces(
             }
         }
     };
-    // A store without background threads is deterministic.
+    // A store without background threads must be deterministic, so it uses no helpers.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
     with_helpers(helpers, read_groups);
     if let Some((_, error)) = failed.lock().take() {
         return Err(error);
     }
     match extents::mark(core, keyspaces.all().iter().map(|keyspace| &*keyspace.index)) {
-        // A salvage allocates nothing: it copies what it can read.
+        // Ignore this error in a salvage: marks matter only for allocation, and a salvage allocates nothing.
         Err(e) if !config.salvage => Err(e),
         _ => Ok(keyspaces),
     }
 }
 
-/// The memory of a store's memtables.
+/// The pool of memory for the memtables of a store.
 fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
     let kept = config.memtable().div_ceil(CHUNK_BYTES) + 1;
     Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.memtable()))

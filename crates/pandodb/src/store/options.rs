@@ -1,4 +1,4 @@
-//! [`Durability`] of a write and [`KeyspaceOptions`] of a keyspace.
+//! [`Durability`] of a write, and [`KeyspaceOptions`] of a keyspace.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use crate::resolve::{MergeOperator, builtin};
 /// The failures that an acknowledged write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Buffered in memory and written later. If the process crashes, the last writes may be lost. The lost writes are
-    /// always the newest ones.
+    /// The write is buffered in memory and written later. If the process crashes, the last writes may be lost. The lost
+    /// writes are always the newest ones.
     None,
-    /// In the system's page cache before the acknowledgement. The write survives a crash or kill of the process (`kill
-    /// -9`), but not a crash of the machine.
+    /// The write is in the system's page cache before it is acknowledged. The write survives a crash or kill of the
+    /// process (`kill -9`), but not a crash of the machine.
     #[default]
     Buffered,
-    /// On stable storage before the acknowledgement. The write survives a power failure. Concurrent commits share a
-    /// sync.
+    /// The write is on stable storage before it is acknowledged. The write survives a power failure. Concurrent commits
+    /// share one sync.
     Synced,
 }
 
@@ -31,10 +31,10 @@ pub enum Durability {
 /// ```
 #[derive(Clone, Default)]
 pub struct KeyspaceOptions {
-    /// `None`: a new keyspace gets the default of the store; an existing one keeps its own.
+    /// If this is `None`, a new keyspace gets the default of the store, and an existing keyspace keeps its own index.
     pub(crate) index: Option<IndexOptions>,
     pub(crate) operator: Option<Arc<dyn MergeOperator>>,
-    /// `None`: a new keyspace gets [`BLOB_THRESHOLD`]; an existing one keeps its own.
+    /// If this is `None`, a new keyspace gets [`BLOB_THRESHOLD`], and an existing keyspace keeps its own threshold.
     pub(crate) blob_threshold: Option<usize>,
 }
 
@@ -98,8 +98,8 @@ impl KeyspaceOptions {
 
     /// Sets the size in bytes above which values are stored outside the index. Compactions do not copy such values, but
     /// reading one takes an additional read. The default is 2 KiB; values above 64 KiB are always stored outside. A
-    /// keyspace keeps the threshold with which it was created: opening it with another one fails, and opening it
-    /// without one uses the stored one.
+    /// keyspace keeps the threshold with which it was created. Opening it with another threshold fails, and opening it
+    /// without a threshold uses the stored one.
     pub fn blob_threshold(mut self, bytes: usize) -> Self {
         self.blob_threshold = Some(bytes.min(MAX_INLINE_VALUE));
         self

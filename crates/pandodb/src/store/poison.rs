@@ -1,11 +1,13 @@
-//! [`Poison`]: the first failure of a write that was accepted already. From then on the store refuses writes.
+//! [`Poison`] records the first failure of a write that was already accepted. From that failure on the store refuses
+//! writes.
 //!
-//! Set once, never cleared. Reads go on: what was acknowledged before stays readable. A reopening finds what the disk has.
+//! The record is set once and never cleared. Reads continue: data that was acknowledged before the failure stays
+//! readable. A reopening finds the data that is on the disk.
 
 use crate::base::sync::OnceLock;
 use crate::base::{Error, Result, SeededBug, events};
 
-/// The first failure after which a store takes no writes, if there was one.
+/// The first failure after which a store accepts no writes, if there was one.
 #[derive(Debug, Default)]
 pub(crate) struct Poison(OnceLock<String>);
 
@@ -34,7 +36,7 @@ impl Poison {
         }
     }
 
-    /// Records a failure, unless one is recorded already.
+    /// Records a failure, unless another failure is already recorded.
     pub(crate) fn set(&self, error: &Error) {
         if SeededBug::PoisonIgnored.is_on() {
             return;

@@ -1,24 +1,25 @@
-//! [`Pressure`]: the state of work on a full disk. The work itself is in `relief`.
+//! [`Pressure`] is the state of work on a full disk. The work itself is in `relief`.
 //!
-//! Lock: `relieving`, taken above all others but the gate.
+//! Lock: `relieving`, which is taken before all other locks except the gate.
 
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex};
 
 /// The state of a full disk.
 #[derive(Default)]
 pub(crate) struct Pressure {
-    /// Background work has met a full disk, and the space that it used since is not kept back again.
+    /// Whether background work found the disk full. Cleared when the reserve is full again, or when no work on the full
+    /// disk is left.
     pub pressed: AtomicBool,
-    /// Held by the thread that works on a full disk.
+    /// This lock is held by the thread that works on a full disk.
     pub relieving: Mutex<()>,
-    /// Since the disk was full, packing or compacting succeeded.
+    /// Whether packing or compacting has succeeded since the disk was full.
     pub relieved: AtomicBool,
-    /// Free pages that earlier lives had written were given back to the file system.
+    /// Whether free pages that earlier openings had written were returned to the file system.
     pub punched: AtomicBool,
-    /// A delete waits for room in the log.
+    /// Whether a delete waits for space in the log.
     pub starved: AtomicBool,
-    /// Compactions are owed, and none of them fits.
+    /// Whether compactions are pending and none of them fits.
     pub stalled: AtomicBool,
-    /// How often something was packed, compacted or given back on a full disk.
+    /// The number of times that something was packed, compacted or returned on a full disk.
     pub steps: AtomicU64,
 }

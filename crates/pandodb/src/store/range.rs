@@ -1,7 +1,8 @@
-//! The iterators of the public API: [`Range`] returns keys with values, [`Keys`] only keys.
+//! The iterators of the public API: [`Range`] returns keys with values, and [`Keys`] returns only keys.
 //!
-//! Both ends share one piece of state, `rest`: the keys that neither end has passed. Each end reads through its own
-//! [`Side`]. A side is opened over `rest` at its first use, and again when it has become too old ([`Side::is_old`]).
+//! Both ends share the state `rest`, which contains the keys that neither end has passed. Each end reads through its
+//! own [`Side`]. A side is opened over `rest` at its first use, and reopened when it has become too old
+//! ([`Side::is_old`]).
 //!
 //! ```text
 //!   bounds  |------------------------------------------|      the range that the caller passed
@@ -9,8 +10,8 @@
 //!                   ^ seek moves this    ^ seek_back moves this, both within bounds
 //! ```
 //!
-//! Invariants: `rest` lies within `bounds`. Each side was opened over a range that covers `rest`. Each side is
-//! positioned at its end of `rest`, or has a pending seek to it.
+//! Invariants: `rest` is inside `bounds`. Each side was opened over a range that covers `rest`. Each side is positioned
+//! at its own end of `rest`, or has a pending seek to that end.
 
 use std::sync::Arc;
 
@@ -24,18 +25,18 @@ use crate::Keyspace;
 use crate::base::range::successor;
 use crate::base::{Error, KeyRange, Result, SeededBug, events};
 
-/// An iterator over the keys of a range with their values, from both ends. Made by [`Keyspace::range`],
+/// An iterator over the keys of a range with their values, from both ends. It is made by [`Keyspace::range`],
 /// [`Keyspace::prefix`], [`Keyspace::iter`] and the methods of [`KeyspaceAt`](crate::KeyspaceAt) with the same names.
 ///
 /// **View.** The iterator sees the keyspace as of its creation, or as of the snapshot, during its whole life. The
-/// keyspace can be written meanwhile, also by the same thread and in the same range; the iterator does not see these
-/// writes. Versions that it needs stay on disk until it is dropped.
+/// keyspace can be written while the iterator exists, also by the same thread and in the same range. The iterator does
+/// not see these writes. Versions that the iterator needs stay on disk until the iterator is dropped.
 ///
 /// **Resources.** The iterator keeps the store open, and therefore locked against other processes, until it is dropped.
 /// It can be sent to another thread.
 ///
 /// **Errors.** If a block is damaged, the item is an error, and the iterator ends. To continue after the damage,
-/// [`Range::seek`] to a key above it, or [`crate::check::salvage`] the store.
+/// [`Range::seek`] to a key above the damage, or [`crate::check::salvage`] the store.
 ///
 /// **Cost.** The first item of each end costs about one block read for each run on the path, and so does each
 /// [`Range::seek`] to a key that is not in memory. Later blocks are read ahead. The iterator also steps over each
@@ -43,7 +44,7 @@ use crate::base::{Error, KeyRange, Result, SeededBug, events};
 pub struct Range {
     engine: Arc<Shared>,
     state: Arc<KeyspaceState>,
-    /// Registered for the life of the iterator. `None` if the iterator could not be opened.
+    /// The registered read point, kept for the life of the iterator. It is `None` if the iterator could not be opened.
     point: Option<Arc<Registered>>,
     bounds: KeyRange,
     /// The keys that neither end has passed yet.
@@ -52,7 +53,7 @@ pub struct Range {
     back: Option<Side>,
     values: bool,
     finished: bool,
-    /// The error that prevented the opening, or that a seek caused. It is the next item.
+    /// The error that prevented the opening, or an error that a seek caused. The error is returned as the next item.
     broken: Option<Error>,
 }
 
@@ -81,8 +82,7 @@ impl Range {
     }
 
     /// Iterates over the same keys without their values, from both ends. Large values are not read, with one exception:
-    /// if a merge is newer than the large value, the operator decides whether the key has a value, and needs the value
-    /// for that.
+    /// if a merge is newer than the large value, the operator needs this value to decide whether the key has a value.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -101,9 +101,9 @@ impl Range {
     /// Moves the front end: [`Iterator::next`] continues at the first key that is not before `key`. The front end may
     /// move forwards or backwards, within the range for which the iterator was made.
     ///
-    /// The back end does not move. The remaining keys are always those between the two ends: if an end moves back over
-    /// keys that were returned, they are returned again; if it moves beyond the other end, no key remains. The iterator
-    /// keeps its view of the keyspace. A seek also revives an iterator that had ended.
+    /// The back end does not move. The remaining keys are always the keys between the two ends. If an end moves back
+    /// over keys that were returned, these keys are returned again. If an end moves beyond the other end, no key
+    /// remains. The iterator keeps its view of the keyspace. A seek also revives an iterator that had ended.
     ///
     /// The call itself reads nothing. The next item costs a search in blocks that are in memory, or as much as the
     /// first item of an iterator.
@@ -143,7 +143,7 @@ impl Range {
     }
 
     /// Moves the back end: [`DoubleEndedIterator::next_back`] continues at the last key that is not after `key`.
-    /// Otherwise as [`Range::seek`], with the ends exchanged.
+    /// Otherwise this works like [`Range::seek`], with the ends exchanged.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -174,9 +174,9 @@ impl Range {
         self.reopen(wider.then_some(true));
     }
 
-    /// Adapts the sides after an end was moved. `wider` names the end if it moved outwards (`true`: the back end). The
-    /// side of this end is closed, because it may have dropped sources as exhausted. The other side is closed if `rest`
-    /// exceeds the range over which it was opened.
+    /// Adapts the sides after one end was moved. If the end moved outwards, `wider` names this end (`true`: the back
+    /// end). The side of this end is closed, because it may have dropped sources as exhausted. The other side is closed
+    /// if `rest` exceeds the range over which it was opened.
     fn reopen(&mut self, wider: Option<bool>) {
         self.finished = self.bounds.is_empty() || self.point.is_none() && self.broken.is_none();
         let Some(reverse) = wider.filter(|_| !self.engine.access.is_inherited()) else { return };
@@ -214,14 +214,15 @@ impl Range {
             return None;
         }
         if let Err(e) = self.engine.access.check() {
-            // The sides stay open: dropping them takes locks, which a forked child must not do.
+            // The sides stay open, because dropping them takes locks, which a forked child must not do.
             self.finished = true;
             return Some(Err(e));
         }
         let item = self.advance(reverse);
         let item = self.engine.access.confirm(item).transpose();
         if !matches!(item, Some(Ok(_))) {
-            // A side may have consumed a key beyond the other end, or may have failed in the middle of a key.
+            // A side may have consumed a key beyond the other end, or may have failed in the middle of a key, so do not
+            // use it again.
             self.finished = true;
             (self.front, self.back) = (None, None);
         }
@@ -249,17 +250,17 @@ impl Range {
             }
         };
         let Some((key, found)) = side.next(engine, state, self.values)? else { return Ok(None) };
-        // An end must not pass the other one.
+        // An end must not pass the other end.
         let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(&key) };
         if passed && !may_pass {
             return Ok(None);
         }
-        // Keys without a value do not move the end. A side that is opened again skips them again.
+        // Keys without a value do not move the end of `rest`. If the side is opened again, it skips these keys again.
         let bound = if reverse { &mut self.rest.to } else { &mut self.rest.from };
         bound.clear();
         bound.extend_from_slice(&key);
         if !reverse {
-            // Continue at the successor of this key.
+            // Continue at the key that directly follows this key.
             bound.push(0);
         }
         self.check_sides();
@@ -270,7 +271,8 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         if self.engine.access.is_inherited() {
-            // Freeing the pinned blocks takes locks, which a thread of the parent process may hold forever.
+            // Do not free the pinned blocks: freeing takes locks, which a thread of the parent process may hold
+            // forever.
             std::mem::forget((self.front.take(), self.back.take()));
         }
     }
@@ -298,18 +300,18 @@ impl DoubleEndedIterator for Range {
 
 impl std::iter::FusedIterator for Range {}
 
-/// An iterator over the keys of a range, from both ends. Made by [`Range::keys`]. Its view, resources, errors and cost
-/// are those of a [`Range`].
+/// An iterator over the keys of a range, from both ends. It is made by [`Range::keys`]. Its view, resources, errors and
+/// cost are the same as for a [`Range`].
 #[derive(Debug)]
 pub struct Keys(Range);
 
 impl Keys {
-    /// As [`Range::seek`].
+    /// Moves the front end, like [`Range::seek`].
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         self.0.seek(key);
     }
 
-    /// As [`Range::seek_back`].
+    /// Moves the back end, like [`Range::seek_back`].
     pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
         self.0.seek_back(key);
     }

@@ -1,12 +1,12 @@
-//! Point lookups: memtables, then the index, from the newest message to the oldest, until a base.
+//! Point lookups search the memtables, then the index, from the newest message to the oldest, until they find a base.
 //!
 //! ```text
 //!   read point ─▶ containers (memtables) ─▶ view of the index ─▶ is the keyspace alive? ─▶ lookup ─▶ was the store closed?
 //! ```
 //!
-//! The order matters: a message that left the memtables after they were loaded is in the view. A view whose horizon has
-//! passed the read point may lack versions that the read needs; then the read is repeated with a newer read point. A
-//! read at a snapshot never is.
+//! This order is necessary: a message that left the memtables after a reader loaded them is in the view, which is
+//! loaded later. A view whose horizon has passed the read point may lack versions that the read needs. In that case the
+//! read is repeated with a newer read point. A read at a snapshot is never repeated.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -22,19 +22,19 @@ use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
 
-/// Lookups of one `multi_get` that are in flight together.
+/// Maximum number of lookups of one `multi_get` that are in flight together.
 const IN_FLIGHT: usize = 32;
 
-/// When a read happens.
+/// The moment whose state a read returns.
 #[derive(Clone, Copy)]
 pub(crate) enum ReadPoint<'a> {
-    /// Now.
+    /// The newest state.
     Newest,
-    /// At a snapshot.
+    /// The state of a snapshot.
     At(&'a Snapshot),
 }
 
-/// A consistent state to read from, for the time of one call: guarded by this thread, so that readers do not contend on
+/// A consistent state to read from during one call. This thread guards the state, so that readers do not contend on
 /// reference counts.
 pub(crate) struct World<'w> {
     pub at: Seqno,
@@ -42,7 +42,7 @@ pub(crate) struct World<'w> {
     pub view: &'w dyn IndexView,
 }
 
-/// A consistent state that is held for longer: it pins the memtables and the view.
+/// A consistent state that is held for a longer time: it pins the memtables and the view.
 pub(crate) struct Pinned {
     pub at: Seqno,
     pub containers: Arc<Containers>,
@@ -50,8 +50,9 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// The state at a seqno. REQUIRES: the seqno is registered as a read point, or no message was dropped since. The check
-    /// whether the keyspace was dropped comes last: the index of a dropped keyspace is empty, which is no answer.
+    /// Pins the state at the seqno `at`. REQUIRES: the seqno is registered as a read point, or no message was dropped
+    /// since that seqno. The check whether the keyspace was dropped comes last, because the index of a dropped keyspace
+    /// is empty and would give a wrong answer.
     pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> Result<Pinned> {
         let containers = keyspace.containers.load_full();
         let view = keyspace.index.view();
@@ -64,7 +65,8 @@ impl Pinned {
     }
 }
 
-/// Does `work` in the state of a keyspace at a read point. If the store is closed meanwhile, returns [`Error::Closed`].
+/// Does `work` with the state of a keyspace at a read point. If the store is closed during the work, returns
+/// [`Error::Closed`].
 pub(crate) fn within<T>(
     engine: &Engine,
     keyspace: &KeyspaceState,
@@ -84,7 +86,7 @@ pub(crate) fn within<T>(
         let at = fixed.unwrap_or_else(|| engine.snapshots.visible());
         let containers = keyspace.containers.load();
         keyspace.index.with_view(&mut |view| {
-            // Checked last, as in `Pinned::at`.
+            // Check this last, as in `Pinned::at`.
             if let Err(e) = keyspace.check_alive() {
                 result = Some(Err(e));
             } else if (fixed.is_some() || view.horizon() <= at)
@@ -101,8 +103,8 @@ pub(crate) fn within<T>(
 }
 
 impl<'w> World<'w> {
-    /// The memtables whose messages the view lacks, newest first. Even the active one may have been sealed and packed
-    /// between the two loads: its id is the seqno before its first message.
+    /// The memtables that hold messages which the view lacks, newest first. Even the active memtable may have been
+    /// sealed and packed between the loads of memtables and view. Its id is the seqno before its first message.
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &'w Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
@@ -111,10 +113,10 @@ impl<'w> World<'w> {
         first.into_iter().chain(sealed.map(|batch| &batch.memtable)).chain(last)
     }
 
-    /// Continues a lookup in the view, after the memtables.
+    /// Continues a lookup in the view, when the memtables were searched.
     ///
-    /// The view is read at its `through` at most: an index that changes pages in place may already hold a part of a
-    /// memtable that this lookup has searched.
+    /// The lookup reads the view at most at the view's `through`, because an index that changes pages in place may
+    /// already hold a part of a memtable that this lookup has searched.
     fn probe(&self, lookup: &mut Lookup<'_>) -> Box<dyn Probe<'w> + 'w> {
         lookup.at = self.at.min(self.view.through());
         self.view.probe(lookup)
@@ -146,8 +148,8 @@ impl<'w> World<'w> {
     }
 }
 
-/// The value that a finished lookup found: its base, with the operands above it applied. The only place that turns
-/// messages into a value, for lookups, scans and salvage.
+/// The value that a finished lookup found: the base of the lookup, with the operands above the base applied. This is
+/// the only place that turns messages into a value, for lookups, scans and salvage.
 pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
     let Lookup { key, gather, base, .. } = lookup;
     if gather.is_empty() {
@@ -188,7 +190,7 @@ fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
     }
 }
 
-/// Runs a lookup of a stored key to its end, one block at a time.
+/// Runs a lookup of a stored key until it is done, one block at a time.
 fn run<'a>(engine: &Engine, world: &World<'_>, codec: KeyCodec, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(codec, key, world.at);
     world.look_up_in_memory(&mut lookup)?;
@@ -235,7 +237,7 @@ pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], po
         match (&lookup.base, lookup.gather.is_empty()) {
             (Base::Absent, true) => Ok(false),
             (_, true) => Ok(true),
-            // An operator may leave a key without a value.
+            // Compute the value, because an operator may leave a key without a value.
             _ => Ok(answer(engine, keyspace, lookup)?.is_some()),
         }
     })
@@ -271,7 +273,7 @@ fn look_up_all(
     let mut flights: Vec<Flight<'_>> = Vec::with_capacity(IN_FLIGHT.min(keys.len()));
     let mut loads = BlockLoads::default();
     let mut answered = 0;
-    // The first keys, each up to its first block that is not in memory.
+    // First start the lookups of the first keys. Each runs up to its first block that is not in memory.
     let mut land = |flight: &mut Flight<'_>| {
         count(engine, &flight.lookup, flight.blocks);
         answered += 1;
@@ -288,7 +290,7 @@ fn look_up_all(
             ControlFlow::Continue(()) => flights.push(flight),
         }
     }
-    // Then the blocks in the order of their arrival. When a lookup is done, the next key takes its slot.
+    // Then process the blocks in the order of their arrival. When a lookup is done, the next key takes its slot.
     while let Some((task, block)) = loads.next() {
         let flight = &mut flights[task];
         let mut landed = flight.advance(Some(block), &mut loads, task)?.is_break();
@@ -305,17 +307,17 @@ fn look_up_all(
 
 /// One lookup of a `multi_get`.
 struct Flight<'a> {
-    /// Which of the keys.
+    /// The index of the key among all keys.
     key: usize,
     lookup: Lookup<'a>,
     probe: Box<dyn Probe<'a> + 'a>,
-    /// The request that it waits for.
+    /// The request that the lookup waits for.
     waits: Option<BlockRequest<'a>>,
     blocks: u64,
 }
 
 impl<'a> Flight<'a> {
-    /// A lookup that has searched the memtables.
+    /// Starts a lookup and searches the memtables.
     fn start(world: &World<'a>, codec: KeyCodec, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
         let mut lookup = Lookup::new(codec, bytes, world.at);
         lookup.prefetch = false;
@@ -324,7 +326,7 @@ impl<'a> Flight<'a> {
         Ok(Flight { key, lookup, probe, waits: None, blocks: 0 })
     }
 
-    /// Continues with the block that it waited for, until it waits for another one or is done.
+    /// Continues with the block that the lookup waited for, until the lookup waits for another block or is done.
     fn advance(
         &mut self,
         arrived: Option<Result<Loaded>>,

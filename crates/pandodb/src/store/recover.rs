@@ -1,4 +1,4 @@
-//! Recovery: from the last checkpoint to where the log ends, and into a new epoch.
+//! Recovery: reads the log from the last checkpoint to the end of the log, and starts a new epoch.
 //!
 //! ```text
 //!   log ─ first pass: what do the records name, where does it end? ─▶ marks of large values, created keyspaces
@@ -6,8 +6,8 @@
 //!       ─▶ superblock of a new epoch ─▶ new log ─▶ if large values were copied, or the log is long: pack, checkpoint
 //! ```
 //!
-//! No lock is contended: only this thread has the store. The old log is never written over; records and large values
-//! that are needed are copied.
+//! No lock is contended, because only this thread uses the store. The old log is never overwritten; records and large
+//! values that are needed are copied.
 
 use std::sync::Arc;
 
@@ -23,15 +23,16 @@ use crate::sched::BACKGROUND_STEP;
 use crate::space::data::DATA_FILE;
 use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, Visit, replay};
 
-/// An opening that finds more segments of log than this packs their content: each short-lived opening leaves one.
+/// If an opening finds more log segments than this number, it packs their content, because each short-lived opening
+/// leaves a segment.
 const MAX_OLD_SEGMENTS: usize = 16;
 
 impl Engine {
-    /// From the last checkpoint to where the log ends, and into a new epoch.
+    /// Recovers from the last checkpoint to the end of the log, and starts a new epoch.
     pub(super) fn recover(&mut self) -> Result<events::Recovery> {
         let recovered = self.replay_log()?;
         let last = recovered.report.last;
-        // A seqno is given out once: a keyspace that holds later ones than the log would ignore new messages.
+        // A seqno is assigned only once. A keyspace that holds later seqnos than the log would ignore new messages.
         let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
         let found = self.keyspaces.read().values().find(ahead).cloned();
         if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
@@ -58,8 +59,9 @@ impl Engine {
         Ok(events::Recovery { records: report.records, bytes: report.bytes, segments, torn })
     }
 
-    /// Reads the log twice: to find out what the records name and where the log ends, then to apply them. The second
-    /// pass may pack memtables, which allocates pages, so all large values of the log must be marked before it.
+    /// Reads the log twice. The first pass finds the objects that the records refer to and the end of the log; the
+    /// second pass applies the records. The second pass may pack memtables, which allocates pages. Therefore all large
+    /// values of the log must be marked before the second pass.
     fn replay_log(&mut self) -> Result<Recovered> {
         let (claims, next_id, cut) = {
             let root = self.checkpointer.root.lock();
@@ -98,7 +100,7 @@ impl Engine {
             let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
             return Err(Error::corruption("log", report.last.0, detail));
         }
-        // The second pass ended where the first one did, without an error of its own.
+        // The second pass ended at the same record as the first pass, without an error of its own.
         report.cut = report.cut.or(seen.cut);
         let (moved, first_moved) = (replayer.moved, replayer.first_moved);
         if first_moved.is_some() {
@@ -108,15 +110,15 @@ impl Engine {
     }
 
     /// Packs the replayed memtables and takes a checkpoint, so that no needed log record refers to the old pages of a
-    /// copied large value; then frees these pages.
+    /// copied large value. Then frees these pages.
     fn settle_moved(&self, moved: &[Extent]) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
         match self.pack_or_keep().and_then(|()| self.checkpoint()) {
             Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
-            // The log still refers to the old pages, so the values are made durable there, and the pages stay allocated
-            // until the next opening.
+            // The log still refers to the old pages. Therefore the values are made durable in these pages, and the
+            // pages stay allocated until the next opening.
             Err(Error::DiskFull { .. }) => {
                 for extent in moved {
                     let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
@@ -129,8 +131,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Packs every memtable. On a full disk they stay in memory, over their budget, so that a user can open the store and
-    /// delete; the reserve remains for that.
+    /// Packs every memtable. On a full disk the memtables stay in memory, even above their budget, so that a user can
+    /// open the store and delete data. The reserve remains available for these deletes.
     pub(super) fn pack_or_keep(&self) -> Result<()> {
         match self.pack_all() {
             Err(Error::DiskFull { .. }) => Ok(()),
@@ -138,11 +140,11 @@ impl Engine {
         }
     }
 
-    /// Starts a new epoch: writes its superblock into the slot that is older or damaged, then starts the log.
+    /// Starts a new epoch: writes its superblock into the older or damaged slot, then starts the log.
     fn begin_epoch(&mut self, recovered: &Recovered) -> Result<()> {
         let report = recovered.report.clone();
-        // The old pages of a copied large value may not be durable: no superblock may claim the record that refers to
-        // them before the checkpoint that refers to the copy.
+        // The old pages of a copied large value may not be durable. Therefore no superblock may state that the record
+        // which refers to them is durable, until a checkpoint refers to the copy.
         let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.checkpointer.root.get_mut();
         let epoch = root.superblock.epoch.max(report.epoch) + 1;
@@ -179,8 +181,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not add up segments. On a
-    /// full disk the log stays.
+    /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not accumulate segments.
+    /// On a full disk the log is kept.
     fn shorten_log(&self) -> Result<()> {
         let packed = self.pack_all().and_then(|()| self.checkpoint());
         match packed {
@@ -210,8 +212,8 @@ impl Engine {
 /// The result of a recovery.
 struct Recovered {
     report: ReplayReport,
-    /// The old pages of large values that were copied.
+    /// The old pages of those large values that were copied.
     moved: Vec<Extent>,
-    /// The first record with a large value that was not known to be durable.
+    /// The seqno of the first record with a large value that was not known to be durable.
     first_moved: Option<Seqno>,
 }

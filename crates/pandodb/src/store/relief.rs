@@ -1,4 +1,4 @@
-//! A full disk: which writes are refused, and how the store frees space.
+//! Work on a full disk: which writes are refused, and how the store frees space.
 //!
 //! ```text
 //!  ordinary write ── new segment of the log, large value ──▶ would the memtables still fit when packed? ──no──▶ DiskFull
@@ -11,10 +11,11 @@
 //!     3. if there is nothing to do, and a delete waits for room in the log: memtables are sealed
 //! ```
 //!
-//! Invariants: ordinary writes take no space while the reserve is short, so the work that frees space keeps what it frees. Every
-//! turn that reports work has packed, compacted, sealed or released something, so the turns end.
+//! Invariants: ordinary writes take no space while the reserve is short, so the space that relief frees stays available
+//! for relief. Every turn that reports work has packed, compacted, sealed or released something. Therefore the turns
+//! end.
 //!
-//! Locks: `relieving`, then those of a checkpoint and of a step.
+//! Locks: `relieving`, then the locks of a checkpoint and of a step.
 //!
 //! [`Index::relieve`]: crate::index::Index::relieve
 
@@ -26,17 +27,19 @@ use crate::index::Room;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::wal::{self, Log};
 
-/// How often a delete waits for background work before it is refused, and for how long each time.
+/// The number of times that a delete waits for background work before the delete is refused, and the length of each
+/// wait.
 const ROUNDS: u32 = 400;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-/// Rounds without progress after which a delete uses its share of the reserve.
+/// If background work makes no progress for this number of rounds, a delete uses its share of the reserve.
 const IDLE: u32 = 4;
-/// Rounds without any progress after which `checkpoint`, `settle` and `compact` give up on a full disk.
+/// If there is no progress at all for this number of rounds, `checkpoint`, `settle` and `compact` give up on a full
+/// disk.
 const WAITS: u32 = 20;
 
-/// Sealed memtables beyond which, on a full disk, a delete waits until one is packed.
+/// If more sealed memtables than this number exist on a full disk, a delete waits until one of them is packed.
 const MOST_WAITING: u64 = 2;
-/// Disk space of the largest compaction, in memtables: a leaf of the default index with its output.
+/// Disk space of the largest compaction, in memtables: a leaf of the default index and its output.
 const LARGEST_WORK: u64 = 16;
 
 /// Disk space of the smallest run: a leaf, an inner block and a filter.
@@ -45,7 +48,8 @@ const LEAST_RUN: u64 = 3 * PAGE as u64;
 const _: () = assert!(IDLE < WAITS && WAITS < ROUNDS, "the reserve is used before a wait is given up");
 
 impl Engine {
-    /// Refuses `bytes` bytes of disk to an ordinary write if the memtables would not fit any more when they are packed.
+    /// Refuses `bytes` bytes of disk to an ordinary write if the memtables would no longer fit on the disk when they
+    /// are packed.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let Some(available) = self.device.available() else { return Ok(()) };
         let unpacked = self.keyspaces.active() + self.debt().memory_bytes;
@@ -54,9 +58,9 @@ impl Engine {
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
     }
 
-    /// Refuses `bytes` bytes of log to a delete while compactions need the rest of the disk, since they free more than
-    /// the log takes, and while memtables wait to be packed. Otherwise deletes would fill the freed space with log, and
-    /// the memory with memtables.
+    /// Refuses `bytes` bytes of log to a delete in two cases. First, while compactions need the rest of the disk,
+    /// because they free more space than the log takes. Second, while memtables wait to be packed. Otherwise deletes
+    /// would fill the freed space with log records, and the memory with memtables.
     pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
         let least = bytes + self.config.shares().background / 2;
         let is_short = || self.device.available().is_some_and(|room| room < least);
@@ -64,18 +68,18 @@ impl Engine {
         if waits { Err(Error::DiskFull { op: "log" }) } else { Ok(()) }
     }
 
-    /// Whether too many memtables wait to be packed.
+    /// Whether more than [`MOST_WAITING`] memtables wait to be packed.
     fn is_behind(&self) -> bool {
         self.debt().memory_bytes > MOST_WAITING * self.config.memtable() as u64
     }
 
-    /// Whether so little disk is left that background work has to be done in pieces.
+    /// Whether the remaining disk space is so small that background work has to be done in pieces.
     pub(super) fn is_tight(&self) -> bool {
         let largest = LARGEST_WORK * self.config.memtable() as u64;
         self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
     }
 
-    /// Refuses an ordinary write while the reserve is short, unless it can be filled again.
+    /// Refuses an ordinary write while the reserve is short, unless the reserve can be refilled.
     pub(crate) fn keep_back(&self) -> Result<()> {
         if self.reserve.is_short() {
             self.refill();
@@ -86,7 +90,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fills the reserve if there is room.
+    /// Fills the reserve if there is disk space.
     pub(super) fn refill(&self) {
         let log = self.retained_log_bytes();
         let space = self.core.data.stats();
@@ -94,16 +98,17 @@ impl Engine {
         self.reserve.refill(space.allocated_bytes + log);
     }
 
-    /// Frees space of the reserve; returns the number of bytes.
+    /// Frees space of the reserve. Returns the number of freed bytes.
     pub(super) fn draw_reserve(&self, purpose: Purpose) -> Result<u64> {
-        // A close takes the sequencer, too. After it the reserve may belong to another process.
+        // A close also takes the sequencer. After a close the reserve may belong to another process.
         let _sequencer = self.writer.lock();
         self.check_writable()?;
         self.reserve.draw(purpose)
     }
 
-    /// Finds room in the log for a delete that was refused: in space that background work frees, and in the reserve once that
-    /// work makes no progress. `reserve` asks the log for room; with `true` even if compactions need the space.
+    /// Finds space in the log for a delete that was refused. The delete first uses space that background work frees.
+    /// Once that work makes no progress, the delete uses the reserve. `reserve` requests space in the log. Its argument
+    /// `true` requests the space even if compactions need it.
     pub(super) fn room_to_free<'a>(
         &self,
         reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
@@ -130,11 +135,13 @@ impl Engine {
             if let Some(room) = room(false) {
                 return room;
             }
-            // While compactions free space, the share of deletes is not used: its deletes would be more to compact.
+            // While compactions free space, the share of deletes is not used, because more deletes would mean more data
+            // to compact.
             let steps = self.pressure.steps.load(Relaxed);
             idle = if steps == seen { idle + 1 } else { 0 };
             seen = steps;
-            // Packing a memtable takes longer than a few rounds.
+            // Rounds without progress do not matter while memtables wait, because packing a memtable takes longer than
+            // a few rounds.
             if stuck || idle >= IDLE && !self.is_behind() {
                 if self.draw_reserve(Purpose::Freeing)? > 0
                     && let Some(room) = room(true)
@@ -149,19 +156,20 @@ impl Engine {
         reserve(true)
     }
 
-    /// Whether compactions are owed but none fits the disk: writers do not wait for them.
+    /// Whether compactions are pending but none of them fits on the disk. Writers do not wait for such compactions.
     pub(super) fn is_stalled(&self) -> bool {
         self.pressure.stalled.load(Relaxed)
     }
 
-    /// Why background work is stuck, if it is.
+    /// The reason why background work is stuck, if it is stuck.
     pub(super) fn obstacle(&self) -> Option<Error> {
         let stalled = || self.is_stalled().then_some(Error::DiskFull { op: "compaction" });
         self.background.trouble().or_else(stalled)
     }
 
-    /// Whether a thread that waits for background work on a full disk should continue to wait: the work has made progress in its last
-    /// rounds. The thread keeps `seen` (the steps at its last call) and `rounds` (its calls since the last progress).
+    /// Whether a thread that waits for background work on a full disk should continue to wait. It should if the work
+    /// has made progress in its last rounds. The thread keeps the variables `seen` (the steps at its last call) and
+    /// `rounds` (the number of its calls since the last progress).
     pub(super) fn may_wait_on(&self, seen: &mut u64, rounds: &mut u32) -> bool {
         let steps = self.pressure.steps.load(Relaxed);
         *rounds = if steps == *seen { *rounds + 1 } else { 0 };
@@ -176,7 +184,7 @@ impl Engine {
         true
     }
 
-    /// One turn of background work on a full disk.
+    /// Does one turn of background work on a full disk.
     pub(super) fn relieve(&self) -> Turn {
         let turn = self.relieve_turn();
         if matches!(turn, Turn::Worked(_)) {
@@ -193,7 +201,7 @@ impl Engine {
         turn
     }
 
-    /// A turn of the one thread that works on a full disk.
+    /// Does one turn in the only thread that works on a full disk.
     fn relieve_alone(&self) -> Turn {
         self.writer.log.as_ref().map(Log::discard_preallocated);
         if !self.pressure.punched.swap(true, Relaxed) {
@@ -203,7 +211,7 @@ impl Engine {
             Ok(released) => released,
             Err(e) => return self.note_trouble(e),
         };
-        // The space for checkpoints and deletes comes before all other work.
+        // Provide the space for checkpoints and deletes before all other work.
         if self.reserve.is_short() {
             self.refill();
         }
@@ -217,7 +225,8 @@ impl Engine {
             Ok(None) => {
                 self.pressure.pressed.store(false, Relaxed);
                 self.background.clear_trouble();
-                // A compaction that does not fit stays owed until something is deleted. Threads that wait for it get an error.
+                // A compaction that does not fit stays pending until something is deleted. Threads that wait for such a
+                // compaction get an error.
                 self.pressure.stalled.store(self.debt().total() > 0, Relaxed);
                 Turn::Idle
             }
@@ -226,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// Takes the checkpoints after which freed pages and old log can be released. Returns whether anything was released.
+    /// Takes the checkpoints that are needed to release freed pages and old log. Returns whether anything was released.
     fn release_freed(&self) -> Result<bool> {
         let taken = || self.core.data.stats().allocated_bytes + self.retained_log_bytes();
         let before = taken();
@@ -245,12 +254,12 @@ impl Engine {
         Ok(taken() < before)
     }
 
-    /// Does one piece of work, in the background share of the reserve if necessary. Returns the bytes that it processed;
-    /// `None` if there is nothing to do.
+    /// Does one piece of work. If necessary, the work uses the background share of the reserve. Returns the bytes that
+    /// the work processed; `None` if there is nothing to do.
     fn relieve_one(&self) -> Result<Option<u64>> {
         let background = self.config.shares().background;
         assert!(background >= LEAST_RUN, "the share of background work holds a run");
-        // Only urgent work uses gaps: runs in gaps consist of many short extents.
+        // Only urgent work uses gaps, because runs in gaps consist of many short extents.
         let available = |urgent: bool| {
             let gaps = if urgent { self.core.data.gap_bytes() } else { 0 };
             self.device.available().unwrap_or(background) + gaps
@@ -260,14 +269,14 @@ impl Engine {
             Room { bytes: available(urgent).max(drawn), spare: background / 2, urgent }
         };
         let urgent = self.pressure.pressed.load(Relaxed);
-        // Space of the reserve can be used even if the file system does not report it as available (as ext4 does for
-        // root).
+        // Space drawn from the reserve can be used even if the file system does not report it as available (such as the
+        // blocks that ext4 reserves for root).
         let mut drawn = 0;
         if urgent && available(true) < background / 2 {
             drawn += self.draw_reserve(Purpose::Background)?;
         }
         let mut result = self.relieve_in(room(drawn, urgent));
-        // If necessary also in the share of deletes: work on a full disk frees more than it takes.
+        // If necessary, also use the share of deletes, because work on a full disk frees more space than it takes.
         for purpose in [Purpose::Background, Purpose::Freeing] {
             if !matches!(result, Err(Error::DiskFull { .. })) {
                 break;
@@ -282,8 +291,8 @@ impl Engine {
         result
     }
 
-    /// Does one piece of work within `room`, for the keyspace whose sealed memtables take the most memory, or else for one
-    /// that can free space.
+    /// Does one piece of work within `room`. It is done for the keyspace whose sealed memtables take the most memory,
+    /// or else for a keyspace that can free space.
     fn relieve_in(&self, room: Room) -> Result<Option<u64>> {
         let mut keyspaces = self.keyspaces.all();
         keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().memory_bytes));
@@ -302,7 +311,8 @@ impl Engine {
         full.map_or(Ok(None), Err)
     }
 
-    /// Seals all memtables if a delete waits for room in the log, which these memtables keep. Returns whether there was one.
+    /// If a delete waits for space in the log, seals all memtables, because these memtables retain the log. Returns
+    /// whether a delete was waiting.
     fn seal_for_starved(&self) -> bool {
         let worth = self.keyspaces.active() >= self.config.memtable() as u64 / 8 && self.debt().memory_bytes == 0;
         if !worth || !self.pressure.starved.swap(false, Relaxed) {

@@ -1,5 +1,5 @@
-//! The two passes over the log of an opening: [`Survey`] finds out what the records name and where the log ends,
-//! [`Replayer`] applies them to memtables.
+//! The two passes that an opening makes over the log. [`Survey`] finds the objects that the records refer to and the
+//! end of the log. [`Replayer`] applies the records to memtables.
 
 use super::engine::Engine;
 use super::generations::Generations;
@@ -8,18 +8,18 @@ use crate::base::{BlobRef, Error, Extent, Kind, Result, SeededBug, Seqno};
 use crate::sched::{BACKGROUND_STEP, SPREAD};
 use crate::wal::{Record, RecordKind, Visit};
 
-/// The first pass over the log: checks which objects the records name and their order, makes the keyspaces that they
-/// create, and marks the pages of large values.
+/// The first pass over the log: checks the order of the records and the objects that they refer to, makes the keyspaces
+/// that they create, and marks the pages of large values.
 pub(super) struct Survey<'a> {
     pub(super) engine: &'a Engine,
-    /// The log is known to have been durable through here.
+    /// The log is known to have been durable up to this seqno.
     pub(super) durable: Seqno,
-    /// The catalogue's.
+    /// The cut of the catalogue.
     pub(super) cut: Seqno,
     pub(super) next_id: u32,
     pub(super) order: Generations,
-    /// The error of an unreadable large value. The log ends before it, unless later records show that the value had been
-    /// durable: then the opening fails with this error.
+    /// The error of an unreadable large value. The log ends before this value, unless later records show that the value
+    /// had been durable. In that case the opening fails with this error.
     pub(super) damaged: Option<Error>,
 }
 
@@ -32,8 +32,8 @@ impl Survey<'_> {
         self.order.check(record)?;
         let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
         let mut blobs = Vec::new();
-        // All large values of a record are checked before any is marked: if one of them never reached the disk, the log
-        // ends before the record.
+        // All large values of a record are checked before any of them is marked. If one of them was never written to
+        // the disk, the log ends before the record.
         for (op, seqno) in record.ops().zip(record.first.0..) {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
@@ -58,34 +58,35 @@ impl Survey<'_> {
             }
             blobs.push(blob);
         }
-        // Marking fails with `Corruption` if two messages name the same page.
+        // Marking fails with `Corruption` if two messages refer to the same page.
         blobs.iter().try_for_each(|blob| data.mark(blob.extent()))?;
         Ok(Visit::Continue)
     }
 }
 
-/// The second pass: applies log records to memtables.
+/// The second pass over the log: applies log records to memtables.
 ///
 /// A large value that is not known to be durable is **copied** to new pages, and the message then refers to the copy. A
-/// sync that failed before the crash may have marked the old pages clean, so a successful read does not prove that they
-/// are on the disk; and overwriting them could tear a value that *is* durable. Without space for a copy, the value is
-/// written to its old pages again.
+/// sync that failed before the crash may have marked the old pages clean, so a successful read does not prove that the
+/// value is on the disk. Overwriting the old pages could tear a value that *is* durable. If there is no space for a
+/// copy, the value is written to its old pages again.
 pub(super) struct Replayer<'a> {
     pub(super) engine: &'a Engine,
-    /// The log was known to be durable through here.
+    /// The log was known to be durable up to this seqno.
     pub(super) durable: Seqno,
     pub(super) moved: Vec<Extent>,
     pub(super) first_moved: Option<Seqno>,
     /// Compaction debt before the replay, in bytes.
     pub(super) owed: u64,
-    /// Bytes of all records.
+    /// The bytes of all records.
     pub(super) log_bytes: u64,
-    /// A compaction has met a full disk: no further one is tried.
+    /// Whether a compaction has found the disk full. If so, no further compaction is tried.
     pub(super) is_full: bool,
 }
 
 impl Replayer<'_> {
-    /// Writes a large value again, so that the next sync makes it durable; returns the message that refers to it.
+    /// Writes a large value again, so that the next sync makes it durable. Returns the message that refers to the
+    /// written value.
     fn rescue(&mut self, blob: &BlobRef) -> Result<Vec<u8>> {
         let data = &self.engine.core.data;
         let buf = data.read_blob(blob)?;
@@ -141,13 +142,13 @@ impl Replayer<'_> {
         self.compact()
     }
 
-    /// Compacts as long as the replay has caused more debt than writers may cause. Without this, a log of thousands of
-    /// memtables (written under a larger budget) would leave as many runs in each leaf of the tree, and its nodes would
-    /// not fit into memory.
+    /// Compacts as long as the replay has caused more debt than writers may cause. Without these compactions, a log of
+    /// thousands of memtables (written under a larger budget) would leave thousands of runs in each leaf of the tree.
+    /// The nodes of the tree would then not fit into memory.
     ///
-    /// Debt from before the opening is left to background work, and each memtable causes at most four times [`SPREAD`]
-    /// of its size of compaction, so the time of an opening is proportional to the log. If the disk may be too small
-    /// for packing and compaction, there is no compaction.
+    /// Debt from before the opening is left to background work, and each memtable causes compactions of at most four
+    /// times [`SPREAD`] of its size. Therefore the time of an opening is proportional to the log. If the disk may be
+    /// too small for packing and compaction, no compaction is done.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
         let most = SPREAD * engine.config.memtable() as u64;
@@ -158,7 +159,7 @@ impl Replayer<'_> {
                 match keyspace.index.step(BACKGROUND_STEP, &|| engine.snapshots.stripes()) {
                     Ok(progress) if progress.idle => break,
                     Ok(progress) => worked += engine.note_progress(&keyspace, progress).max(1),
-                    // The store opens nevertheless; background work will meet and report the same.
+                    // The store opens nevertheless; background work will later find the full disk and report it.
                     Err(Error::DiskFull { .. }) => self.is_full = true,
                     Err(e) if e.is_damage() => break,
                     Err(e) => return Err(e),

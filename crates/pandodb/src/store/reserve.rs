@@ -1,7 +1,7 @@
-//! [`Reserve`]: disk space that is reserved so that data can still be deleted when the disk is full.
+//! [`Reserve`] is disk space that is reserved so that data can still be deleted when the disk is full.
 //!
 //! The file `reserve` occupies disk space, but has no content. Work that finds the disk full truncates the file and
-//! uses the space that this frees. A later checkpoint extends the file again if there is room.
+//! uses the freed space. A later checkpoint extends the file again if there is disk space.
 //!
 //! ```text
 //!   file   | checkpoints | deletes | background work |
@@ -28,29 +28,29 @@ use crate::base::{Error, Result, SeededBug};
 use crate::device::{ALLOCATED_UNIT, Device, File, OpenHow};
 use crate::space::data::SpaceStats;
 
-/// The name of the file.
+/// The name of the reserve file.
 pub(crate) const RESERVE_FILE: &str = "reserve";
 /// The minimum reserve in bytes, unless the user has set a lower limit.
 const MIN_RESERVE: u64 = 1 << 20;
-/// The minimum that is freed at a time for a checkpoint, and the minimum step of an extension, in bytes.
+/// The minimum number of bytes that is freed at a time for a checkpoint. It is also the minimum step of an extension.
 const LEAST_STEP: u64 = 32 << 10;
-/// With a limit below this, in bytes, the shares are not rounded to units of the file system.
+/// If the limit is below this number of bytes, the shares are not rounded to units of the file system.
 pub(crate) const LEAST_IN_UNITS: u64 = 16 * ALLOCATED_UNIT;
-/// The share of checkpoints grows with the size of the roots up to this many bytes of roots.
+/// The share of checkpoints grows with the size of the roots, up to this number of bytes of roots.
 const MAX_ROOTS: u64 = 64 << 20;
 
-/// The share of background work is at least 1/PART_FOR_WORK of the store, because packing deletes needs this space: the
+/// The share of background work is at least 1/PART_FOR_WORK of the store, because packing deletes needs this space. The
 /// more deletes reach a leaf before it is compacted, the more space its compaction frees.
 const PART_FOR_WORK: u64 = 16;
-/// The share of background work grows with the size of the store up to this many bytes.
+/// The share of background work grows with the size of the store, up to this number of bytes.
 const MAX_FOR_WORK: u64 = 64 << 20;
 
 /// The work that may use space of the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Trunk nodes and the catalogue.
+    /// Writing trunk nodes and the catalogue.
     Checkpoint,
-    /// A log segment for an operation that frees space.
+    /// Adding a log segment for an operation that frees space.
     Freeing,
     /// Packing and compaction.
     Background,
@@ -79,9 +79,9 @@ pub(crate) struct Reserve {
     shares: Shares,
     /// The maximum size of the reserve in bytes.
     limit: u64,
-    /// Bytes of index nodes and catalogue. The share of checkpoints grows with them.
+    /// Bytes of index nodes and of the catalogue. The share of checkpoints grows with this number.
     roots: AtomicU64,
-    /// Bytes of allocated pages of the store. The share of background work grows with them.
+    /// Bytes of allocated pages of the store. The share of background work grows with this number.
     store: AtomicU64,
 }
 
@@ -98,7 +98,7 @@ impl Reserve {
         Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), limit, ..Reserve::none() })
     }
 
-    /// Sets the shares.
+    /// Sets the shares of the reserve.
     #[must_use]
     pub(crate) fn with_shares(self, shares: Shares) -> Reserve {
         Reserve { shares, ..self }
@@ -122,15 +122,15 @@ impl Reserve {
         self.held.load(Relaxed)
     }
 
-    /// The unit of the shares in bytes: [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would leave a
-    /// purpose without a share.
+    /// The unit of the shares in bytes. It is [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would
+    /// leave a purpose without a share.
     fn unit(&self) -> u64 {
         if self.limit < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT }
     }
 
     /// Returns the shares, scaled down to the limit if necessary.
     fn scaled(&self) -> Shares {
-        // Space for a copy of all nodes and the catalogue, and a quarter more for splits.
+        // A checkpoint needs space for a copy of all nodes and the catalogue, and a quarter more for splits.
         let roots = self.roots.load(Relaxed).min(MAX_ROOTS);
         let for_work = (self.store.load(Relaxed) / PART_FOR_WORK).min(MAX_FOR_WORK);
         let unit = self.unit();
@@ -151,8 +151,9 @@ impl Reserve {
         shares
     }
 
-    /// Frees space for a purpose, and returns the number of freed bytes. Background work gets all that it may use, a
-    /// delete the share for log segments, a checkpoint its share. Deletes and checkpoints can call this again for more.
+    /// Frees space for a purpose, and returns the number of freed bytes. Background work gets all the space that it may
+    /// use, a delete gets the share for log segments, and a checkpoint gets its own share. Deletes and checkpoints can
+    /// call this function again to get more space.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be truncated.
@@ -174,7 +175,7 @@ impl Reserve {
         Ok(held - rest)
     }
 
-    /// Returns whether space was used and the reserve has not been refilled since.
+    /// Returns whether space of the reserve was used and the reserve has not been refilled since then.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Relaxed)
     }
@@ -185,9 +186,9 @@ impl Reserve {
         self.store.store(space.allocated_bytes, Relaxed);
     }
 
-    /// Extends the file to the sum of the shares, but not beyond the size of the store, or [`MIN_RESERVE`] if that is
-    /// more. First reserves the shares of checkpoints and deletes. A full disk is not an error: the next checkpoint
-    /// retries.
+    /// Extends the file to the sum of the shares, but not beyond the size of the store. If [`MIN_RESERVE`] is larger
+    /// than the store, it is the limit instead. The shares of checkpoints and deletes are reserved first. A full disk
+    /// is not an error, because the next checkpoint retries.
     pub(crate) fn refill(&self, store_bytes: u64) {
         let shares = self.scaled();
         let most = store_bytes.max(MIN_RESERVE).min(self.limit);
@@ -221,8 +222,8 @@ impl Reserve {
             if file.allocate(held, step_now).is_ok() {
                 self.held.store(held + step_now, Relaxed);
             } else {
-                // A failed allocation may have extended the file: undo that. If this fails too, the next `draw`
-                // truncates the file.
+                // A failed allocation may have extended the file, so truncate the file to its old length. If the
+                // truncation fails too, the next `draw` truncates the file.
                 let _ = file.set_len(held);
                 step /= 2;
             }

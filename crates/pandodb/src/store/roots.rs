@@ -1,9 +1,9 @@
-//! [`Roots`]: the catalogue and the trunks that the newest superblock refers to, read without a lock, without the log
-//! and without a write.
+//! [`Roots`] has the catalogue and the trunks that the newest superblock refers to. It is read without a lock, without
+//! the log and without a write.
 //!
-//! For tools that only inspect a store ([`crate::check`]). A writer may have the store open and modify it meanwhile. So
-//! only the checksum makes a block trustworthy, and the caller retries if a checkpoint has reused blocks in the
-//! meantime.
+//! It is for tools that only inspect a store ([`crate::check`]). A writer may have the store open and modify it during
+//! the read. Therefore only its checksum makes a block trustworthy, and the caller retries if a checkpoint has reused
+//! blocks during the read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MEMORY: usize = 64 << 20;
 pub(crate) struct Roots {
     pub superblock: Superblock,
     pub catalog: Catalog,
-    /// The index of each keyspace, in the order of the catalogue. They have no merge operators, so they can be
+    /// The index of each keyspace, in the order of the catalogue. These indexes have no merge operators, so they can be
     /// inspected but not queried.
     pub indexes: Vec<Arc<dyn Index>>,
 }
@@ -34,7 +34,7 @@ impl Roots {
     /// Reads the newest intact superblock, its catalogue, and the trunk of each keyspace.
     ///
     /// # Errors
-    /// As for a read-only opening. A trunk node of which both copies are lost is not an error here: see
+    /// The errors of a read-only opening. A trunk node of which both copies are lost is not an error here: see
     /// [`Roots::loss`].
     pub(crate) fn read(device: &dyn Device) -> Result<Roots> {
         let config = StoreBuilder::new(Path::new("")).read_only(true).memory_budget(MEMORY).config;

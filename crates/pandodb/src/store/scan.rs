@@ -1,4 +1,4 @@
-//! One end of a scan: a [`Side`]. A [`Range`](crate::Range) has two, which meet where their keys cross.
+//! A [`Side`] is one end of a scan. A [`Range`](crate::Range) has two sides, and the scan ends where their keys cross.
 //!
 //! ```text
 //!  active memtable ─┐
@@ -6,12 +6,12 @@
 //!  index cursor ────┘        a block of entries at a time from each
 //! ```
 //!
-//! A scan registers its read point like a snapshot. It pins the memtables and the view with which it was opened for at
-//! most [`HOLD`]; then it is opened again with the newest ones and seeks to its position, so that a slow reader does not
-//! keep old runs alive.
+//! A scan registers its read point like a snapshot. A side pins the memtables and the view with which it was opened for
+//! at most [`HOLD`]. After this time it is reopened with the newest ones and seeks to its position, so that a slow
+//! reader does not keep old runs alive.
 //!
-//! When a side is opened, the range tombstones of its range are collected into [`Fragments`]. Seqnos are global, so a
-//! message is deleted exactly if a newer tombstone covers its key and is visible at the read point.
+//! When a side is opened, the range tombstones of its range are collected into [`Fragments`]. Seqnos are global.
+//! Therefore a message is deleted exactly if a newer tombstone covers its key and is visible at the read point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use crate::base::{Entry, EntryBlock, Fragments, KeyRange, Result, SeededBug, Seq
 use crate::index::{Base, Lookup, RawCursor};
 use crate::memtable;
 
-/// How long a side may pin its memtables and its view.
+/// The maximum time for which a side pins its memtables and its view.
 const HOLD: Duration = Duration::from_secs(2);
-/// The clock is checked only every QUICK_KEYS keys while they take less than QUICK.
+/// The clock is checked only once in QUICK_KEYS keys while this number of keys takes less time than QUICK.
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
-/// Bytes of the first block that a side fetches from each source, and of the largest. In between, a block has half of the
-/// bytes fetched so far, so at most a third of the bytes are fetched in vain when the scan ends.
+/// Bytes of the first block that a side fetches from each source, and bytes of the largest block. A block between the
+/// two has half of the bytes fetched before, so at most a third of the fetched bytes are unused when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
@@ -38,25 +38,25 @@ const BLOCK: usize = 64 << 10;
 pub(super) struct Side {
     world: Pinned,
     reverse: bool,
-    /// Newest first.
+    /// The sources, newest first.
     sources: Vec<Source>,
     tombstones: Fragments,
-    /// The range that the sources and the tombstones were opened for.
+    /// The range for which the sources and the tombstones were opened.
     over: KeyRange,
-    /// A pending seek; always ahead of the sources.
+    /// A pending seek. Its key is always beyond the position of the sources.
     sought: Option<Vec<u8>>,
     opened: Duration,
-    /// When it last read the clock, and the number of keys until it does so again.
+    /// The time when the side last read the clock, and the number of keys until it does so again.
     asked: Duration,
     quick: u32,
 }
 
-/// A memtable or the index, a block of entries at a time.
+/// A source of entries: a memtable or the index. It is read a block of entries at a time.
 struct Source {
     from: From,
     block: Arc<EntryBlock>,
     at: usize,
-    /// Bytes of all blocks so far.
+    /// Bytes of all blocks that were already read.
     taken: usize,
     exhausted: bool,
 }
@@ -71,12 +71,12 @@ impl Source {
         Source { from, block: Arc::default(), at: 0, taken: 0, exhausted: false }
     }
 
-    /// Makes sure that there is a current entry, unless the source is at its end.
+    /// Reads a block if necessary, so that there is a current entry unless the source is at its end.
     fn prepare(&mut self) -> Result<()> {
         if self.at < self.block.len() || self.exhausted {
             return Ok(());
         }
-        // The old block is reused unless returned values point into it.
+        // The old block is reused, unless returned values point into it.
         let mut block = match Arc::get_mut(&mut self.block) {
             Some(block) => std::mem::take(block),
             None => EntryBlock::new(),
@@ -95,8 +95,8 @@ impl Source {
         Ok(())
     }
 
-    /// Continues at the first key that is not before `key`, which is ahead of its position: in the current block if that
-    /// reaches so far, else in a new one.
+    /// Continues at the first key that is not before `key`, which is beyond the current position. This key is searched
+    /// in the current block, or in a new block if the current block does not reach it.
     fn seek(&mut self, key: &[u8], reverse: bool) -> Result<()> {
         let is_before = |at: usize| if reverse { self.block.get(at).key > key } else { self.block.get(at).key < key };
         let len = self.block.len();
@@ -113,7 +113,7 @@ impl Source {
             From::Memtable(cursor) => cursor.seek(key),
             From::Index(cursor) => cursor.seek(key)?,
         }
-        // The caller may want a single key: start with small blocks again.
+        // The caller may want only a single key, so start with small blocks again.
         (self.block, self.at, self.taken) = (Arc::default(), 0, 0);
         Ok(())
     }
@@ -122,14 +122,14 @@ impl Source {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
 
-    /// The value of the current entry.
+    /// The value of the current entry as a base.
     fn base(&self) -> Base {
         Base::InBatch(self.block.clone(), self.block.places(self.at).1)
     }
 }
 
 impl Side {
-    /// Opens an end of a scan of the keys in `over`, at its first key; at its last if `reverse`.
+    /// Opens an end of a scan of the keys in `over`. The end is at the first key, or at the last key if `reverse`.
     pub(super) fn open(
         state: &Arc<KeyspaceState>,
         at: Seqno,
@@ -152,17 +152,18 @@ impl Side {
         Ok(Side { world, reverse, sources, tombstones, over, sought: None, opened, asked, quick: 0 })
     }
 
-    /// The keys that it was opened over.
+    /// The range for which the side was opened.
     pub(super) fn over(&self) -> &KeyRange {
         &self.over
     }
 
-    /// Continues at the first key that is not before `key` in its direction. `key` is ahead of its position.
+    /// Continues at the first key that is not before `key` in the direction of the side. `key` must be beyond the
+    /// current position.
     pub(super) fn seek_later(&mut self, key: &[u8]) {
         self.sought = Some(key.to_vec());
     }
 
-    /// Whether it has pinned its memtables and its view for too long.
+    /// Whether the side has pinned its memtables and its view for too long.
     pub(super) fn is_old(&mut self, now: impl Fn() -> Duration) -> bool {
         if let Some(quick) = self.quick.checked_sub(1) {
             self.quick = quick;
@@ -173,8 +174,8 @@ impl Side {
         self.asked.saturating_sub(self.opened) >= HOLD
     }
 
-    /// The next key, in its stored form, that has a value. Without `values`, a large value is not read, and its item is
-    /// empty.
+    /// The next key that has a value. The key is in its stored form. Without `values`, a large value is not read, and
+    /// the item has an empty value.
     pub(super) fn next(
         &mut self,
         engine: &Engine,
@@ -224,8 +225,8 @@ impl Side {
         Ok(best.map(|(source, _)| Value::in_batch(&source.block, source.block.places(source.at).0)))
     }
 
-    /// Passes all messages of the lookup's key. Each source yields its newest message first, and the newest source is
-    /// the first.
+    /// Passes all messages of the lookup's key, for a forward scan. Each source yields its newest message first, and
+    /// the first source is the newest one.
     fn take_forward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
         for source in &mut self.sources {
             while let Some(entry) = source.entry().filter(|entry| entry.key == lookup.key) {
@@ -239,8 +240,8 @@ impl Side {
         Ok(())
     }
 
-    /// The same backwards: each source yields its oldest message first, so the messages are collected and then taken in
-    /// the opposite order.
+    /// Passes all messages of the lookup's key, for a backward scan. Each source yields its oldest message first, so
+    /// the messages are collected and then taken in the opposite order.
     fn take_backward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
         let mut places = Vec::with_capacity(1);
         for source in self.sources.iter_mut().rev() {

@@ -1,11 +1,11 @@
-//! Sealing: a full memtable becomes immutable, and its keyspace's index gets it to pack.
+//! Sealing: a full memtable becomes immutable and is passed to the index of its keyspace, which packs it.
 //!
 //! ```text
 //!   active memtable ── sequencer quiesced: the cut is exact ──▶ sealed, handed to the index ── packed ──▶ retired
 //!   fresh memtable  ◀──────────────────────────────────────────────┘
 //! ```
 //!
-//! All keyspaces share one limit. Locks: the sequencer (quiesced), then the table of keyspaces.
+//! All keyspaces share one memory limit for memtables. Locks: the sequencer (quiesced), then the table of keyspaces.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,18 +18,20 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
 
-/// A memtable whose large values take this many times its size is sealed: replay has to read them back.
+/// A memtable is sealed if its large values have this number of times its own size, because replay has to read these
+/// values.
 const BLOB_FACTOR: u64 = 8;
-/// If memtables are small, memtables with this fraction of the memory of all of them are sealed at a time.
+/// If memtables are small, several are sealed at a time: together they have at least 1/SEALED_AT_ONCE of the memory
+/// limit.
 const SEALED_AT_ONCE: u64 = 4;
-/// The fixed memory of all active memtables ([`Memtable::LEAST_BYTES`] each) may take a quarter of the memory budget before some are
-/// sealed.
+/// The fixed memory of all active memtables ([`Memtable::LEAST_BYTES`] each) may take 1/MANY_SHARE of the memory budget
+/// before some of them are sealed.
 const MANY_SHARE: u64 = 4;
 
 const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
 
 impl Engine {
-    /// Whether active memtables have reached their limit of memory, or their fixed memory takes too much of the
+    /// Whether the active memtables have reached their memory limit, or their fixed memory takes too much of the
     /// budget.
     pub(crate) fn is_filled(&self) -> bool {
         let limit = self.config.memtable() as u64;
@@ -38,8 +40,8 @@ impl Engine {
         active >= limit || active + least >= limit + self.config.memory_budget as u64 / MANY_SHARE
     }
 
-    /// Whether memtables must be sealed, and whether all of them, because they refer to too many bytes of large
-    /// values.
+    /// Whether memtables must be sealed. The value says whether all of them must be sealed, because they refer to too
+    /// many bytes of large values.
     fn is_full(&self) -> Option<bool> {
         let limit = self.config.memtable() as u64;
         let active = self.keyspaces.active();
@@ -47,21 +49,21 @@ impl Engine {
         if !heavy && !self.is_filled() {
             return None;
         }
-        // Too many memtables wait already: a larger memtable is better than a longer queue, as long as memory allows
-        // it.
+        // If too many memtables already wait, do not seal: a larger memtable is better than a longer queue, as long as
+        // memory allows it.
         let crowded = self.debt().memory_bytes > limit * MAX_SEALED && active < limit * 2;
         (!crowded).then_some(heavy)
     }
 
-    /// Seals the largest memtables when their common budget is used up, or all if they refer to too many bytes of
-    /// large values. Small ones are sealed until together they have a fraction of the limit, since each call walks all
-    /// keyspaces.
+    /// Seals the largest memtables when their common budget is used up. Seals all memtables if they refer to too many
+    /// bytes of large values. Small memtables are sealed until together they have a fraction of the limit, because each
+    /// call walks all keyspaces.
     pub(super) fn seal_if_full(&self) {
         if self.is_full().is_none() {
             return;
         }
         let sequencer = self.writer.quiesce();
-        // Several threads may find the memtables full: only the first of them seals.
+        // Several threads may find the memtables full, but only the first of these threads seals.
         let Some(heavy) = self.is_full() else { return };
         if heavy {
             self.keyspaces.all().iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
@@ -86,11 +88,11 @@ impl Engine {
         }
     }
 
-    /// Seals a keyspace's memtable and hands it to the index. REQUIRES: the sequencer is quiesced, so that the cut is
-    /// exact.
+    /// Seals the memtable of a keyspace and passes it to the index. REQUIRES: the sequencer is quiesced, so that the
+    /// cut is exact.
     pub(crate) fn seal(&self, sequencer: &Quiesced<'_>, keyspace: &KeyspaceState) {
         let old = keyspace.containers.load_full();
-        // A memtable that holds a part of a failed commit must not become a run.
+        // A memtable that holds only a part of a failed commit must not become a run.
         if old.active.is_empty() || !sequencer.is_whole() {
             return;
         }

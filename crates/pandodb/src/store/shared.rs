@@ -1,7 +1,7 @@
-//! [`Shared`]: the reference of all handles to the engine, and the close of a store.
+//! [`Shared`] is the reference that all handles have to the engine. This module also has the close of a store.
 //!
-//! Workers hold the engine, never this, so the last handle that is dropped closes the store on its own thread and waits
-//! for the workers.
+//! Workers hold the engine, never `Shared`. Therefore dropping the last handle closes the store on the thread of this
+//! handle, which waits for the workers.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use crate::resolve::in_operator;
 use crate::wal::Log;
 
 impl Engine {
-    /// Closes the store: packs all memtables, so that the next opening has nothing to replay, stops the workers, and ends
-    /// the log with a clean superblock. Reads in progress return [`Error::Closed`]; the close does not wait for them.
+    /// Closes the store: packs all memtables, so that the next opening has nothing to replay. Then stops the workers,
+    /// and ends the log with a clean superblock. Reads in progress return [`Error::Closed`], and the close does not
+    /// wait for them.
     pub(crate) fn close(&self) -> Result<()> {
         self.access.check()?;
         if self.closing.swap(true, Relaxed) {
@@ -34,7 +35,8 @@ impl Engine {
             None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
         self.writer.log.iter().for_each(Log::close);
-        // In a poisoned store a checkpoint may be in progress, and a commit that still writes to the log.
+        // In a poisoned store a checkpoint may still be in progress, and a commit may still write to the log, so wait
+        // for both.
         drop(self.checkpointer.root.lock());
         drop(self.writer.quiesce());
         let _gate = self.gate.write();
@@ -47,7 +49,8 @@ impl Engine {
         ended
     }
 
-    /// At rest the totals of debt and memory equal the sums over all keyspaces. REQUIRES: the caller holds the gate exclusively.
+    /// Checks that the totals of debt and memory equal the sums over all keyspaces when no work is in progress.
+    /// REQUIRES: the caller holds the gate exclusively.
     fn check_sums(&self) {
         if cfg!(debug_assertions) {
             let (_root, sequencer) = (self.checkpointer.root.lock(), self.writer.quiesce());
@@ -60,7 +63,7 @@ impl Engine {
     }
 }
 
-/// The engine, as the handles of a store hold it.
+/// The engine, in the form in which the handles of a store hold it.
 pub(crate) struct Shared(pub Arc<Engine>);
 
 impl std::ops::Deref for Shared {
@@ -75,8 +78,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let engine = self.0.clone();
         if engine.access.is_inherited() {
-            // The parent process continues to use the files. No memory is freed: threads that are not in this process
-            // may hold its locks.
+            // The parent process continues to use the files. No memory is freed, because threads that exist only in the
+            // parent may hold the locks of the engine.
             let lock = engine.lock.try_lock().and_then(|mut lock| lock.take());
             drop(lock);
             std::mem::forget(engine);
@@ -85,12 +88,12 @@ impl Drop for Shared {
             let close = engine.clone();
             let closer = engine.device.spawn("pando-close", Box::new(move || drop(close.close())));
             if closer.is_err() {
-                // Without a thread the store stays open until the process ends, as after a kill: no acknowledged
-                // write is lost.
+                // If no thread can be started, the store stays open until the process ends, as after a kill: no
+                // acknowledged write is lost.
                 std::mem::forget(engine);
             }
         } else {
-            // A caller that needs the result calls `Store::close`; a drop cannot return one.
+            // A caller that needs the result calls `Store::close`, because a drop cannot return a result.
             let _ = engine.close();
         }
     }

@@ -1,10 +1,11 @@
-//! [`Snapshots`]: the registered read points of a store, and [`Snapshot`], the user's handle to one (design §3).
+//! [`Snapshots`] has the registered read points of a store, and [`Snapshot`] is the user's handle to one of them
+//! (design §3).
 //!
-//! A read point is a seqno in a list. It pins no data structure. Instead, a compaction keeps for each live read point
-//! the versions that are visible at it ([`Stripes`]).
+//! A read point is a seqno in a list. It does not pin any data structure. Instead, a compaction keeps the versions that
+//! are visible at each live read point ([`Stripes`]).
 //!
-//! Invariants: no registered read point is above `visible`, which never decreases while the store is open. Each entry
-//! of the list has a count of at least 1.
+//! Invariants: no registered read point is above `visible`. `visible` never decreases while the store is open. Each
+//! entry of the list has a count of at least 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,9 +22,10 @@ use crate::resolve::Stripes;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<Seqno, usize>>,
-    /// Everything up to this seqno is applied and may be read.
+    /// Every message up to this seqno is applied and may be read.
     visible: AtomicU64,
-    /// A forked child must not use the list: a thread that is not in this process may hold its lock.
+    /// A forked child must not use the list, because a thread that exists only in the parent may hold the lock of the
+    /// list.
     made_in: Process,
 }
 
@@ -38,7 +40,7 @@ impl Snapshots {
         self.visible.store(seqno.0, Release);
     }
 
-    /// Advances the newest read point to `seqno`, unless it is already higher. REQUIRES: everything up to `seqno` is
+    /// Advances the newest read point to `seqno`, unless it is already higher. REQUIRES: every message up to `seqno` is
     /// applied.
     pub(crate) fn advance(&self, seqno: Seqno) {
         if self.visible.load(Relaxed) < seqno.0 {
@@ -46,8 +48,8 @@ impl Snapshots {
         }
     }
 
-    /// Registers the newest read point. The lock orders this against [`Snapshots::stripes`]: if a compaction does not
-    /// know the new read point, nothing newer was visible when the compaction started.
+    /// Registers the newest read point. The lock orders this call relative to [`Snapshots::stripes`]: if a compaction
+    /// does not know the new read point, no newer message was visible when the compaction started.
     pub(crate) fn register(self: &Arc<Self>) -> Registered {
         if !self.made_in.is_current() {
             return Registered { seqno: self.visible(), of: self.clone() };
@@ -82,7 +84,7 @@ impl Snapshots {
     }
 }
 
-/// A registered read point. Dropping it removes the registration.
+/// The registration of a read point. Dropping it removes the registration.
 #[derive(Debug)]
 pub(crate) struct Registered {
     seqno: Seqno,
@@ -125,8 +127,8 @@ impl Drop for Registered {
     }
 }
 
-/// A consistent view of all keyspaces of a store at one moment. Creating, cloning and holding a snapshot is cheap: it
-/// copies nothing. The versions that it sees stay on disk until it is dropped.
+/// A consistent view of all keyspaces of a store at one moment. Creating, cloning and holding a snapshot is cheap,
+/// because no data is copied. The versions that the snapshot sees stay on disk until the snapshot is dropped.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -149,7 +151,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// The sequence number of the snapshot: all writes up to it are visible.
+    /// The sequence number of the snapshot: all writes up to this number are visible.
     pub fn seqno(&self) -> u64 {
         self.0.seqno().0
     }

@@ -1,4 +1,5 @@
-//! [`KeyspaceState`]: what the store holds for one keyspace, and the checks of arguments that need no more than that.
+//! [`KeyspaceState`] has everything that the store holds for one keyspace, and the checks of arguments that need only
+//! this state.
 //!
 //! ```text
 //!   containers (swapped as one):  active memtable | sealed memtables, newest first
@@ -6,8 +7,8 @@
 //!                                        └────────────▶└──────────────▶ index
 //! ```
 //!
-//! A reader loads the containers first and the index's view second, so a memtable that was packed in between is in the
-//! view. No locks but `options`, which is taken last.
+//! A reader first loads the containers and then the index's view. Therefore a memtable that was packed between the two
+//! loads is in the view. Locks: only `options`, which is taken last.
 
 use std::sync::Arc;
 
@@ -29,26 +30,27 @@ pub(crate) struct KeyspaceState {
     pub id: KeyspaceId,
     pub name: String,
     pub operator: Option<Operator>,
-    /// The operator's name and version in the catalogue, registered or not.
+    /// The operator's name and version in the catalogue, regardless of whether the operator is registered.
     pub operator_name: Option<(String, u32)>,
     pub blob_threshold: usize,
-    /// The index type, its mode and its options. Changed under the durable root; the index follows at the next opening.
+    /// The index type, its mode and its options. Changed under the lock of the durable root. The index uses the changed
+    /// options from the next opening on.
     pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
-    /// The stored form of its keys: that of memtables and index.
+    /// The stored form of the keys in memtables and in the index.
     pub codec: KeyCodec,
     pub containers: ArcSwap<Containers>,
     /// Bytes of the active memtable that are counted in [`Keyspaces`](super::keyspaces::Keyspaces).
     pub charged: CachePadded<AtomicU64>,
     pub dropped: AtomicBool,
-    /// Every message up to this seqno was once seen to be in the index. May be ahead of the index's own `through`.
+    /// Every message up to this seqno was in the index at some checkpoint. It may be above the index's own `through`.
     pub drained_through: AtomicU64,
 }
 
-/// The memtables of a keyspace; swapped as one.
+/// The memtables of a keyspace, which are swapped together.
 pub(crate) struct Containers {
     pub active: Arc<Memtable>,
-    /// Newest first.
+    /// The sealed memtables, newest first.
     pub sealed: Vec<SealedBatch>,
 }
 
@@ -58,7 +60,7 @@ impl KeyspaceState {
         self.containers.load().active.bytes()
     }
 
-    /// Adds a sealed memtable and replaces the active one. REQUIRES: the sequencer is quiesced.
+    /// Adds a sealed memtable and replaces the active memtable. REQUIRES: the sequencer is quiesced.
     pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
         assert!(active.is_empty() && Seqno(active.id()) == batch.through, "a memtable begins where the last one ends");
         self.containers.rcu(|old| {
@@ -73,7 +75,7 @@ impl KeyspaceState {
         });
     }
 
-    /// Removes memtables whose messages the index holds.
+    /// Removes the memtables whose messages the index already holds.
     pub(crate) fn retire_sealed(&self) {
         let through = self.index.view().through();
         self.containers.rcu(|old| Containers {
@@ -82,10 +84,10 @@ impl KeyspaceState {
         });
     }
 
-    /// Whether the keyspace's index, which holds everything up to `through`, holds everything: no memtable has a message
-    /// that it lacks. Then the keyspace needs no log.
+    /// Whether the index holds all messages of the keyspace. `through` is the seqno up to which the index holds them,
+    /// and no memtable has a message that the index lacks. If so, the keyspace needs no log.
     ///
-    /// The containers are loaded first: a memtable leaves them only after the index has moved past `through`.
+    /// The containers are loaded first, because a memtable leaves them only when the index has advanced past `through`.
     pub(crate) fn is_drained(&self, through: Seqno) -> bool {
         let containers = self.containers.load();
         let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
@@ -110,10 +112,11 @@ impl KeyspaceState {
         Ok(())
     }
 
-    /// The merge operator.
+    /// The merge operator of the keyspace.
     ///
     /// # Errors
-    /// [`Error::OperatorMissing`] if it is not registered, [`Error::Unsupported`] if the keyspace has none.
+    /// [`Error::OperatorMissing`] if the operator is not registered, [`Error::Unsupported`] if the keyspace has no
+    /// operator.
     pub(crate) fn operator(&self) -> Result<&Operator> {
         match (&self.operator, &self.operator_name) {
             (Some(operator), _) => Ok(operator),
@@ -136,17 +139,17 @@ impl KeyspaceState {
         self.check_alive()
     }
 
-    /// Fails if the merge operator refuses a value. An operator that is not registered accepts all.
+    /// Fails if the merge operator rejects a value. An operator that is not registered accepts all values.
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
         self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
     }
 
-    /// The index, with its mode and all options that are not the default.
+    /// The index type, with its mode and all options that differ from the defaults.
     pub(crate) fn options(&self) -> IndexOptions {
         self.options.lock().clone()
     }
 
-    /// Refuses options that the keyspace was not created with.
+    /// Refuses options that differ from the options with which the keyspace was created.
     pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
         let refuse = |stored: String, wanted: String| {
             let name = &self.name;
@@ -188,7 +191,7 @@ impl KeyspaceState {
         self.operator()?.validate(operand)
     }
 
-    /// Refuses ranges of keys where the index does not keep keys in their order.
+    /// Refuses ranges of keys if the index does not keep keys in their order.
     pub(crate) fn check_sorted(&self, range: &KeyRange) -> Result<()> {
         if self.codec == KeyCodec::Plain || *range == KeyRange::all() {
             return Ok(());
@@ -198,7 +201,7 @@ impl KeyspaceState {
         Err(Error::Unsupported { detail })
     }
 
-    /// The half-open form of a range to delete.
+    /// Converts a range to delete to its half-open form.
     pub(crate) fn check_range(&self, range: impl IntoKeyRange) -> Result<KeyRange> {
         self.check_alive()?;
         let range = range.into_key_range();
@@ -221,7 +224,8 @@ impl KeyspaceState {
         KeyspaceRecord { identity, root }
     }
 
-    /// Applies one operation to the active memtable. Returns the leaf that it changed, where paper mode needs it.
+    /// Applies one operation to the active memtable. Returns the leaf that the operation changed, if paper mode needs
+    /// this leaf.
     pub(crate) fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
         let memtable = &self.containers.load().active;
         debug_assert!(seqno.0 > memtable.id(), "a memtable holds what was written after it began");

@@ -1,4 +1,4 @@
-//! Statistics of an open store: its contents, the bytes it has written, the latency of operations.
+//! Statistics of an open store: its contents, the bytes that it has written, the latency of operations.
 
 use super::engine::Engine;
 use super::tallies::Latency;
@@ -6,17 +6,17 @@ use crate::base::Result;
 use crate::base::sync::Ordering::Relaxed;
 use crate::index::IndexStats;
 
-/// Bytes written, by cause. All are counters since this opening of the store.
+/// Bytes written, by their cause. All fields are counters since this opening of the store.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BytesByCause {
-    /// Keys, values and operands that users wrote: the base of write amplification.
+    /// Keys, values and operands that users wrote. This is the base of write amplification.
     pub user: u64,
     /// Log records, with their headers and padding.
     pub log: u64,
-    /// Memtables packed into runs. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
+    /// Runs that packing memtables wrote. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
     pub pack: u64,
-    /// Compactions. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
+    /// Runs that compactions wrote. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
     pub compact: u64,
     /// Trunk nodes, catalogues and superblocks.
     pub checkpoint: u64,
@@ -25,29 +25,29 @@ pub struct BytesByCause {
     pub data: u64,
 }
 
-/// Memory by use, in bytes. All are gauges.
+/// Memory by its use, in bytes. All fields are gauges.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// The setting [`StoreBuilder::memory_budget`](crate::StoreBuilder::memory_budget). Does not change.
+    /// The setting [`StoreBuilder::memory_budget`](crate::StoreBuilder::memory_budget). It does not change.
     pub budget: u64,
-    /// Active and sealed memtables, with their nodes.
+    /// Active and sealed memtables, including their nodes.
     pub memtables: u64,
-    /// Keyspaces: their indexes, with the descriptions of their runs.
+    /// Keyspaces: their indexes, including the descriptions of their runs.
     pub keyspaces: u64,
     /// Blocks in the buffer pool, including filters and inner blocks.
     pub pool: u64,
-    /// The part of `pool` that values of callers pin.
+    /// The part of `pool` that is pinned by values which callers hold.
     pub pinned: u64,
     /// The row cache.
     pub rows: u64,
 }
 
-/// Statistics of one keyspace. All are gauges, except that the fields of `index` document their own kind.
+/// Statistics of one keyspace. All fields are gauges, except that the fields of `index` document their own kind.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceStats {
-    /// The name.
+    /// The name of the keyspace.
     pub name: String,
     /// The approximate number of keys: see [`Keyspace::approximate_len`](crate::Keyspace::approximate_len).
     pub records: u64,
@@ -57,19 +57,19 @@ pub struct KeyspaceStats {
     pub memtable_bytes: u64,
 }
 
-/// Statistics of a store, returned by one call of [`Store::stats`](crate::Store::stats). They are read one after the
-/// other while the store is in use, so sums may not match exactly.
+/// Statistics of a store, returned by one call of [`Store::stats`](crate::Store::stats). The fields are read one after
+/// the other while the store is in use, so sums may not match exactly.
 ///
 /// Each field is of one of three kinds:
 ///
-/// * **gauge**: the state at the time of the call; rises and falls.
-/// * **counter**: the total since this opening of the store; starts at 0 and never falls.
-/// * **lifetime counter**: the total since the store was created. It is saved by checkpoints, so a crash may set it
-///   back to the value of the last checkpoint.
+/// * **gauge**: the state at the time of the call, which rises and falls.
+/// * **counter**: the total since this opening of the store, which starts at 0 and never falls.
+/// * **lifetime counter**: the total since the store was created. Checkpoints save it, so a crash may set it back to
+///   the value of the last checkpoint.
 ///
 /// Sizes are in bytes. A call walks the index nodes in memory and does one `stat` of the data file. It takes from some
-/// microseconds to some milliseconds, and never blocks writers for long, so one call a second is fine.
-/// `examples/prometheus.rs` exports the statistics to Prometheus.
+/// microseconds to some milliseconds, and never blocks writers for a long time. Therefore one call per second is no
+/// problem. `examples/prometheus.rs` exports the statistics to Prometheus.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -90,7 +90,7 @@ pub struct StoreStats {
     pub logical_bytes: u64,
     /// Gauge: bytes that the data file occupies on the device. The file may be longer, because it has holes.
     pub disk_bytes: u64,
-    /// Gauge: bytes of log segments, both those that the next opening may need and preallocated ones.
+    /// Gauge: bytes of log segments. These are segments that the next opening may need, and preallocated segments.
     pub log_bytes: u64,
     /// Gauge: bytes of disk reserved for work on a full disk.
     pub reserve_bytes: u64,
@@ -104,9 +104,9 @@ pub struct StoreStats {
     pub read_bytes: u64,
     /// Counter: reads of the data file.
     pub reads: u64,
-    /// Counter: keys looked up, by `get`, `contains` and `multi_get`.
+    /// Counter: keys that `get`, `contains` and `multi_get` looked up.
     pub gets: u64,
-    /// Counter: blocks that these lookups requested from the pool, cached or not.
+    /// Counter: blocks that these lookups requested from the pool, including cached blocks.
     pub probed_blocks: u64,
     /// Counter: filters that these lookups probed.
     pub filters: u64,
@@ -116,7 +116,7 @@ pub struct StoreStats {
     pub row_hits: u64,
     /// Counter: runs that lookups searched without success, because of a false positive of the filter.
     pub false_positives: u64,
-    /// Gauge: outstanding background work, in bytes. The more there is, the more the store throttles writers.
+    /// Gauge: outstanding background work, in bytes. If there is more such work, the store throttles writers more.
     pub debt_bytes: u64,
     /// Lifetime counter: bytes of keys and values that users wrote.
     pub lifetime_user_bytes: u64,
@@ -124,40 +124,40 @@ pub struct StoreStats {
     pub lifetime_written_bytes: u64,
     /// Counter: checkpoints.
     pub checkpoints: u64,
-    /// Number of operations that this opening replayed from the log. Does not change afterwards. 0 if a
+    /// Number of operations that this opening replayed from the log. It does not change after the opening. It is 0 if a
     /// [`Store::close`](crate::Store::close) or [`Store::checkpoint`](crate::Store::checkpoint) was the last use of the
     /// store.
     pub replayed_operations: u64,
-    /// Duration of this opening in microseconds. Does not change afterwards.
+    /// Duration of this opening in microseconds. It does not change after the opening.
     pub opening_us: u64,
-    /// Gauge: live snapshots and open iterators. Versions that they see stay on disk.
+    /// Gauge: live snapshots and open iterators. Versions that these snapshots and iterators see stay on disk.
     pub snapshots: u64,
     /// Gauges: memory by use.
     pub memory: MemoryStats,
-    /// Latency of commits, each of them a put, a merge, a delete or a whole batch. It includes the sync, if the commit
-    /// asked for one, and the time for which the store throttled the commit.
+    /// Latency of commits. Each commit is a put, a merge, a delete or a whole batch. It includes the sync, if the
+    /// commit requested a sync, and the time for which the store throttled the commit.
     pub write_latency: Latency,
     /// Latency of `get`.
     pub read_latency: Latency,
-    /// A problem, if there is one: the failure that made the store refuse writes; or the last failure of background
-    /// work, until background work succeeds again; or the first damage found by compactions that no call has returned
-    /// yet.
+    /// A problem, if there is one. This is the failure that made the store refuse writes; or the last failure of
+    /// background work, until background work succeeds again; or the first damage found by compactions that no call has
+    /// returned yet.
     pub trouble: Option<String>,
 }
 
 impl StoreStats {
-    /// Returns the bytes written to the device for each byte that users wrote, over the life of the store. 0 before the
-    /// first write.
+    /// Returns the bytes written to the device for each byte that users wrote, over the life of the store. Returns 0
+    /// before the first write.
     pub fn write_amplification(&self) -> f64 {
         ratio(self.lifetime_written_bytes, self.lifetime_user_bytes)
     }
 
-    /// Returns the number of requested blocks for each lookup. 0 before the first lookup.
+    /// Returns the number of requested blocks for each lookup. Returns 0 before the first lookup.
     pub fn read_amplification(&self) -> f64 {
         ratio(self.probed_blocks, self.gets)
     }
 
-    /// Returns the bytes on the device, without log and reserve, for each logical byte. 0 for an empty store.
+    /// Returns the bytes on the device, without log and reserve, for each logical byte. Returns 0 for an empty store.
     pub fn space_amplification(&self) -> f64 {
         ratio(self.disk_bytes, self.logical_bytes)
     }
@@ -170,15 +170,15 @@ fn ratio(of: u64, to: u64) -> f64 {
 }
 
 impl Engine {
-    /// Returns the bytes that users wrote, and the bytes that the store wrote to log and data file, since the store was
-    /// created.
+    /// Returns two totals since the store was created: the bytes that users wrote, and the bytes that the store wrote
+    /// to the log and the data file.
     pub(crate) fn lifetime_bytes(&self) -> (u64, u64) {
         let (user, written) = self.figures.earlier;
         let log = self.writer.log.as_ref().map_or(0, |log| log.written_bytes());
         (user + self.figures.writes.user_bytes(), written + log + self.core.data.stats().written_bytes)
     }
 
-    /// Gathers the statistics. Walks the trunks in memory; the only I/O is a `stat` of the data file.
+    /// Gathers the statistics. The call walks the trunks in memory; its only I/O is a `stat` of the data file.
     pub(crate) fn stats(&self) -> Result<StoreStats> {
         let mut stats = StoreStats::default();
         for keyspace in self.keyspaces.all() {

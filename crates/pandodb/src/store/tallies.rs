@@ -3,19 +3,19 @@
 //! Each thread updates one of [`TALLIES`] tallies, chosen by its number. Each tally has its own cache lines, so that
 //! threads do not contend for them. A reader adds up all tallies.
 //!
-//! Invariant: counters only grow, and each is read atomically, but not all of them at the same moment: a sum may lag
-//! behind operations in progress.
+//! Invariant: counters only grow. Each counter is read atomically, but not all of them at the same moment, so a sum may
+//! lack operations in progress.
 
 use std::time::Duration;
 
 use super::watermark::CachePadded;
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed, thread_number};
 
-/// Counters since this opening.
+/// The counters since this opening.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub writes: Tallies<WriteTally>,
-    /// Bytes that users wrote, and bytes that the store wrote, before this opening.
+    /// Bytes that users wrote and bytes that the store wrote, both before this opening.
     pub earlier: (u64, u64),
     /// Bytes of log that a read-only opening found.
     pub log_found: Counter,
@@ -30,32 +30,33 @@ pub(crate) struct Figures {
 }
 
 /// Latencies of one kind of operation in microseconds, over the whole time since this opening of the store. Percentiles
-/// are upper bounds, at most 7 % too high. All are 0 before the first operation.
+/// are upper bounds, at most 7 % too high. All percentiles are 0 before the first operation.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
     /// Counter: operations.
     pub count: u64,
-    /// Half of the operations took at most this.
+    /// 50 % of the operations took at most this time.
     pub p50_us: f64,
-    /// 99 % took at most this.
+    /// 99 % of the operations took at most this time.
     pub p99_us: f64,
-    /// 99.9 % took at most this.
+    /// 99.9 % of the operations took at most this time.
     pub p99_9_us: f64,
-    /// 99.99 % took at most this.
+    /// 99.99 % of the operations took at most this time.
     pub p99_99_us: f64,
-    /// The slowest operation. Never falls.
+    /// The time of the slowest operation. It never falls.
     pub max_us: f64,
 }
 
-/// Sub-buckets for each power of two: a bucket's bounds differ by about 6 %.
+/// Number of sub-buckets for each power of two. The bounds of a bucket differ by about 6 %.
 const SUB: u64 = 1 << SUB_BITS;
 const SUB_BITS: u64 = 4;
 const BUCKETS: usize = 64 * SUB as usize;
-/// Longer durations are recorded as this many nanoseconds, so that the bounds of buckets fit into 64 bits.
+/// Longer durations are recorded as this number of nanoseconds, so that the bounds of buckets fit into 64 bits.
 const LONGEST: u64 = u64::MAX >> 1;
 
-/// A histogram of durations that many threads record into. Buckets are log-linear in nanoseconds; counters are relaxed.
+/// A histogram of durations into which many threads record. Buckets are log-linear in nanoseconds; counters are
+/// relaxed.
 pub(crate) struct Histogram {
     buckets: Vec<Counter>,
     max: Counter,
@@ -67,7 +68,7 @@ impl Default for Histogram {
     }
 }
 
-/// The bucket of a duration in nanoseconds. REQUIRES: at most [`LONGEST`].
+/// The bucket of a duration in nanoseconds. REQUIRES: the duration is at most [`LONGEST`].
 fn bucket(nanos: u64) -> usize {
     if nanos < SUB {
         return nanos as usize;
@@ -100,7 +101,7 @@ impl Histogram {
         }
     }
 
-    /// Summarises several histograms as one.
+    /// Summarises several histograms as if they were one.
     fn summary_of(parts: &[&Histogram]) -> Latency {
         let sum = |i: usize| parts.iter().map(|part| part.buckets[i].load(Relaxed)).sum();
         let counts: Vec<u64> = (0..BUCKETS).map(sum).collect();
@@ -132,10 +133,10 @@ impl Histogram {
     }
 }
 
-/// The number of tallies. Up to this many threads update counters without contention.
+/// The number of tallies. If at most this number of threads update counters, they do so without contention.
 const TALLIES: usize = 8;
 
-/// One `T` for each of [`TALLIES`] groups of threads, each in its own cache lines.
+/// One `T` for each of [`TALLIES`] groups of threads. Each `T` has its own cache lines.
 #[derive(Default)]
 pub(crate) struct Tallies<T>([CachePadded<T>; TALLIES]);
 

@@ -1,5 +1,5 @@
-//! The background threads of a store. They hold the engine weakly, and end when it is closed, which the drop of the last
-//! handle does.
+//! The background threads of a store. The threads hold the engine weakly. They end when the engine is closed, which
+//! happens when the last handle is dropped.
 
 use std::sync::{Arc, Weak};
 
@@ -10,7 +10,7 @@ use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 /// The main function of a background thread.
 type Body = Box<dyn FnOnce(&Scheduler, Weak<Engine>) + Send>;
 
-/// Starts them: one for checkpoints, and as many workers as the settings say.
+/// Starts the threads: one for checkpoints, and the number of workers that the settings specify.
 pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
     if engine.config.read_only || engine.config.background_threads == 0 {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Turns of background work. A turn is one step of at most a given number of bytes, so that every thread looks at the
-//! state of the store often.
+//! Background work is done in turns. A turn is one step of at most a given number of bytes, so that every thread checks
+//! the state of the store often.
 //!
 //! ```text
 //!   checkpoint thread:  row cache shrinks ─▶ log segments are preallocated ─▶ a checkpoint, if one is due
@@ -8,7 +8,7 @@
 //!   no threads:         a writer does both, in small steps
 //! ```
 //!
-//! Every turn holds the gate shared: a close waits for it.
+//! Every turn holds the gate shared, so a close waits for the turn.
 
 use super::engine::Engine;
 use super::state::KeyspaceState;
@@ -17,13 +17,13 @@ use crate::base::{Error, events};
 use crate::index::Progress;
 use crate::sched::Turn;
 
-/// Workers pack at most this many memtables, or as many bytes of smaller ones, before they wait for the checkpoint
-/// that covers them: until then the log and freed pages are kept.
+/// Workers pack at most this number of memtables, or the same number of bytes of smaller ones, before they wait for the
+/// checkpoint that covers them. Until this checkpoint the log and freed pages are kept.
 const MOST_UNCOVERED: u64 = 8;
 
 impl Engine {
-    /// One turn of unmetered work: memory that the row cache returns, log segments to preallocate, and a checkpoint
-    /// that is due. Returns at once if another thread takes a checkpoint.
+    /// Does one turn of unmetered work: reclaims memory that the row cache returns, preallocates log segments, and
+    /// takes a checkpoint if one is due. Returns immediately if another thread takes a checkpoint.
     pub(crate) fn checkpoint_turn(&self) -> Turn {
         self.core.rows.shrink();
         if !self.prepare_log() {
@@ -45,9 +45,9 @@ impl Engine {
         self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Idle)
     }
 
-    /// Preallocates log segments. `false` if the store is poisoned or closed.
+    /// Preallocates log segments. Returns `false` if the store is poisoned or closed.
     fn prepare_log(&self) -> bool {
-        // While the reserve is short, work that frees space needs what is left of the disk.
+        // While the reserve is short, do not preallocate: work that frees space needs the rest of the disk.
         if self.is_writable()
             && let Some(log) = self.writer.log.as_ref().filter(|_| !self.reserve.is_short())
             && let Err(e) = log.prepare(&|bytes| self.check_space(bytes))
@@ -57,11 +57,11 @@ impl Engine {
         self.is_writable()
     }
 
-    /// One turn of background work: a step of the keyspace with the largest debt.
+    /// Does one turn of background work: a step of the keyspace with the largest debt.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
-        // On a full disk, one thread at a time works in small pieces. Otherwise a checkpoint comes first if too much was
-        // packed since the last one: it may free space, and its work must stay bounded. Log segments are needed even
-        // while a checkpoint waits for the disk.
+        // On a full disk, only one thread at a time works, in small pieces. Otherwise a checkpoint comes first if too
+        // much was packed since the last checkpoint. It may free space, and the amount of its work must stay bounded.
+        // Log segments are needed even while a checkpoint waits for the disk.
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
             return self.relieve();
         }
@@ -70,17 +70,17 @@ impl Engine {
             return Turn::Stuck;
         }
         self.core.rows.shrink();
-        // Keyspaces with sealed memtables come first: these hold memory.
+        // Keyspaces with sealed memtables come first, because sealed memtables hold memory.
         let mut rank = None;
         while let Some(next) = self.core.share.owed.next(rank) {
             rank = Some(next);
-            // A keyspace that is being dropped is owed until its index is cleared.
+            // A keyspace that is being dropped still has debt until its index is cleared.
             let Some(keyspace) = self.keyspaces.get(next.2) else { continue };
             let _step = events::step(&keyspace.name);
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}
                 Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
-                // The checkpoint in progress may free the space that is missing.
+                // The checkpoint in progress may free the missing space.
                 Err(Error::DiskFull { .. }) if self.checkpointer.try_turn().is_none() => {
                     drop(self.checkpointer.wait_for_turn());
                     return Turn::Worked(1);
@@ -105,7 +105,7 @@ impl Engine {
         Turn::Idle
     }
 
-    /// Accounts for a successful step of a keyspace's index; returns the bytes that it processed.
+    /// Accounts for a successful step of a keyspace's index. Returns the bytes that the step processed.
     pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
         assert!(!progress.idle, "a step that did something is no idle step");
         if let Some(bytes) = progress.absorbed {
@@ -125,12 +125,14 @@ impl Engine {
         progress.bytes
     }
 
-    /// Whether there has been no work for some time, and no write. A store without workers does no idle-time work.
+    /// Whether neither background work nor a write has occurred for some time. A store without workers does no
+    /// idle-time work.
     fn is_at_rest(&self) -> bool {
         self.config.background_threads > 0 && self.background.has_rested(self.device.now(), self.snapshots.visible())
     }
 
-    /// A turn of a store without background threads: all kinds of work, each with a step of at most `most` bytes.
+    /// Does one turn of a store without background threads: all kinds of work, each with a step of at most `most`
+    /// bytes.
     pub(crate) fn turn_alone(&self, most: u64) -> Turn {
         let budget = self.background.scheduler.step(most);
         assert!(budget > 0, "a step of no bytes makes no progress");
@@ -140,8 +142,8 @@ impl Engine {
         })
     }
 
-    /// A turn of a background thread. A panic in it is a bug of the engine: it must neither end the host process nor
-    /// leave writers waiting for a thread that has ended, so it poisons the store.
+    /// Runs one turn of a background thread. A panic in the turn is a bug of the engine. It must neither end the host
+    /// process nor leave writers waiting for a thread that has ended. Therefore the panic poisons the store.
     pub(crate) fn guarded(&self, turn: &dyn Fn(&Engine) -> Turn) -> Turn {
         let _gate = self.gate.read();
         let turn = std::panic::AssertUnwindSafe(|| turn(self));
@@ -151,21 +153,22 @@ impl Engine {
         })
     }
 
-    /// Background work met a full disk.
+    /// Records that background work found the disk full.
     fn press(&self, op: &str) {
         if !self.pressure.pressed.swap(true, Relaxed) {
             events::disk_full(op);
         }
     }
 
-    /// Records a failure of background work. An error of the device poisons the store; other work is retried later.
+    /// Records a failure of background work. An error of the device poisons the store; after other errors the work is
+    /// retried later.
     pub(super) fn note_trouble(&self, error: Error) -> Turn {
         match &error {
             Error::DiskFull { op } => self.press(op),
-            // A block that was just written could not be read back: the work is repeated.
+            // A block that was just written could not be read, so the work is repeated.
             damage if damage.is_damage() => {}
-            // The work itself did not fail: the store was poisoned or closed meanwhile. If a close poisoned the store, it
-            // would not make everything durable.
+            // The work itself did not fail: the store was poisoned or closed during the work. Do not poison a store
+            // that is being closed, because its close would then not make all data durable.
             Error::Poisoned { .. } | Error::Closed => {}
             _ => self.poison(&error),
         }

@@ -1,11 +1,11 @@
-//! [`Value`]: bytes that are returned to a caller, without a copy where possible.
+//! [`Value`] is a byte string that is returned to a caller, without a copy where possible.
 //!
-//! A value owns its bytes, or points into a cached block, a large value's buffer or a block of a scan, which it then
-//! keeps in memory. A value of at most 1 KiB from a cached block is a copy, because copying is cheaper than a pin: all
-//! readers contend for the pool's counter of pins. When a quarter of the pool is pinned, all new values from cached
-//! blocks are copies, so that callers who hold many values cannot exhaust the cache.
+//! A value owns its bytes, or points into a cached block, a large value's buffer or a block of a scan. The value then
+//! keeps this block or buffer in memory. A value of at most 1 KiB from a cached block is copied, because a copy is
+//! cheaper than a pin: all readers contend for the pool's counter of pins. When a quarter of the pool is pinned, all
+//! new values from cached blocks are copied. Therefore callers who hold many values cannot exhaust the cache.
 //!
-//! Invariant: the range of a value lies within the bytes that it points into.
+//! Invariant: the range of a value is inside the bytes that the value points into.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -21,8 +21,9 @@ use crate::pool::{Block, Pool};
 /// Immutable bytes: a key or a value. Cloning is cheap; `Deref` returns the bytes. A `Value` compares, orders and
 /// hashes like its bytes, so it can be the key of a map that is looked up with a slice.
 ///
-/// A `Value` of more than 1 KiB may pin the 4 KiB to 64 KiB of cache in which it lies. A `Value` from an iterator keeps
-/// the iterator's block of up to 64 KiB in memory. To hold many values for a long time, copy them ([`Value::to_vec`]).
+/// A `Value` of more than 1 KiB may pin the block of 4 KiB to 64 KiB in the cache that contains it. A `Value` from an
+/// iterator keeps the iterator's block of up to 64 KiB in memory. To hold many values for a long time, copy them
+/// ([`Value::to_vec`]).
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -50,22 +51,22 @@ enum Repr {
     Batch(Arc<EntryBlock>, Range<usize>),
 }
 
-/// Values of at most this many bytes are copied instead of pinned. Copying 1 KiB takes about as long as one contended
-/// update of the pool's counter of pins.
+/// Values of at most this number of bytes are copied instead of pinned. Copying 1 KiB takes about as long as one
+/// contended update of the pool's counter of pins.
 const COPIED: usize = 1024;
 
 impl Value {
-    /// A value that owns `bytes`.
+    /// Makes a value that owns `bytes`.
     pub(crate) fn owned(bytes: Vec<u8>) -> Value {
         Value(Repr::Owned(bytes.into()))
     }
 
-    /// Bytes that are shared already.
+    /// Makes a value of bytes that are already shared.
     pub(crate) fn shared(bytes: Arc<[u8]>) -> Value {
         Value(Repr::Owned(bytes))
     }
 
-    /// A part of a cached block. REQUIRES: `range` lies within the block.
+    /// Makes a value from a part of a cached block. REQUIRES: `range` is inside the block.
     pub(crate) fn in_block(pool: &Pool, block: Block, range: Range<usize>) -> Value {
         debug_assert!(range.start <= range.end && range.end <= block.len(), "{range:?} of {} bytes", block.len());
         if range.len() <= COPIED || pool.should_copy() {
@@ -74,7 +75,7 @@ impl Value {
         Value(Repr::Held(Arc::new(block.pin()), range))
     }
 
-    /// A part of a block of a scan. REQUIRES: `range` lies within the block.
+    /// Makes a value from a part of a block of a scan. REQUIRES: `range` is inside the block.
     pub(crate) fn in_batch(batch: &Arc<EntryBlock>, range: Range<usize>) -> Value {
         let len = batch.raw().len();
         debug_assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} bytes");
@@ -92,7 +93,7 @@ impl Value {
         }
     }
 
-    /// The first `len` bytes of `buf`: a large value without its padding.
+    /// Makes a value from the first `len` bytes of `buf`, which are a large value without its padding.
     pub(crate) fn blob(buf: AlignedBuf, len: usize) -> Value {
         assert!(len <= buf.len(), "a large value of {len} in {} bytes", buf.len());
         Value(Repr::Held(Arc::new(buf), 0..len))

@@ -1,6 +1,6 @@
-//! Calls that wait until background work has done something: pack, compact, checkpoint, settle.
+//! Calls that wait until background work is done: pack, compact, checkpoint, settle.
 //!
-//! Without background threads the caller does the work itself. A wait ends with an error when the work cannot go on.
+//! Without background threads the caller does the work itself. A wait ends with an error when the work cannot continue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use super::state::KeyspaceState;
 use crate::base::{Error, KeyRange, Result, Seqno};
 use crate::sched::{BACKGROUND_STEP, Turn};
 
-/// How long a thread sleeps before it looks at the background work again.
+/// The time that a thread sleeps before it checks the background work again.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl Engine {
-    /// Compacts a range completely and waits for it.
+    /// Compacts a range completely and waits until this is done.
     pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
         self.check_writable()?;
         keyspace.check_alive()?;
@@ -26,11 +26,11 @@ impl Engine {
         self.background.clear_trouble();
         keyspace.index.compact(range)?;
         self.settle_all()?;
-        // Damaged inputs are excluded, and are no debt.
+        // Damaged inputs are excluded and do not count as debt, so report the damage here.
         self.background.take_damage_of(keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Packs every memtable, and waits for it. Does not wait for memtables of later writes.
+    /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
         let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
@@ -49,16 +49,16 @@ impl Engine {
         self.drain(&|| waiting.iter().all(is_packed))
     }
 
-    /// Packs all memtables and takes two checkpoints, one for each superblock: then no earlier record of the log is
-    /// needed any more, and the log that held them is removed.
+    /// Packs all memtables and takes two checkpoints, one for each superblock. When both are taken, no earlier record
+    /// of the log is needed any more, and the old log is removed.
     pub(crate) fn checkpoint_all(&self) -> Result<()> {
         self.pack()?;
         self.checkpoint()?;
         self.checkpoint()
     }
 
-    /// Waits until no debt is left, then frees pages that wait for a superblock. Reports damage that compactions met,
-    /// once.
+    /// Waits until no debt is left, then frees the pages that wait for a superblock. Reports damage that compactions
+    /// found. Each damage is reported once.
     pub(crate) fn settle(&self) -> Result<()> {
         self.settle_all()?;
         self.background.take_damage().map_or(Ok(()), Err)
@@ -66,10 +66,11 @@ impl Engine {
 
     fn settle_all(&self) -> Result<()> {
         self.check_writable()?;
-        // Pages that the last compactions freed wait for two superblocks, and a checkpoint may seal a memtable.
+        // Pages that the last compactions freed wait for two superblocks, and each checkpoint may seal a memtable.
         for _ in 0..4 {
             self.drain(&|| self.debt().total() == 0)?;
-            // A worker whose step serves a keyspace that was dropped meanwhile holds its runs until the step ends.
+            // Wait for all workers: if a keyspace was dropped during a worker's step, the worker holds the runs of this
+            // keyspace until the step ends.
             drop(self.gate.write());
             self.checkpoint()?;
             if !self.core.data.has_quarantine() && self.debt().total() == 0 {
@@ -79,10 +80,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until `done`; without background threads, works until then.
+    /// Waits until `done` returns true. Without background threads, the caller does the work.
     ///
     /// # Errors
-    /// Why the work cannot go on.
+    /// The reason why the work cannot continue.
     fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
         let (mut seen, mut rounds) = (0, 0);
         while !done() {

@@ -1,14 +1,14 @@
-//! [`Writer`]: gives out sequence numbers, and knows which commits are complete.
+//! [`Writer`] assigns sequence numbers, and knows which commits are complete.
 //!
 //! ```text
 //!   commit ── draw: seqnos, ticket ──▶ applies and logs itself, concurrently ──▶ finish ──▶ visible
 //!   seal, checkpoint, drop ── quiesce: takes the sequencer, waits for all tickets ──▶ stands on an exact cut
 //! ```
 //!
-//! Locks: `sequencer` alone. A thread that holds a ticket takes none before the ticket is finished, so a thread that
-//! holds the sequencer may wait for tickets.
+//! Locks: only `sequencer`. A thread that holds a ticket does not take this lock before the ticket is finished.
+//! Therefore a thread that holds the sequencer may wait for tickets.
 //!
-//! Invariants: tickets are drawn in the order of seqnos; a thread that holds [`Quiesced`] finds every seqno up to
+//! Invariants: tickets are drawn in the order of seqnos. A thread that holds [`Quiesced`] finds every seqno up to
 //! [`Quiesced::last`] applied and visible, unless the store is poisoned ([`Quiesced::is_whole`]).
 
 use std::sync::Arc;
@@ -20,12 +20,13 @@ use crate::base::sync::{EXPLORED, Mutex, MutexGuard};
 use crate::base::{Error, Result, SeededBug, Seqno};
 use crate::wal::Log;
 
-/// The most commits in flight; further threads wait. Small under the explorer, so that threads do wait there.
+/// The maximum number of commits in flight; further threads wait. The number is small under the explorer, so that
+/// threads really wait.
 const MOST_IN_FLIGHT: usize = if EXPLORED { 2 } else { 64 };
 
-/// The order of writes, and the log that they go to.
+/// The order of writes, and the log that contains them.
 pub(crate) struct Writer {
-    /// `None` in a store that was opened for reading.
+    /// The log; `None` in a store that was opened for reading.
     pub log: Option<Log>,
     pub poison: Poison,
     snapshots: Arc<Snapshots>,
@@ -39,12 +40,12 @@ pub(crate) struct Sequencer {
     next: Seqno,
     /// The ticket of the next commit.
     ticket: u64,
-    /// Tickets below this have a slot in the watermark's ring.
+    /// Tickets below this number have a slot in the ring of the watermark.
     limit: u64,
 }
 
 impl Writer {
-    /// Of a store that is being opened. Its log is started later.
+    /// The writer of a store that is being opened. Its log is started later.
     pub(crate) fn new(snapshots: Arc<Snapshots>) -> Writer {
         Writer {
             log: None,
@@ -55,7 +56,7 @@ impl Writer {
         }
     }
 
-    /// The log; every store that is open for writing has one.
+    /// The log. Every store that is open for writing has one.
     ///
     /// # Errors
     /// [`Error::ReadOnly`].
@@ -63,7 +64,8 @@ impl Writer {
         self.log.as_ref().ok_or(Error::ReadOnly)
     }
 
-    /// Continues after `last`. REQUIRES: no commit is in flight, since the store is being opened.
+    /// Continues the sequence numbers after `last`. REQUIRES: no commit is in flight, because the store is being
+    /// opened.
     pub(crate) fn continue_after(&self, last: Seqno) {
         let mut sequencer = self.sequencer.lock();
         assert_eq!(sequencer.ticket, 0, "a store that is being opened has no commits");
@@ -71,23 +73,23 @@ impl Writer {
         sequencer.next = last.next();
     }
 
-    /// Keeps all threads from drawing seqnos, without waiting for those that have.
+    /// Prevents all threads from drawing seqnos. Does not wait for commits that have already drawn.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Sequencer> {
         self.sequencer.lock()
     }
 
-    /// Draws `count` seqnos and a ticket, if `check` finds no reason against it under the sequencer.
+    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns an error.
     ///
     /// # Errors
-    /// Those of `check`. They have no effect.
+    /// The errors of `check`. In this case nothing is drawn.
     #[inline]
     pub(crate) fn draw(&self, count: u32, check: impl FnOnce() -> Result<()>) -> Result<Ticket<'_>> {
         assert!(count > 0, "a commit has operations");
         let mut sequencer = self.sequencer.lock();
         check()?;
         if sequencer.ticket == sequencer.limit {
-            // A thread that holds a ticket, and has appended its record, needs neither the sequencer nor an append
-            // lock to finish, so this wait ends.
+            // This wait ends: a thread that holds a ticket and has appended its record needs neither the sequencer nor
+            // an append lock to finish.
             self.watermark.wait_for_slot(sequencer.ticket);
             sequencer.limit = self.watermark.limit();
         }
@@ -100,7 +102,7 @@ impl Writer {
         Ok(Ticket { writer: self, number, first, last, is_complete: false })
     }
 
-    /// Takes the sequencer and waits until all seqnos that it gave out are applied and visible: for a cut, and for
+    /// Takes the sequencer and waits until all assigned seqnos are applied and visible. A cut needs this, and so do
     /// conclusions from the next seqno or from an empty memtable. REQUIRES: the caller holds no ticket.
     pub(crate) fn quiesce(&self) -> Quiesced<'_> {
         #[cfg(test)]
@@ -116,27 +118,27 @@ impl Writer {
     }
 }
 
-/// The sequencer, held while all seqnos that it gave out are applied, and visible unless the store is poisoned.
+/// The locked sequencer. All assigned seqnos are applied, and they are visible unless the store is poisoned.
 pub(crate) struct Quiesced<'a> {
     sequencer: MutexGuard<'a, Sequencer>,
     is_whole: bool,
 }
 
 impl Quiesced<'_> {
-    /// The last seqno that was given out.
+    /// The last seqno that was assigned.
     pub(crate) fn last(&self) -> Seqno {
         Seqno(self.sequencer.next.0 - 1)
     }
 
-    /// Whether every commit is applied completely. `false` after a commit that failed in the middle: memtables may
-    /// hold a part of it.
+    /// Whether every commit is applied completely. It is `false` if a commit failed in the middle: memtables may then
+    /// hold a part of this commit.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
     }
 }
 
-/// A commit between its draw and its end. However it ends, no thread waits for it afterwards: a ticket that is dropped
-/// unfinished poisons the store.
+/// A commit between the draw of its ticket and its end. Regardless of how the commit ends, no thread waits for it after
+/// its end: dropping an unfinished ticket poisons the store.
 pub(crate) struct Ticket<'a> {
     writer: &'a Writer,
     number: u64,
@@ -146,7 +148,7 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// The commit is applied and written: waits for all earlier commits, and makes it visible.
+    /// Finishes a commit that is applied and written: waits for all earlier commits, and makes the commit visible.
     ///
     /// # Errors
     /// [`Error::Indeterminate`] if an earlier commit failed.
@@ -156,7 +158,8 @@ impl Ticket<'_> {
         watermark.finish(self.number);
         watermark.wait(self.number + 1);
         if watermark.is_given_up(self.number) {
-            // Its record follows one that may be missing: after the next opening both are there, or this one is not.
+            // The record of this commit follows a record that may be missing. The next opening finds both records, or
+            // it does not find this one.
             let first = poison.first().cloned().unwrap_or_else(|| "an earlier commit failed".into());
             return Err(Error::Indeterminate { first });
         }
@@ -168,7 +171,7 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.is_complete {
-            // An error has poisoned the store already, with its message; a panic has not.
+            // If an error occurred, it has already poisoned the store, with its own message. A panic has not.
             let first = "a commit panicked; please report it with its message".into();
             self.writer.poison.set(&Error::Poisoned { first });
             self.writer.watermark.give_up(self.number);
@@ -183,7 +186,7 @@ pub(super) mod tests {
     use super::*;
 
     thread_local! {
-        /// How often this thread has quiesced the sequencer.
+        /// The number of times that this thread has quiesced the sequencer.
         pub(in super::super) static QUIESCED: Cell<u64> = const { Cell::new(0) };
     }
 

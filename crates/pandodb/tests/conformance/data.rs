@@ -1,4 +1,4 @@
-//! Conformance of keys, values, ranges, snapshots, batches, operators.
+//! Conformance tests of keys, values, ranges, snapshots, batches and operators.
 
 use std::sync::Arc;
 
@@ -259,7 +259,7 @@ fn operators_fold_before_and_after_compactions() {
         }
         let adder = store.open_keyspace("add_u64").unwrap().unwrap();
         assert!(matches!(adder.merge("k", "short"), Err(Error::InvalidArgument { .. })));
-        // A value that is not a number would count as 0: the counter would silently restart.
+        // A value that is not a number would count as 0, so the counter would silently restart.
         for name in ["add_u64", "add_i64"] {
             let ks = store.open_keyspace(name).unwrap().unwrap();
             let refused = ks.put("k", "100").unwrap_err();
@@ -276,7 +276,7 @@ fn operators_fold_before_and_after_compactions() {
     });
 }
 
-/// Joins operands with a comma. Panics on `boom`.
+/// Joins operands with a comma. It panics on the operand `boom`.
 pub struct Joiner;
 
 impl MergeOperator for Joiner {

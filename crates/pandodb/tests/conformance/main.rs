@@ -1,7 +1,7 @@
-//! The behaviour of every index: one suite over one table of configurations.
+//! Tests the behaviour of every index: one suite runs over one table of configurations.
 //!
-//! A new index is tested by adding a line to [`CASES`]. Each test runs for every case on a fresh store. A failing test
-//! prints the case.
+//! A new index is tested by adding a line to [`CASES`]. Each test runs for every case, each time on a fresh store. A
+//! failing test prints the case.
 
 mod data;
 mod ranges;
@@ -12,20 +12,20 @@ use std::sync::Arc;
 use pandodb::device::{Device, FileDevice, MemDevice};
 use pandodb::{Compression, IndexOptions, Io, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
 
-/// An index in a configuration.
+/// A test case: an index in one configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The structure, with options: `type:name=value`.
+    /// The index type with options: `type:name=value`.
     pub index: &'static str,
     /// Bytes of a full memtable.
     pub memtable_bytes: usize,
     /// Background threads.
     pub threads: usize,
-    /// Paper mode or product mode.
+    /// The mode of the index: paper or product.
     pub mode: Mode,
-    /// The compression of its bottom runs.
+    /// The compression of the bottom runs.
     pub compression: Compression,
-    /// In a directory, read in this way; `None`: in memory.
+    /// How files are read, if the store is in a directory; `None` if the store is in memory.
     pub io: Option<Io>,
 }
 
@@ -65,14 +65,14 @@ const STBE: Case = Case {
 };
 
 impl Case {
-    /// Opens the store on a device.
+    /// A builder that opens the store on the device of `place`.
     pub fn builder(&self, place: &Place) -> StoreBuilder {
         let builder = Store::builder("conformance").device(place.device.clone()).memory_budget(8 << 20);
         let builder = builder.compression(self.compression);
         builder.memtable_bytes(self.memtable_bytes).background_threads(self.threads).mode(self.mode)
     }
 
-    /// Options of a keyspace of this index.
+    /// The options of a keyspace with this index.
     pub fn options(&self) -> KeyspaceOptions {
         KeyspaceOptions::new().index(self.index.parse::<IndexOptions>().expect("options of an index"))
     }

@@ -1,4 +1,4 @@
-//! Conformance of iterators: keys without values, both ends, seeks.
+//! Conformance tests of iterators: keys without values, both ends, seeks.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,7 +12,7 @@ fn key(number: u64) -> [u8; 4] {
     u32::try_from(number).expect("small").to_be_bytes()
 }
 
-/// Fills a keyspace with keys in runs and memtables and deletes some of them. Returns the model.
+/// Fills a keyspace with keys in runs and in memtables, and deletes some of these keys. Returns the expected contents.
 fn fill(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut model = BTreeMap::new();
     for round in 0..3u8 {
@@ -33,7 +33,7 @@ fn fill(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
     model
 }
 
-/// The keys that an iterator must return: those between its ends.
+/// The keys that an iterator must return: the keys between the two ends of the iterator.
 struct Expected<'a> {
     all: &'a BTreeMap<Vec<u8>, Vec<u8>>,
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
@@ -89,7 +89,7 @@ fn seeks_move_either_end_of_an_iterator() {
                         range.seek_back(&sought);
                         expected.to = Bound::Included(sought);
                     }
-                    // Seek a few entries forward, usually within the current block.
+                    // Seek a few entries forward, usually inside the current block.
                     2 => {
                         let next: Option<Vec<u8>> = expected.left().nth(3).cloned();
                         let Some(next) = next else { continue };

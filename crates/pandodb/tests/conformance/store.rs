@@ -1,4 +1,4 @@
-//! Conformance of keyspaces, opening and closing, locks, errors.
+//! Conformance tests of keyspaces, opening and closing, locks and errors.
 
 use pandodb::{AddU64, Durability, Error, IndexOptions, KeyspaceOptions, Store};
 

@@ -1,20 +1,21 @@
-//! Tidiness as a test: rules that a reviewer would otherwise have to check in every change.
+//! Tests of tidiness: rules that a reviewer would otherwise have to check in every change.
 //!
-//! 1. *Layering*: a module of the engine uses only modules below it in [`LAYERS`].
-//! 2. *Size*: no file over [`MAX_FILE_LINES`] lines, no function over [`MAX_FN_LINES`] without a `// long:` reason
-//!    above it.
-//! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no printing.
+//! 1. *Layering*: a module of the engine only uses modules below it in [`LAYERS`].
+//! 2. *Size*: no file has over [`MAX_FILE_LINES`] lines, and no function has over [`MAX_FN_LINES`] lines without a `//
+//!    long:` reason above it.
+//! 3. *Leftovers*: no code has `todo!`, `dbg!`, `unimplemented!` or an ignored test, and the engine does not print.
 //! 4. *Purpose*: every source file begins with `//!`.
-//! 5. *Dead modules*: every source file is reached by a `mod`.
+//! 5. *Dead modules*: a `mod` reaches every source file.
 //! 6. *Primitives*: the engine uses threads and locks through `base::sync` only, so that the explorer can replace them.
 //! 7. *Seeded bugs*: each has one site, in the engine or in the lab. Only the tests of the proof crate enable the
 //!    switch.
 //! 8. *Links*: every relative link of the documents leads to a file.
-//! 9. *Unsafe*: in the engine only in the files of [`UNSAFE_IN`], in blocks, each below a line that says why it is
-//!    sound.
+//! 9. *Unsafe*: in the engine, only the files of [`UNSAFE_IN`] have `unsafe` blocks. Each block is below a line that
+//!    says why the block is sound.
 //!
-//! The checks are functions from text to complaints. They work on code whose comments and literals were blanked
-//! ([`code_only`]), by counting braces, without a parser. Each has a test below on some lines that break its rule.
+//! Each check is a function from a text to a list of complaints. The checks use no parser: they count braces in code
+//! whose comments and literals were blanked ([`code_only`]). Each check has a test below, with some lines that break
+//! the rule.
 
 mod structure;
 
@@ -26,27 +27,29 @@ const LAYERS: [&str; 15] = [
     "base", "device", "space", "wal", "pool", "rows", "filter", "blocks", "run", "resolve", "memtable", "sched",
     "index", "store", "check",
 ];
-/// Allowed uses of a higher layer, with the reason.
+/// Allowed uses of a higher layer. Each has its reason.
 const EXCEPTIONS: [(&str, &str); 1] = [
-    // `Store::verify` passes its engine to the verifier, which reads the store's catalogue: each uses the other.
+    // `Store::verify` passes its engine to the verifier, and the verifier reads the store's catalogue. Therefore each
+    // module uses the other.
     ("store", "check"),
 ];
 const MAX_FILE_LINES: usize = 800;
 const MAX_FN_LINES: usize = 70;
-/// Forbidden in all code, tests included.
+/// Words that are forbidden in all code, including tests.
 const LEFTOVERS: [&str; 4] = ["todo!", "dbg!", "unimplemented!", "#[ignore"];
-/// Forbidden in the engine's sources.
+/// Words that are forbidden in the engine's sources.
 const NOT_IN_ENGINE: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
-/// The files of the engine that may contain `unsafe`. The crate denies it; each of these files allows it for itself.
+/// The files of the engine that may contain `unsafe`. The crate denies `unsafe`, and each of these files allows it for
+/// itself.
 const UNSAFE_IN: [&str; 3] = ["base/slab.rs", "device/mapped.rs", "device/uring.rs"];
-/// Names that only `base::sync`, the switch of seeded bugs, the devices and unit tests may use. Of `std::sync`, all
-/// modules may use `Arc` and `Weak` only.
+/// Names that only `base::sync`, the switch of seeded bugs, the devices and unit tests may use. All modules may use
+/// `Arc` and `Weak` of `std::sync`, but nothing else of it.
 const PRIMITIVES: [&str; 4] = ["parking_lot", "arc_swap", "shuttle", "std::thread"];
 const FREE: [&str; 2] = ["Arc", "Weak"];
 
 // ---- reading Rust without a parser ----
 
-/// `source` with comments, strings and character literals blanked. Line breaks are kept.
+/// `source` after blanking its comments, strings and character literals. Line breaks are kept.
 fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
@@ -66,7 +69,7 @@ fn code_only(source: &str) -> String {
     out
 }
 
-/// The end of the comment or literal that begins at `at`; `None` if none begins there.
+/// The end of the comment or literal that begins at `at`; `None` if neither begins at this position.
 fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     let in_word = at > 0 && is_word(bytes[at - 1]);
@@ -90,7 +93,7 @@ fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     if rest[0] != b'\'' {
         return None;
     }
-    // A lifetime has no closing quote after its first character.
+    // A lifetime has no closing quote after its first character, so it is not a literal.
     let width = (2..=5).find(|&i| rest.get(i).is_none_or(|b| b & 0xc0 != 0x80)).unwrap_or(2);
     if rest.get(1) == Some(&b'\\') || rest.get(width) == Some(&b'\'') {
         return Some(quoted_end(bytes, at + 1, b'\''));
@@ -115,7 +118,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The positions of `word` in `code` as a whole word.
+/// The positions at which `word` occurs in `code` as a whole word.
 fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     let edge = |at: Option<&u8>, of: u8| !is_word(of) || at.is_none_or(|&b| !is_word(b));
@@ -164,7 +167,7 @@ fn root_names(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The names at the crate's root that a file `depth` modules below it reaches through `super::`.
+/// The names at the crate's root that a file reaches through `super::`. The file is `depth` modules below the root.
 fn names_above(code: &str, depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "super::") {
@@ -194,7 +197,7 @@ fn re_exports(lib: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Uses of layers that are not below the file's own. `path` is relative to `src`.
+/// Uses of layers that are not below the layer of the file. `path` is relative to `src`.
 fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<String> {
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
     let own = parts[0].trim_end_matches(".rs");
@@ -216,7 +219,7 @@ fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<
     complaints
 }
 
-/// Functions that are too long and have no reason for it: (line, name, lines).
+/// Functions that are too long and have no reason above them: (line, name, lines).
 fn long_functions(source: &str) -> Vec<(usize, String, usize)> {
     let code = code_only(source);
     let lines: Vec<&str> = source.lines().collect();
@@ -237,7 +240,7 @@ fn long_functions(source: &str) -> Vec<(usize, String, usize)> {
     found
 }
 
-/// The end of the body of the function that `code` begins with; `None` for a declaration.
+/// The end of the body of the function at the start of `code`; `None` for a declaration.
 fn body_end(code: &str) -> Option<usize> {
     let (mut brackets, mut braces) = (0, 0);
     for (i, c) in code.char_indices() {
@@ -263,7 +266,7 @@ fn leftovers<'a>(code: &str, forbidden: &[&'a str]) -> Vec<(usize, &'a str)> {
     forbidden.iter().flat_map(|word| words(code, word).map(move |at| (line_of(code, at), *word))).collect()
 }
 
-/// Primitives that are not taken from `base::sync`: (line, name). `path` is relative to `src`.
+/// Primitives that are not imported from `base::sync`: (line, name). `path` is relative to `src`.
 fn primitives(path: &Path, code: &str) -> Vec<(usize, String)> {
     let tests = path.iter().any(|part| part == "tests" || part == "tests.rs");
     if tests || ["device", "base/sync", "base/seeded.rs"].iter().any(|free| path.starts_with(free)) {
@@ -321,7 +324,7 @@ fn modules_of(file: &Path, code: &str) -> Vec<[PathBuf; 2]> {
         .collect()
 }
 
-/// The files that no `mod` reaches from `roots`.
+/// The files that no `mod` reaches, starting from `roots`.
 fn dead_modules(files: &BTreeMap<PathBuf, String>, roots: &[&str]) -> BTreeSet<PathBuf> {
     let mut dead: BTreeSet<PathBuf> = files.keys().cloned().collect();
     let mut todo: Vec<PathBuf> = roots.iter().map(PathBuf::from).collect();
@@ -346,7 +349,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every file with this extension under `folder` (relative to the root), by its path below it.
+/// Every file with this extension under `folder`, which is relative to the root. The key is the path below `folder`.
 fn read(folder: &str, ending: &str) -> BTreeMap<PathBuf, String> {
     let base = root().join(folder);
     let mut found = BTreeMap::new();
@@ -537,7 +540,7 @@ fn long_functions_are_found_unless_excused() {
     assert_eq!(long_functions(&format!("trait T {{ fn c(); }}\n{long}")), [(2, "b".into(), MAX_FN_LINES + 3)]);
     assert_eq!(long_functions(&format!("/// Does.\n// long: one table\n#[inline]\n{long}")), []);
     assert_eq!(long_functions(&format!("// long:\n{long}")).len(), 1);
-    // A brace in a literal does not end the body.
+    // A brace in a literal does not end the body of a function.
     let tricky = format!("fn d() {{\n    g(\"}}\", '}}');\n{body}{body}}}\n");
     assert_eq!(long_functions(&tricky).len(), 1);
 }

@@ -1,28 +1,29 @@
-//! Rules on how the engine's modules refer to each other, and how densely they assert.
+//! Rules on how the engine's modules refer to each other, and on how many assertions they contain.
 //!
-//! * *Indexes*: only the registry names an index; everything else reaches it through the trait.
-//! * *Circles*: the modules of a folder do not import each other in a circle, but for those of [`CIRCLES`].
-//! * *Assertions*: at least [`LEAST_ASSERTIONS`] for every 1,000 lines of code.
+//! * *Indexes*: only the registry names an index type; all other code reaches an index through the trait.
+//! * *Circles*: the modules of a folder do not import each other in a circle. The circles in [`CIRCLES`] are
+//!   exceptions.
+//! * *Assertions*: there are at least [`LEAST_ASSERTIONS`] assertions for every 1,000 lines of code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::{CODE, assert_none, code_only, ident, line_of, read, words};
 
-/// The folders of `index/` that are no index.
+/// The folders of `index/` that contain no index.
 const SHARED: [&str; 2] = ["runs", "blobs"];
-/// Where an index may be named outside of its own folder: the file, and the statements.
+/// The places outside of its own folder where an index may be named: the file, and the allowed statements.
 const REGISTRY: [(&str, &[&str]); 2] =
     [("index/registry.rs", &["pub static TYPES"]), ("index/mod.rs", &["pub mod ", "pub use self::"])];
 
-/// Circles of imports that exist. The list may only become shorter. In most folders `mod.rs` holds the structure that the other files
-/// implement.
+/// The circles of imports that exist. The list may only become shorter. In most folders `mod.rs` holds the structure
+/// that the other files implement.
 const CIRCLES: [(&str, &[&str]); 2] = [("device/sim", &["machine", "queue"]), ("filter", &["maplet", "quotient"])];
 
 /// The least number of assertions for every 1,000 lines of code.
 const LEAST_ASSERTIONS: usize = 30;
 
-/// Names of indexes in the code of a file outside their folders: (line, name).
+/// Names of index types in the code of a file outside the folders of these types: (line, name).
 fn named_indexes<'a>(path: &Path, code: &str, indexes: &'a [String]) -> Vec<(usize, &'a str)> {
     let allowed = REGISTRY.iter().find(|(file, _)| path == Path::new(file)).map_or(&[][..], |(_, starts)| starts);
     let own = |index: &str| path.starts_with(Path::new("index").join(index));
@@ -40,7 +41,8 @@ fn without_tests(code: &str) -> &str {
     at.map_or(code, |at| &code[..at])
 }
 
-/// The modules of a folder that a module of it imports. `own` is the module's name, `depth` how many folders below it the file lies.
+/// The modules of a folder that a module of the same folder imports. `own` is the name of the importing module, and
+/// `depth` is the number of folders between its file and the folder.
 fn imports(code: &str, folder: &str, own: &str, depth: usize, modules: &BTreeSet<String>) -> BTreeSet<String> {
     let up = "super::".repeat(if own == "mod" { 0 } else { depth + 1 });
     let down = if own == "mod" { vec!["self::".to_owned()] } else { vec![up] };
@@ -49,7 +51,7 @@ fn imports(code: &str, folder: &str, own: &str, depth: usize, modules: &BTreeSet
     for prefix in down.into_iter().chain([absolute]) {
         for at in words(code, &prefix) {
             let before = code[..at].trim_end();
-            // A re-export and a longer path are no import from here.
+            // A re-export or a longer path does not import from this folder.
             if before.ends_with("pub use") || before.ends_with("super::") || before.ends_with("crate::") {
                 continue;
             }
@@ -64,7 +66,7 @@ fn imports(code: &str, folder: &str, own: &str, depth: usize, modules: &BTreeSet
     found
 }
 
-/// The first names of a path or of the members of a group.
+/// The first names in a path, or in the members of a group.
 fn members(path: &str) -> Vec<&str> {
     let Some(group) = path.strip_prefix('{') else { return vec![ident(path)] };
     let (mut depth, mut start, mut found) = (0, 0, Vec::new());
@@ -106,7 +108,7 @@ fn circles(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
     found.into_iter().filter(|circle| circle.len() > 1).collect()
 }
 
-/// Assertions in a file's code, and its lines that are not blank.
+/// The number of assertions in a file's code, and the number of lines that are not blank.
 fn assertions(code: &str) -> (usize, usize) {
     let kinds = [
         "assert!",

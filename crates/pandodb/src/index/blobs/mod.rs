@@ -6,30 +6,31 @@
 //!          leaf 40+3 300+2   leaf 9000+16 9020+1 …    start + length of each range, in order
 //! ```
 //!
-//! Versions of the map share nodes: a clone costs O(1), and a change copies the nodes on one path.
+//! Versions of the map share nodes: a clone costs O(1), and a change copies only the nodes on one path.
 //!
 //! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The
-//!    first change below a node copies it. Later changes of the same clone change the copy in place, since no other
-//!    version can reach it.
-//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]): those that have
-//!    changed since the last checkpoint. Each node is a block of one page in two copies ([`crate::space::mirrored`]).
-//! 3. Dropping the last version that reaches a node frees the node's pages, as for trunk nodes.
+//!    first change below a node copies this node. Later changes of the same clone change the copy in place, because no
+//!    other version can reach the copy.
+//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]). These are the nodes
+//!    that have changed since the last checkpoint. Each node is a block of one page in two copies
+//!    ([`crate::space::mirrored`]).
+//! 3. Dropping the last version that reaches a node frees the node's pages, as in the trunk.
 //! 4. An opening reads all nodes ([`BlobMap::load`]) and marks the pages of the large values as used
 //!    ([`BlobMap::mark`]).
 //!
-//! Invariants ([`BlobMap::problem`]): ranges are in order and do not touch; all leaves have the same depth; each inner
-//! node knows the first page, the number of ranges and the number of pages of each child; a node that is on disk is
-//! never changed; an encoded node fits one page.
+//! Invariants ([`BlobMap::problem`]): Ranges are in order and do not touch. All leaves have the same depth. Each inner
+//! node knows the first page, the number of ranges and the number of pages of each child. A node that is on disk is
+//! never changed. An encoded node fits one page.
 //!
-//! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes, at most four per level (two paths,
-//! each with a neighbour that is merged). With n = 1,000,000 the map has three levels and uses 16 to 25 MB of memory,
-//! which is charged to the pool's budget.
+//! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes. It copies at most four nodes per
+//! level: two paths, each with a neighbour that is merged. With n = 1,000,000 the map has three levels and uses 16 to
+//! 25 MB of memory. This memory is charged to the pool's budget.
 //!
-//! **Damage.** If one copy of a node is damaged, an opening for writing repairs it. If both copies are lost, an opening
-//! for writing fails, since it must know every used page. An opening for reading, including a salvage, keeps the rest
-//! of the map: the large values below the lost node are not marked as used, which matters only to writers; their number
-//! and pages are known from the parent; messages name the pages of the values, so every read works. Verification
-//! reports the loss.
+//! **Damage.** If one copy of a node is damaged, an opening for writing repairs this copy. If both copies are lost, an
+//! opening for writing fails, because a writer must know every used page. An opening for reading, including a salvage,
+//! keeps the rest of the map. The large values below the lost node are not marked as used, which matters only to
+//! writers. The parent of the lost node knows their number and pages. Messages contain the page numbers of their
+//! values, so every read works. Verification reports the loss.
 
 mod layout;
 mod node;
@@ -51,14 +52,14 @@ use crate::space::ranges::extents;
 pub use self::layout::Fanout;
 pub use self::persist::MapRoot;
 
-/// A persistent set of page numbers, stored as disjoint ranges that do not touch. The semantics are those of
+/// A persistent set of page numbers, stored as disjoint ranges that do not touch. The semantics are the same as for
 /// [`RangeSet`](crate::space::ranges::RangeSet).
 #[derive(Clone)]
 pub struct BlobMap {
-    /// `None` if the map is empty.
+    /// The root node; `None` if the map is empty.
     root: Option<Arc<Node>>,
     fanout: Fanout,
-    /// Its budget is charged for the nodes.
+    /// The pool whose budget is charged for the nodes.
     pool: Arc<Pool>,
 }
 
@@ -68,7 +69,7 @@ impl BlobMap {
         BlobMap { root: None, fanout, pool }
     }
 
-    /// The same map, whose nodes are split and merged by `fanout` from now on.
+    /// The same map with another fan-out: later changes split and merge nodes by `fanout`.
     #[must_use]
     pub fn with_fanout(self, fanout: Fanout) -> BlobMap {
         BlobMap { fanout, ..self }
@@ -80,8 +81,8 @@ impl BlobMap {
         std::mem::replace(self, empty)
     }
 
-    /// Adds `start..start + len`, none of which may be in the map, and joins it with adjacent ranges. Copies the nodes
-    /// on one path, or on two paths if it joins two ranges.
+    /// Adds `start..start + len` and joins it with adjacent ranges. None of these pages may be in the map. Copies the
+    /// nodes on one path, or on two paths if two existing ranges are joined.
     ///
     /// # Panics
     /// If a page is in the map already.
@@ -106,7 +107,7 @@ impl BlobMap {
         }
     }
 
-    /// Removes `start..start + len`, all of which must be in the map.
+    /// Removes `start..start + len`. All of these pages must be in the map.
     ///
     /// # Panics
     /// If a page is not in the map.
@@ -129,7 +130,7 @@ impl BlobMap {
     /// Adds the pages of large values that a root swap makes reachable.
     ///
     /// # Panics
-    /// As [`BlobMap::insert`].
+    /// In the same case as [`BlobMap::insert`].
     pub fn insert_all(&mut self, kept: &[Extent]) {
         let before = self.pages();
         kept.iter().for_each(|extent| self.insert(extent.start.0, extent.pages.into()));
@@ -140,8 +141,8 @@ impl BlobMap {
     /// Removes the pages of large values whose last message a compaction has dropped.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the map lacks some of them: the map and the messages on disk both name the pages of a
-    /// value, and damage can make them disagree.
+    /// [`Error::Corruption`] if the map lacks some of these pages. The map and the messages on disk both contain the
+    /// pages of a value, and damage can make them disagree.
     pub fn remove_all(&mut self, dropped: &[Extent], data: &DataFile) -> Result<()> {
         let before = self.pages();
         for extent in dropped {
@@ -158,18 +159,18 @@ impl BlobMap {
         Ok(())
     }
 
-    /// Whether all of `start..start + len` is in the map.
+    /// Whether all pages of `start..start + len` are in the map.
     pub fn contains(&self, start: u64, len: u64) -> bool {
         self.floor(start).is_some_and(|range| start + len <= end_of(range))
     }
 
-    /// Whether any of `start..start + len` is in the map.
+    /// Whether any page of `start..start + len` is in the map.
     pub fn overlaps(&self, start: u64, len: u64) -> bool {
         let last = (start + len).checked_sub(1);
         last.and_then(|last| self.floor(last)).is_some_and(|range| end_of(range) > start)
     }
 
-    /// All ranges in order: (start, length). Those below a lost node are missing.
+    /// All ranges in order, as (start, length). The ranges below a lost node are missing.
     pub fn iter(&self) -> Iter<'_> {
         let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
         if let Some(root) = &self.root {
@@ -193,7 +194,7 @@ impl BlobMap {
         self.root.is_none()
     }
 
-    /// Levels of nodes: 0 for an empty map.
+    /// The number of levels of nodes: 0 for an empty map.
     pub fn levels(&self) -> u32 {
         self.root.as_ref().map_or(0, |root| root.height + 1)
     }
@@ -207,8 +208,8 @@ impl BlobMap {
         self.root.as_ref().and_then(|root| root.floor(at))
     }
 
-    /// Replaces the range that starts at `old`, if given, by `new`. The new ranges touch no other range and lie between
-    /// the neighbours of `old`.
+    /// Replaces the range that starts at `old`, if given, by `new`. The new ranges touch no other range and are located
+    /// between the neighbours of `old`.
     fn change(&mut self, old: Option<u64>, new: &[PageRange]) {
         let Some(root) = &mut self.root else {
             assert!(old.is_none(), "an empty map holds no range");
@@ -218,8 +219,8 @@ impl BlobMap {
         let at = old.unwrap_or_else(|| new[0].0);
         let more = change(root, at, old, new, self.fanout);
         if !more.is_empty() {
-            // A leaf read from disk may hold many times the entries that a smaller fan-out allows, so more than one new
-            // level may be needed.
+            // A leaf read from disk may hold many times more entries than a smaller fan-out allows, so more than one
+            // new level may be needed.
             let first = Child::of(root.clone());
             let mut level: Vec<Child> = std::iter::once(first).chain(more.into_iter().map(Child::of)).collect();
             while level.len() > 1 {
@@ -230,7 +231,7 @@ impl BlobMap {
             }
             *root = level.pop().expect("one is left").node;
         }
-        // Remove levels with a single child, and an empty leaf, at the top.
+        // At the top, remove levels with a single child, and an empty leaf.
         while let Entries::Children(children) = &root.entries
             && children.len() == 1
         {
@@ -242,13 +243,14 @@ impl BlobMap {
         }
     }
 
-    /// The first invariant that the map breaks, if any. Walks the whole map.
+    /// The first invariant that the map breaks, if any. The check walks the whole map.
     pub fn problem(&self) -> Option<&'static str> {
         self.root.as_ref().and_then(|root| root.problem())
     }
 
-    /// Keeps this version of the map for a verification. No checkpoint may run during the call, which records the nodes
-    /// that are on disk now: a later checkpoint may write others to pages that are freed meanwhile.
+    /// Keeps this version of the map for a verification. No checkpoint may run during the call, because the call
+    /// records which nodes are on disk now. A later checkpoint may write other nodes to pages that are freed during the
+    /// verification.
     pub fn pin(&self) -> PinnedMap {
         let mut stored = Vec::new();
         let mut lost = None;
@@ -266,11 +268,11 @@ impl BlobMap {
 
 /// A version of the map, and the addresses of its nodes when it was pinned.
 pub struct PinnedMap {
-    /// The map.
+    /// The pinned version of the map.
     pub map: BlobMap,
-    /// Its nodes that are on disk.
+    /// The addresses of the nodes that are on disk.
     pub stored: Vec<Stored>,
-    /// The error of a node that could not be read, if any.
+    /// The error of an unreadable node, if any.
     pub lost: Option<Error>,
 }
 

@@ -9,7 +9,7 @@ use crate::index::stored::Stored;
 use crate::pool::Pool;
 use crate::space::DataFile;
 
-/// The page after a range.
+/// The first page after a range.
 pub fn end_of((start, len): PageRange) -> u64 {
     start + len
 }
@@ -19,25 +19,25 @@ pub fn end_of((start, len): PageRange) -> u64 {
 pub enum Entries {
     /// A leaf: ranges in order that do not touch.
     Ranges(Vec<PageRange>),
-    /// An inner node: children in order, each one level below.
+    /// An inner node: children in order, each one level below the node.
     Children(Vec<Child>),
-    /// Neither copy of the node could be read. Only in a store that is open for reading.
+    /// Neither copy of the node could be read. Occurs only in a store that is open for reading.
     Lost(Error),
 }
 
-/// A child of an inner node, with the parent's description of it.
+/// A child of an inner node, with the description that the parent has of the child.
 #[derive(Clone)]
 pub struct Child {
-    /// The first page of its first range.
+    /// The first page of the child's first range.
     pub first: u64,
-    /// Its sums.
+    /// The sums over the ranges below the child.
     pub totals: Totals,
-    /// The node.
+    /// The child node.
     pub node: Arc<Node>,
 }
 
 impl Child {
-    /// The entry for a node that is readable and not empty.
+    /// The parent's entry for a node that is readable and not empty.
     pub fn of(node: Arc<Node>) -> Child {
         Child { first: node.first().expect("a child is not empty"), totals: node.totals, node }
     }
@@ -51,13 +51,13 @@ impl Child {
 
 /// A node.
 pub struct Node {
-    /// Levels below it: 0 for a leaf.
+    /// The number of levels below the node: 0 for a leaf.
     pub height: u32,
-    /// Its entries.
+    /// The entries of the node.
     pub entries: Entries,
-    /// Sums over all ranges below it.
+    /// Sums over all ranges below the node.
     pub totals: Totals,
-    /// For a leaf: bytes of its ranges in encoded form.
+    /// In a leaf: bytes of the ranges in encoded form.
     pub range_bytes: usize,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
     charge: Charge,
@@ -66,7 +66,7 @@ pub struct Node {
 /// Bytes of a node without its entries, including the counters of its `Arc`.
 const NODE_BYTES: usize = size_of::<Node>() + 2 * size_of::<usize>();
 
-/// The memory of a node, charged to the pool's budget.
+/// The memory of a node, which is charged to the pool's budget.
 struct Charge {
     pool: Arc<Pool>,
     bytes: usize,
@@ -97,23 +97,23 @@ impl Node {
         node
     }
 
-    /// A leaf that is not on disk.
+    /// Makes a leaf that is not on disk.
     pub fn leaf(ranges: Vec<PageRange>, pool: Arc<Pool>) -> Node {
         Node::new(0, Entries::Ranges(ranges), Totals::default(), pool)
     }
 
-    /// An inner node that is not on disk.
+    /// Makes an inner node that is not on disk.
     pub fn inner(children: Vec<Child>, pool: Arc<Pool>) -> Node {
         let height = children[0].node.height + 1;
         Node::new(height, Entries::Children(children), Totals::default(), pool)
     }
 
-    /// A node that cannot be read, with the sums that its parent has.
+    /// Makes a node in place of an unreadable one, with the sums that its parent has.
     pub fn lost(height: u32, totals: Totals, error: Error, pool: Arc<Pool>) -> Node {
         Node::new(height, Entries::Lost(error), totals, pool)
     }
 
-    /// A copy of the node that is not on disk and has capacity for another entry.
+    /// A copy of the node. The copy is not on disk and has capacity for another entry.
     fn copy(&self) -> Node {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => Entries::Ranges(with_room(ranges)),
@@ -128,7 +128,7 @@ impl Node {
         copy
     }
 
-    /// The first page of its first range; `None` if it is empty or lost.
+    /// The first page of the node's first range; `None` if the node is empty or lost.
     pub fn first(&self) -> Option<u64> {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.first().map(|range| range.0),
@@ -145,7 +145,7 @@ impl Node {
         }
     }
 
-    /// Entries of the node itself.
+    /// The number of entries of the node itself.
     fn len(&self) -> usize {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len(),
@@ -154,7 +154,7 @@ impl Node {
         }
     }
 
-    /// Whether it has no entries.
+    /// Whether the node has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -192,7 +192,8 @@ impl Node {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records that the node was written (or read). From now on it is not changed, and dropping it frees its pages.
+    /// Records that the node was written (or read). After this call the node is not changed, and dropping it frees its
+    /// pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
@@ -206,7 +207,7 @@ impl Node {
         }
     }
 
-    /// Recomputes sums and sizes. O(entries).
+    /// Recomputes sums and sizes. Costs O(entries).
     fn recount(&mut self) {
         match &self.entries {
             Entries::Ranges(ranges) => {
@@ -224,7 +225,7 @@ impl Node {
         self.charge_memory();
     }
 
-    /// Bytes of memory that it uses.
+    /// Bytes of memory that the node uses.
     pub fn memory(&self) -> usize {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => ranges.capacity() * size_of::<PageRange>(),
@@ -252,7 +253,7 @@ impl Node {
         let from = new.first().or(gone.as_ref()).map_or(before, |range| range.0);
         debug_assert!(at == 0 || from > before, "the range before it does not touch it");
         debug_assert!(new.iter().all(|range| next.is_none_or(|next| end_of(*range) < next.0)));
-        // The encoded gap before the next range depends on the range before it.
+        // The encoded gap of the next range depends on the range before it.
         self.range_bytes -= range_bytes(before, gone.into_iter().chain(next));
         self.range_bytes += range_bytes(before, new.iter().copied().chain(next));
         self.totals.ranges = self.totals.ranges + new.len() as u64 - u64::from(gone.is_some());
@@ -262,7 +263,7 @@ impl Node {
         self.charge_memory();
     }
 
-    /// Whether its entries are within the limits.
+    /// Whether the number and bytes of the node's entries are within the limits.
     fn fits(&self, fanout: Fanout) -> bool {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() <= fanout.ranges && self.range_bytes <= MAX_RANGE_BYTES,
@@ -271,7 +272,7 @@ impl Node {
         }
     }
 
-    /// Whether to merge it with a neighbour: it uses less than a third of each limit.
+    /// Whether to merge the node with a neighbour, because it uses less than a third of each limit.
     fn is_sparse(&self, fanout: Fanout) -> bool {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() * 3 < fanout.ranges && self.range_bytes * 3 < MAX_RANGE_BYTES,
@@ -291,7 +292,7 @@ impl Node {
             Entries::Children(children) => Node::inner(children.split_off(children.len() / 2), pool),
             Entries::Lost(_) => unreachable!("a lost node fits"),
         };
-        // The left half may stay unchanged for a long time, since pages are allocated from the beginning of the file.
+        // The left half may stay unchanged for a long time, because pages are allocated from the beginning of the file.
         match &mut self.entries {
             Entries::Ranges(ranges) => ranges.shrink_to_fit(),
             Entries::Children(children) => children.shrink_to_fit(),
@@ -305,7 +306,7 @@ impl Node {
         pieces
     }
 
-    /// Appends the entries of the next node.
+    /// Appends the entries of the node `right`, which is the next one in key order.
     fn append(&mut self, right: &Node) {
         match (&mut self.entries, &right.entries) {
             (Entries::Ranges(left), Entries::Ranges(right)) => left.extend_from_slice(right),
@@ -315,7 +316,7 @@ impl Node {
         self.recount();
     }
 
-    /// The first invariant that the node or one below it breaks, if any.
+    /// The first invariant that this node or a node below it breaks, if any.
     pub fn problem(&self) -> Option<&'static str> {
         match &self.entries {
             Entries::Lost(_) => None,
@@ -365,7 +366,8 @@ fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
     copy
 }
 
-/// Makes the node in `slot` changeable: replaces it by a copy, unless nothing else can reach it and it is not on disk.
+/// Makes the node in `slot` changeable: replaces the node by a copy, unless it is not on disk and nothing else can
+/// reach it.
 fn own(slot: &mut Arc<Node>) -> &mut Node {
     if Arc::get_mut(slot).is_none_or(|node| node.stored.get().is_some()) {
         let copy = slot.copy();
@@ -374,9 +376,9 @@ fn own(slot: &mut Arc<Node>) -> &mut Node {
     Arc::get_mut(slot).expect("the node has one owner")
 }
 
-/// Replaces the range that starts at `old`, if given, by `new`, in the leaf below `slot` whose range includes `at`. The
-/// node in `slot` may be empty afterwards. If it has too many entries it is split; the pieces after the first are
-/// returned.
+/// Replaces the range that starts at `old`, if given, by `new`. The change happens in the leaf below `slot` whose range
+/// includes `at`. After the change the node in `slot` may be empty. If the node has too many entries, it is split, and
+/// the pieces after the first are returned.
 pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange], fanout: Fanout) -> Vec<Arc<Node>> {
     let node = own(slot);
     match &mut node.entries {
@@ -399,7 +401,7 @@ pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange]
     node.split(fanout)
 }
 
-/// Merges the `i`-th child with a neighbour if it is sparse.
+/// Merges the `i`-th child with a neighbour if the child is sparse.
 fn combine(children: &mut Vec<Child>, i: usize, fanout: Fanout) {
     if children.len() < 2 || !children[i].node.is_sparse(fanout) {
         return;

@@ -1,5 +1,5 @@
-//! The map on disk: one block of one page per node, in two copies ([`crate::space::mirrored`]), written by the first
-//! checkpoint that includes the node, never changed.
+//! The map on disk: one block of one page per node, in two copies ([`crate::space::mirrored`]). The first checkpoint
+//! that includes the node writes the block, which is never changed.
 //!
 //! Persisted forms (integers varint):
 //!
@@ -14,9 +14,9 @@
 //!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::stored)
 //! ```
 //!
-//! A gap in a leaf is the distance from the end of the previous range; for the first range, from page 0. A gap in an
-//! inner node is the distance from the first page of the previous child; for the first child, from page 0. `ranges` and
-//! `pages` are sums over the ranges below.
+//! A gap in a leaf is the distance from the end of the previous range. The gap of the first range is its distance from
+//! page 0. A gap in an inner node is the distance from the first page of the previous child. The gap of the first child
+//! is its distance from page 0. `ranges` and `pages` are sums over the ranges below the child or root.
 //!
 //! ```text
 //!   a leaf of 40+3 and 300+2:            00 02 | 28 03 | 81 02 02
@@ -24,8 +24,8 @@
 //!   holds 500+1, 502+1, 504+1:           01 02 | 28 02 05 (owner 2, pages 2, 65) | cc 03 03 03 (owner 3, pages 3, 66)
 //! ```
 //!
-//! Decoding trusts nothing: height, order, sums and bounds are checked before a node is used. No node is reached twice,
-//! since the first pages of children ascend.
+//! Decoding trusts no field: height, order, sums and bounds are checked before a node is used. No node is reached
+//! twice, because the first pages of children ascend.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ use crate::index::stored::{LENGTH, Stored};
 use crate::space::{BlockKind, Prefetch};
 
 const KIND: BlockKind = BlockKind::LargeValueMap;
-/// The map in a root record.
+/// The description of the map in a root record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapRoot(Option<Top>);
 
@@ -67,7 +67,7 @@ impl MapRoot {
 
     /// Decodes what [`MapRoot::encode`] wrote.
     ///
-    /// # Errors
+    /// Decodes the form that [`MapRoot::encode`] wrote.
     /// [`Error::Corruption`] if bytes are missing or a number is out of bounds.
     pub fn decode(reader: &mut Reader<'_>) -> Result<MapRoot> {
         let Some(height) = reader.varint_max(MAX_HEIGHT + 1)?.checked_sub(1) else { return Ok(MapRoot(None)) };
@@ -90,10 +90,11 @@ fn decode_totals(reader: &mut Reader<'_>) -> Result<Totals> {
 }
 
 impl BlobMap {
-    /// Writes the nodes that are not on disk yet. Returns the map's part of the root record.
+    /// Writes the nodes that are not on disk yet. Returns the part of the root record that describes the map.
     ///
     /// # Errors
-    /// As [`MirroredBlock::write`]. Nodes that were written stay written, and are not written again.
+    /// The errors of [`MirroredBlock::write`]. Nodes that were written before the error stay written and are not written
+    /// again.
     pub fn store(&self, core: &Core) -> Result<MapRoot> {
         let Some(root) = &self.root else { return Ok(MapRoot(None)) };
         let stored = store_node(core, root)?;
@@ -104,7 +105,7 @@ impl BlobMap {
     ///
     /// # Errors
     /// [`Error::Corruption`] if both copies of a node are damaged, or a node contradicts its parent. In a store that is
-    /// open for reading, the node is lost instead.
+    /// open for reading, the node counts as lost instead.
     pub fn load(core: &Core, root: MapRoot, prefetch: &mut Prefetch) -> Result<BlobMap> {
         let empty = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         let Some(Top { height, totals, stored }) = root.0 else { return Ok(empty) };
@@ -170,9 +171,9 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
 struct Expected {
     height: u32,
     totals: Totals,
-    /// The first page of its first range; unknown for the root.
+    /// The first page of the node's first range; unknown for the root.
     first: Option<u64>,
-    /// All its ranges end below this page.
+    /// All ranges of the node end below this page.
     below: u64,
 }
 
@@ -182,7 +183,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Reads a node. A store that is open for reading works without nodes that are lost in both copies. A store that is
+    /// Reads a node. A store that is open for reading opens without nodes that are lost in both copies. A store that is
     /// open for writing must know every used page.
     fn node_or_loss(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         match self.node(stored, expected) {

@@ -1,4 +1,5 @@
-//! Tests of the map of large values: against [`RangeSet`], of its cost, and of its form on disk.
+//! Tests of the map of large values: its contents are compared with [`RangeSet`], and its cost and its form on disk are
+//! checked.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -20,7 +21,7 @@ use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
 
 thread_local! {
-    /// Number of ranges that iterations on this thread have visited.
+    /// The number of ranges that iterations on this thread have visited.
     pub(in crate::index) static WALKED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -64,7 +65,7 @@ fn load(core: &Core, root: MapRoot) -> Result<BlobMap> {
     BlobMap::load(core, root, &mut Prefetch::new(core.data.clone()))
 }
 
-/// Marks the pages of the map's nodes and of its values, as an opening of a store does.
+/// Marks the pages of the map's nodes and of the large values as used, as opening a store does.
 fn mark(map: &BlobMap, data: &DataFile) -> Result<()> {
     let mut result = Ok(());
     Extents::new(&mut |extent| {
@@ -85,7 +86,7 @@ fn random_changes_match_a_range_set() {
         let mut most_levels = 0;
         for step in 0..12_000u64 {
             let (start, len) = (random.below(space), 1 + random.below(6));
-            // Grows to a dense set, shrinks to almost nothing, and repeats.
+            // The map grows to a dense set, shrinks to almost nothing, and repeats.
             let grows = step / 2000 % 2 == 0;
             assert_eq!(map.contains(start, len), set.contains(start, len));
             assert_eq!(map.overlaps(start, len), set.overlaps(start, len));
@@ -93,7 +94,7 @@ fn random_changes_match_a_range_set() {
                 map.insert(start, len);
                 set.insert(start, len);
             } else if !grows {
-                // Removes a part of a range, at either end or in the middle, or all of it.
+                // Remove a part of a range at either end or in the middle, or remove all of the range.
                 let at = random.below(1 + set.len() as u64) as usize;
                 let found = set.iter().nth(at);
                 if let Some((start, len)) = found {
@@ -135,7 +136,7 @@ fn a_leaf_with_long_numbers_is_split_by_bytes() {
     let mut map = empty(Fanout::PAGE);
     let mut random = Random(7);
     for i in 0..3000 {
-        // Distant pages: 7 bytes for a gap, up to 6 for a length.
+        // Distant pages need 7 bytes for a gap and up to 6 for a length.
         map.insert((i << 36) + random.below(1 << 20), 1 + (1 << 35) - (1 << 20) - random.below(1 << 18));
     }
     assert_eq!((map.problem(), map.len()), (None, 3000));
@@ -159,7 +160,7 @@ fn a_remove_of_a_missing_range_panics() {
     map.remove(14, 2);
 }
 
-/// Bytes of the nodes of `map` that are not in `before`, and their number.
+/// The bytes and the number of those nodes of `map` that are not in `before`.
 fn copied(map: &BlobMap, before: &HashSet<*const Node>) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     map.root.as_ref().expect("not empty").walk(&mut |node| {
@@ -183,7 +184,7 @@ fn a_change_of_a_million_ranges_copies_one_path() {
         let mut next = map.clone();
         let at = 100 + 2 * random.below(MILLION);
         match round % 3 {
-            // Every new range would touch its neighbours: this one joins two.
+            // Every new range would touch its neighbours: this range joins two of them.
             0 if at + 2 < 100 + 2 * MILLION => next.insert(at + 1, 1),
             _ => next.remove(at, 1),
         }
@@ -255,7 +256,7 @@ fn a_stored_map_is_loaded_and_only_changed_nodes_are_rewritten() {
     let core = core(&device);
     let mut map = BlobMap::new(core.pool.clone(), Fanout::new(5));
     let mut random = Random(9);
-    // Allocated pages, so that they can be marked.
+    // Use allocated pages, so that they can be marked.
     let extents: Vec<Extent> = (0..400).map(|_| core.data.alloc(1 + random.below(3) as u32).unwrap()).collect();
     let chosen: Vec<&Extent> = extents.iter().filter(|_| random.below(2) == 0).collect();
     chosen.iter().for_each(|extent| map.insert(extent.start.0, extent.pages.into()));
@@ -293,11 +294,11 @@ fn a_stored_map_is_loaded_and_only_changed_nodes_are_rewritten() {
     assert_eq!(quarantined(), both * PAGE as u64 + blocks * PAGE as u64);
 }
 
-/// Checks that no swap, no statistic and no checkpoint of an index visits all ranges of a map of a million ranges,
-/// which `set` installs in the index.
+/// Checks that no swap, no statistic and no checkpoint of an index visits all ranges of a large map. `set` installs a
+/// map of a million ranges in the index.
 pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<I>, set: impl Fn(&I, BlobMap)) {
     let core = bench.core.clone();
-    // Far above the pages of the file.
+    // The pages of this map are far above the pages of the file.
     let mut map = BlobMap::new(core.pool.clone(), Fanout::PAGE);
     (0..MILLION).for_each(|i| map.insert((1 << 40) + 2 * i, 1));
     set(&bench.tree, map);
@@ -325,7 +326,7 @@ pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<
     assert!(stats.disk_bytes > blob_bytes && stats.compactions > 0, "{stats:?}");
     assert_eq!(WALKED.get(), walked);
     let blocks = (core.data.stats().root_bytes - written) / PAGE as u64;
-    // For each checkpoint: the path in the map, and a few nodes of the index itself, in two copies.
+    // Each checkpoint writes the path in the map and a few nodes of the index itself, in two copies.
     assert!(blocks <= u64::from(rounds) * 2 * (3 + 5), "{blocks} pages");
 }
 
@@ -355,7 +356,7 @@ fn golden_bytes() {
     assert_eq!(root_bytes(&map), "00");
     map.insert(40, 3);
     map.insert(300, 2);
-    // Levels, ranges, pages | owner, pages, both copies.
+    // The root has levels, ranges, pages; then the address with owner, pages, both copies.
     assert_eq!(root_bytes(&map), concat!("010205", "01010140"));
     let leaf = map.root.as_ref().unwrap().stored().unwrap();
     assert_eq!(hex(&body(&core, leaf)), "00022803810202");
@@ -365,7 +366,7 @@ fn golden_bytes() {
     assert_eq!(hex(&body(&core, root)), concat!("0102", "280205", "02010241", "cc030303", "03010342"));
 }
 
-/// Overwrites the copies of a node listed in `hit`.
+/// Overwrites those copies of a node that `hit` lists.
 fn damage(core: &Core, stored: Stored, hit: &[usize]) {
     for &copy in hit {
         core.data.write(stored.copies.0[copy].page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();

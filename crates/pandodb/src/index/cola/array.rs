@@ -1,6 +1,7 @@
-//! [`Cola`]: one lookahead array. Claims work, attaches memtables, and swaps the table.
+//! [`Cola`] is one lookahead array. Claims work, attaches memtables, and swaps the table.
 //!
-//! Locks: `inner` is held while a table is built, never while data is merged. The lock of the pack queue is a leaf lock.
+//! Locks: `inner` is held while a table is built, but never while data is merged. The lock of the pack queue is a leaf
+//! lock.
 
 use std::sync::Arc;
 
@@ -31,11 +32,11 @@ const EMPTY_BYTES: usize = size_of::<Cola>() + size_of::<ColaView>() + 1536;
 pub struct Sizes {
     /// The capacities of the levels.
     pub growth: Growth,
-    /// The filters of new runs.
+    /// The filters that new runs get.
     pub filters: Filters,
     /// The compression of leaf blocks in the last level.
     pub compression: Compression,
-    /// Folds operands. Without an operator they are kept unfolded.
+    /// Folds operands. Without an operator the operands are kept unfolded.
     pub operator: Option<Operator>,
 }
 
@@ -67,17 +68,17 @@ pub(super) struct Counters {
 pub struct Inner {
     pub(super) world: World,
     pub(super) tasks: Vec<Task>,
-    /// Slices that a compaction could not read. Compactions exclude them until the store is reopened or a caller asks
-    /// for a compaction.
+    /// Slices of runs that a compaction could not read. Compactions exclude these slices until the store is reopened or
+    /// a caller asks for a compaction.
     pub(super) stuck: Stuck,
     pub(super) next_layer: u64,
     pub(super) next_task: u64,
-    /// On a full disk, pieces are compacted in key order; the next one starts at this key.
+    /// On a full disk, pieces are compacted in key order. The next piece starts at this key.
     pub(super) relieved_to: Vec<u8>,
-    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read
-    /// point or above.
+    /// The snapshots and the newest read point at the time when the last pack or compaction began. Readers that start
+    /// later have that read point or a newer one.
     pub(super) keep: Stripes,
-    /// The keyspace was dropped: outputs of jobs in progress are discarded.
+    /// True once the keyspace was dropped: outputs of jobs in progress are discarded.
     pub(super) cleared: bool,
 }
 
@@ -85,14 +86,15 @@ pub struct Inner {
 pub(super) enum Claim {
     Pack(Box<PackJob>),
     Merge(Box<Merge>),
-    /// Finished without moving data: layers were joined, or a task had no pieces left.
+    /// The work finished without moving data: layers were joined, or a task had no pieces left.
     Moved,
     /// The work could not be started, because an input cannot be read.
     Damage(Error),
 }
 
 impl Cola {
-    /// An empty array that contains every message up to `through` (there is none).
+    /// An array without messages (none exist up to `through`), which counts as containing every message up to
+    /// `through`.
     pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Cola {
         let blobs = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         Cola::around(core, sizes, Table::default(), blobs, through)
@@ -140,7 +142,8 @@ impl Cola {
         }
     }
 
-    /// Claims the next piece of work: first memtables, because they use memory; then tasks in progress; then a new one.
+    /// Claims the next piece of work. Memtables come first, because they use memory, and tasks in progress come before
+    /// new tasks.
     pub(super) fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         if let Some(job) = self.claim_pack(&mut inner, keep) {
@@ -182,16 +185,16 @@ impl Cola {
         });
     }
 
-    /// The next task that could start next to those in progress. REQUIRES: the caller holds `inner`.
+    /// The next task that can start while the tasks in progress run. REQUIRES: the caller holds `inner`.
     pub(super) fn next_choice(&self, inner: &Inner) -> Option<choose::Choice> {
         let busy: Vec<LayerId> = inner.tasks.iter().flat_map(|task| task.layers.iter().copied()).collect();
         let below = inner.tasks.iter().map(|task| task.level).min();
         choose(&inner.world.table, self.sizes.growth, &busy, below, !inner.is_stuck())
     }
 
-    /// Drops the data that range tombstones of the newest layer cover, if every reader sees these: it frees space
-    /// without a compaction. Does nothing where large values would have to be freed, which only a compaction finds, or
-    /// while a task is in progress. REQUIRES: the caller holds `inner`.
+    /// Drops the data that range tombstones of the newest layer cover, if every reader sees these tombstones. This
+    /// frees space without a compaction. Does nothing while a task is in progress, or if large values would have to be
+    /// freed, because only a compaction finds large values. REQUIRES: the caller holds `inner`.
     pub(super) fn wipe(&self, inner: &Inner, mut table: Table) -> Result<Table> {
         assert_eq!(table.layers[0].parts.len(), 1, "the newest layer is one packed memtable");
         let newest = table.layers[0].parts[0].slice.clone();
@@ -208,7 +211,7 @@ impl Cola {
             let covered = |layer: &Layer| layer.parts_in(&tombstone.range).iter().all(goes);
             if is_seen && table.layers[1..].iter().all(covered) {
                 table = match table.wiped(&tombstone.range) {
-                    // A damaged block prevents dropping old data, but must not prevent attaching new data.
+                    // A damaged block may prevent dropping old data, but must not prevent attaching new data.
                     Err(e) if e.is_damage() => continue,
                     wiped => wiped?,
                 };
@@ -311,7 +314,7 @@ impl Inner {
         id
     }
 
-    /// Bytes that a request still has to rewrite: old runs in its range that can be read.
+    /// Bytes that a request still has to rewrite: the readable old runs in the range of the request.
     pub(super) fn requested(&self, request: &Forced) -> u64 {
         let old = |part: &&Part| part.slice.run().meta().id < request.before && !self.stuck.holds(&part.slice);
         let layers = self.world.table.layers.iter();

@@ -1,4 +1,4 @@
-//! Verification and description of a table: reads all of it, changes nothing.
+//! Verification and description of a table. Both read the whole table and change nothing.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::index::stored::Stored;
 use crate::index::{Core, SalvagePiece, Verification, Visitor};
 use crate::space::BlockKind;
 
-/// A root of the array, for a verification.
+/// A root of the array, pinned for a verification.
 pub(super) struct PinnedTable<'a> {
     core: &'a Core,
-    /// The whole root: its deferred frees hold the large values that compactions drop meanwhile.
+    /// The whole root, because its deferred frees hold the large values that compactions drop during the verification.
     world: World,
-    /// The address of the table when it was pinned: a checkpoint may write it later.
+    /// The address of the table at the time of pinning, because a checkpoint may write the table later.
     stored: Option<Stored>,
     blobs: PinnedMap,
 }
@@ -62,7 +62,7 @@ impl Verification for PinnedTable<'_> {
     }
 }
 
-/// The key space in order, in one piece per part of the oldest layer, each with the slices of all layers.
+/// The key space in order, as one piece per part of the oldest layer. Each piece has the slices of all layers.
 pub(super) fn salvage(table: &Table) -> Vec<SalvagePiece> {
     let mut cuts: Vec<Vec<u8>> = table.layers.last().map_or(Vec::new(), |oldest| {
         oldest.parts.iter().map(|part| part.slice.range().from.clone()).filter(|key| !key.is_empty()).collect()
@@ -77,7 +77,7 @@ pub(super) fn salvage(table: &Table) -> Vec<SalvagePiece> {
     cuts.windows(2).map(piece).collect()
 }
 
-/// Prints the table, a line a layer and a line a part.
+/// Prints the table: one line per layer and one line per part.
 pub(super) fn describe(table: &Arc<Table>, growth: Growth, out: &mut String) {
     if let Some(error) = &table.lost {
         let _ = writeln!(out, "LOST: {error}");

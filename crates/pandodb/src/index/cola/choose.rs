@@ -1,29 +1,32 @@
-//! Choosing the next layers to compact: a pure function from a table to a task (004; capacities as by the COLA's
-//! authors).
+//! Chooses the next layers to compact: a pure function from a table to a task (source: 004; the capacities follow the
+//! COLA's authors).
 //!
-//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. A batch of two memtables in level 0, with every level that it does not
-//!   fit into, is compacted into the smallest level with enough space for all of it.
-//! * Once the point deletes of newer layers hide a quarter of the oldest layer, or range tombstones cover a quarter of
-//!   all data, everything is compacted. Tombstones have few bytes, so the capacities alone would not remove the data
-//!   that they hide.
-//! * Several layers of one level, left by a task that ended early, are compacted into the smallest sufficient level
-//!   from theirs on.
-//! * While a task is in progress, newer layers are compacted into smaller levels only; data that does not fit waits.
-//! * Layers with disjoint key ranges become one layer without moving data, as in a load in key order.
+//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. A batch of two memtables in level 0 is compacted together with every
+//!   level that is too small for the batch. The output goes into the smallest level with enough space for all of this
+//!   data.
+//! * Everything is compacted once the point deletes of newer layers hide a quarter of the oldest layer, or range
+//!   tombstones cover a quarter of all data. Tombstones have few bytes, so the capacities alone would not trigger the
+//!   compaction that removes the hidden data.
+//! * A task that ended early leaves several layers of one level. These layers are compacted into the smallest
+//!   sufficient level that is not above their own level.
+//! * While a task is in progress, newer layers are compacted into smaller levels only. Data that does not fit into them
+//!   waits.
+//! * Layers with disjoint key ranges become one layer without moving data. A load in key order makes such layers.
 
 use super::table::{Layer, LayerId, Part, Table};
 use crate::base::{KeyRange, SeededBug};
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
-/// Number of memtables in level 0 that make a batch.
+/// Number of memtables in level 0 that form a batch.
 pub const BATCH: usize = 2;
-/// The highest level; no growth factor reaches it.
+/// The highest level. No growth factor reaches it.
 pub const MAX_LEVEL: u32 = 62;
-/// While a task is in progress, at most this number of memtables wait in level 0; then they are compacted into a level
-/// that is too small for them.
+/// If this number of memtables wait in level 0 while a task is in progress, they are compacted into a level that is too
+/// small for them.
 const MOST_WAITING: usize = 12;
-/// A part with fewer bytes than 1/LEAST_MOVED of a memtable is rewritten instead of moved, because parts use memory.
+/// A part with fewer bytes than 1/LEAST_MOVED of a memtable is rewritten instead of moved, because every part uses
+/// memory.
 const LEAST_MOVED: u64 = 4;
 
 const _: () = assert!(BATCH >= 2 && MOST_WAITING > BATCH, "a batch is several memtables, and several batches may wait");
@@ -32,9 +35,9 @@ const _: () = assert!(MAX_LEVEL < 64, "a level fits the shifts of its capacity")
 /// The sizes that shape the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
-    /// G: how many times larger a level is than the one above.
+    /// G: the ratio of the size of a level to the size of the level above.
     pub factor: u64,
-    /// m: bytes of a packed memtable.
+    /// m: the number of bytes of a packed memtable.
     pub memtable_bytes: u64,
 }
 
@@ -53,24 +56,25 @@ impl Growth {
     }
 }
 
-/// A task: join these layers.
+/// A task: join these layers into one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The inputs, newest first; neighbours.
+    /// The inputs, newest first. They are neighbours in the table.
     pub layers: Vec<LayerId>,
     /// The level of the output.
     pub level: u32,
 }
 
-/// Average bytes of an entry in the oldest layer, which holds most of the data.
+/// Average bytes of an entry in the oldest layer. The oldest layer holds most of the data.
 pub fn entry_bytes(table: &Table) -> u64 {
     let Some(oldest) = table.layers.last() else { return 0 };
     let entries: u64 = oldest.parts.iter().map(|part| part.slice.entries()).sum();
     oldest.bytes() / entries.max(1)
 }
 
-/// The next task. `busy` are the layers of tasks in progress, `below` is the smallest level of their outputs. If the
-/// table is not `sound`, some part cannot be read: compacting everything again and again would drop nothing.
+/// Chooses the next task. `busy` are the layers of tasks in progress, and `below` is the smallest level of the outputs
+/// of these tasks. `sound` is false if some part of the table cannot be read. Deletes then trigger no compaction of
+/// everything, which would repeat without dropping anything.
 pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32>, sound: bool) -> Option<Choice> {
     if busy.is_empty() && sound && is_shadowed_by_deletes(table) {
         let bytes = table.bytes();
@@ -79,7 +83,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
     }
     let free: Vec<&Layer> = table.layers.iter().take_while(|layer| !busy.contains(&layer.id)).collect();
     let waiting = free.iter().take_while(|layer| layer.level == 0).count();
-    // Several layers of one level, left by a task that ended early.
+    // A task that ended early has left several layers of one level.
     let split =
         || free.windows(2).find(|pair| pair[0].level > 0 && pair[0].level == pair[1].level).map(|pair| pair[0].level);
     let least = match waiting {
@@ -104,8 +108,8 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
     (end > least && waiting >= MOST_WAITING).then(|| task(end - 1).0)
 }
 
-/// Whether the deletes of newer layers hide much of the oldest one, or range tombstones cover much of all data. The
-/// compaction drops them, so each delete triggers only once.
+/// Whether the deletes of newer layers hide much of the oldest layer, or range tombstones cover much of all data. The
+/// compaction drops these deletes, so each delete triggers a compaction only once.
 fn is_shadowed_by_deletes(table: &Table) -> bool {
     let Some((oldest, newer)) = table.layers.split_last() else { return false };
     let newer = || newer.iter().flat_map(|layer| layer.parts.iter());
@@ -115,7 +119,8 @@ fn is_shadowed_by_deletes(table: &Table) -> bool {
     deletes > 0 && deletes * WASTE >= entries || covered > 0 && covered * WASTE >= table.bytes()
 }
 
-/// Whether the only layer is a packed memtable of which much is deletes, which hide nothing: rewriting it frees much.
+/// Whether the only layer is a packed memtable that consists mostly of deletes. No older data exists that they could
+/// hide, so rewriting the layer frees much space.
 pub fn is_mostly_deletes(table: &Table) -> bool {
     let [only] = table.layers.as_slice() else { return false };
     let deletes: u64 = only.parts.iter().map(|part| part.deletes).sum();
@@ -123,8 +128,8 @@ pub fn is_mostly_deletes(table: &Table) -> bool {
     deletes > 0 && only.level == 0 && deletes * WASTE >= entries
 }
 
-/// Whether these parts can become one layer without moving data: their key ranges are disjoint, none is small, and none
-/// holds garbage. No I/O.
+/// Whether these parts can become one layer without moving data: their key ranges are disjoint, no part is small, and
+/// no part holds garbage. No I/O.
 pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     let mut slices: Vec<&RunSlice> = parts.iter().map(|part| &*part.slice).collect();
     slices.sort_unstable_by_key(|slice| slice.low());
@@ -137,7 +142,8 @@ pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     parts.iter().all(plain) && apart
 }
 
-/// The ranges for moved parts: each from its first key to the first key of the next part, so that they are disjoint.
+/// The ranges for moved parts. Each range reaches from the first key of a part to the first key of the next part, so
+/// that the ranges are disjoint.
 pub fn ranges_to_move(parts: &[&Part]) -> Vec<(usize, KeyRange)> {
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_unstable_by_key(|&at| parts[at].slice.low());

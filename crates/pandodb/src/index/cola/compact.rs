@@ -1,4 +1,4 @@
-//! The life of a task in an array: begun, done piece by piece, ended; see [`super::task`].
+//! The life of a task in an array: begun, processed piece by piece, ended. See [`super::task`].
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::index::runs::{Inputs, MergeJob, Output};
 use crate::resolve::Stripes;
 use crate::run::{Compression, RunSlice};
 
-/// Bytes of inputs per piece: two memtables, within these bounds.
+/// Bytes of inputs per piece: two memtables, limited to this range.
 const PIECE: RangeInclusive<u64> = 64 << 10..=64 << 20;
 impl Cola {
-    /// Begins the next task: a caller's request once no task is in progress, else the choice of the levels. REQUIRES:
-    /// the caller holds `inner`.
+    /// Begins the next task. A caller's request is served as soon as no task is in progress; otherwise the levels
+    /// determine the task. REQUIRES: the caller holds `inner`.
     pub(super) fn begin_task(&self, inner: &mut Inner) -> Result<Begun> {
         let table = inner.world.table.clone();
         let all = || table.layers.iter().map(|layer| layer.id).collect::<Vec<_>>();
@@ -51,7 +51,7 @@ impl Cola {
         Ok(Begun::Task)
     }
 
-    /// Raises layers to `level`. REQUIRES: the caller holds `inner`.
+    /// Raises layers to the level `level`. REQUIRES: the caller holds `inner`.
     fn raise(&self, inner: &mut Inner, ids: &[LayerId], level: u32) {
         let mut layers = inner.world.table.layers.clone();
         layers
@@ -91,7 +91,7 @@ impl Cola {
         Ok(true)
     }
 
-    /// Claims the next piece of a task in progress: a parked one, or a new one of about `most` bytes. REQUIRES: the
+    /// Claims the next piece of a task in progress: a parked piece, or a new piece of about `most` bytes. REQUIRES: the
     /// caller holds `inner`.
     pub(super) fn claim_piece(
         &self,
@@ -115,7 +115,7 @@ impl Cola {
                     return Ok(Some(Claim::Moved));
                 }
                 Some(piece) => {
-                    // Skip the keys for which nothing can be compacted.
+                    // Skip keys at which nothing can be compacted.
                     debug_assert!(!piece.range.is_empty() && !piece.layers.is_empty(), "a piece has keys and inputs");
                     debug_assert!(piece.range.from >= inner.tasks[at].rest.from, "a task goes upwards");
                     inner.tasks[at].rest.from.clone_from(&piece.range.from);
@@ -126,8 +126,8 @@ impl Cola {
         Ok(None)
     }
 
-    /// Ends a task without further pieces. The rest of its inputs cannot be read and has the output's level. REQUIRES:
-    /// the caller holds `inner`.
+    /// Ends a task without further pieces. The rest of the inputs of this task cannot be read. It already has the
+    /// output's level. REQUIRES: the caller holds `inner`.
     fn finish_task(&self, inner: &mut Inner, at: usize) {
         let task = inner.tasks.swap_remove(at);
         assert!(matches!(task.slot, Slot::Idle), "a task ends between two pieces");
@@ -153,7 +153,7 @@ impl Cola {
         assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");
         let task = inner.tasks[at].id;
         let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
-        // The last level holds most of the data, for the longest time: only there compression pays.
+        // Compress only the last level, because it holds most of the data for the longest time.
         let compression = if bottom { self.sizes.compression } else { Compression::None };
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {
@@ -168,7 +168,7 @@ impl Cola {
         }
     }
 
-    /// Continues a piece; when it is complete, replaces its inputs by its output.
+    /// Continues a piece. When the piece is complete, its output replaces its inputs.
     pub(super) fn step_merge(&self, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
         let (bytes, done) = match merge.job.step(budget) {
             Ok(stepped) => stepped,
@@ -183,8 +183,8 @@ impl Cola {
             } else if let Some(task) = inner.tasks.iter_mut().find(|task| task.id == id) {
                 debug_assert!(matches!(task.slot, Slot::Working), "only the thread that claimed a piece parks it");
                 task.slot = Slot::Parked(merge);
-                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
-                // job poll the debt.
+                // The debt is an estimate. The estimate stays above 0 until the job is done, because threads that wait
+                // for the job poll the debt.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(progress);
@@ -246,8 +246,8 @@ impl Cola {
         self.give_up(task, &layers, &range, &slices, failed, error)
     }
 
-    /// Handles a piece that failed. After damage its inputs are stuck, and the task continues without them; after any
-    /// other error the piece is retried.
+    /// Handles a piece that failed. After damage the inputs of the piece are stuck, and the task continues without
+    /// these inputs. After any other error the piece is retried.
     fn give_up(
         &self,
         id: u64,
@@ -270,8 +270,9 @@ impl Cola {
         error
     }
 
-    /// Excludes damaged inputs from compactions, which would fail again. They are cut at the ends of the piece, so that
-    /// only its keys are excluded. `failed` is the damaged run, if known. REQUIRES: the caller holds `inner`.
+    /// Excludes damaged inputs from later compactions, because these compactions would fail again. The inputs are cut
+    /// at the ends of the piece, so that only the keys of the piece are excluded. `failed` is the damaged run, if
+    /// known. REQUIRES: the caller holds `inner`.
     fn leave(
         &self,
         inner: &mut Inner,
@@ -301,7 +302,7 @@ impl Cola {
                 inner.stuck.add(&part.slice);
             }
         }
-        // Also record the original slices, in case they could not be cut.
+        // Also record the original slices, in case the slices could not be cut.
         slices.iter().filter(|slice| is_damaged(run_of(slice))).for_each(|slice| inner.stuck.add(slice));
         if !Arc::ptr_eq(&table, &inner.world.table) {
             let mut world = inner.world.clone();
@@ -318,7 +319,7 @@ impl Inner {
         debug_assert!(self.tasks.iter().all(|other| other.id < self.next_task), "identities ascend");
         task.id = self.next_task;
         self.next_task += 1;
-        // The newest task comes first: it is urgent, or the only one that can begin.
+        // The newest task comes first, because it is urgent or is the only task that can begin.
         self.tasks.insert(0, task);
     }
 }

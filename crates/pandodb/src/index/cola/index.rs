@@ -67,7 +67,7 @@ impl Index for Cola {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
-        // An explicit request retries what was excluded because of damage.
+        // An explicit request retries the slices that were excluded because of damage.
         inner.stuck = Stuck::default();
         let mut world = inner.world.clone();
         world.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });

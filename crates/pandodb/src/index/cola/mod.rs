@@ -1,4 +1,5 @@
-//! `cola`: the lookahead array over immutable runs, first version (004 §2; capacities as by the COLA's authors).
+//! `cola`: the lookahead array over immutable runs, first version (source: 004 §2; the capacities follow the COLA's
+//! authors).
 //!
 //! ```text
 //!   level 0    one layer per packed memtable       ── two of them make a batch
@@ -7,23 +8,24 @@
 //!   …          a batch, and every level that it does not fit into, is compacted into the first level with enough space
 //! ```
 //!
-//! 1. A sealed memtable is packed into a run, which becomes the newest layer, of level 0 (`Cola::attach`).
-//! 2. [`choose::choose`] makes a *task* of a batch and the levels that it does not fit into. The task is done piece by
-//!    piece of the key space: each piece is compacted into a run, which replaces its inputs in that range
-//!    (`Cola::install`). So the temporary space, and the work that a crash loses, are limited to one piece.
+//! 1. A sealed memtable is packed into a run. The run becomes the newest layer, at level 0 (`Cola::attach`).
+//! 2. [`choose::choose`] makes a *task* of a batch and of the levels that are too small for the batch. The task is
+//!    processed piece by piece of the key space. Each piece is compacted into a run, which replaces the inputs in the
+//!    range of the piece (`Cola::install`). Therefore the temporary space, and the work that a crash loses, are limited
+//!    to one piece.
 //! 3. Layers with disjoint key ranges become one layer without moving data.
-//! 4. Data that a range tombstone covers, and that no reader can see, is dropped when the tombstone arrives
+//! 4. Data that a range tombstone covers is dropped when the tombstone arrives, unless a reader can still see the data
 //!    (`Cola::wipe`).
 //! 5. A checkpoint writes the table if it has changed ([`persist`]).
 //!
 //! Pointers between levels (fractional cascading) are not implemented yet; runs have filters and inner blocks instead.
 //!
-//! Invariants: those of [`table`]; `through` and the table change in one swap. Costs, in blocks of B records, m the
-//! memtable, N the records: a record is written about 1 + ½(G−1)·log_G(N/2m) times; a lookup reads about one leaf, plus
-//! the false positives of the filters of about log_G(N/m) + 2 runs.
+//! Invariants: the invariants of [`table`] hold; `through` and the table change in one swap. Costs, in blocks of B
+//! records, with m the memtable and N the records: a record is written about 1 + ½(G−1)·log_G(N/2m) times. A lookup
+//! reads about one leaf, plus the false positives of the filters of about log_G(N/m) + 2 runs.
 //!
-//! Locks: `inner` (table and tasks) is held while a table is built, never while data is merged. The lock of the pack
-//! queue is a leaf lock.
+//! Locks: `inner` (table and tasks) is held while a table is built, but never while data is merged. The lock of the
+//! pack queue is a leaf lock.
 
 mod array;
 mod check;

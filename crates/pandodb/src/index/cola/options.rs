@@ -1,4 +1,4 @@
-//! The type of the lookahead array: its line in the registry, its options and their builder.
+//! The type of the lookahead array: its entry in the registry, its options and their builder.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ const GROWTH: OptionSpec = OptionSpec {
     values: Values::Range(2, 64),
 };
 
-/// Runs have filters of their own: no group of runs lasts long enough for a maplet.
+/// Every run has a filter of its own, because no group of runs lasts long enough for a maplet.
 const OWN_FILTERS: OptionSpec = OptionSpec { values: Values::Words(&["auto", "bloom", "quotient"]), ..FILTERS };
 
 impl Sizes {
@@ -52,7 +52,8 @@ impl Sizes {
     }
 }
 
-/// The lookahead array as the index of a keyspace, with options. Creating a keyspace refuses values out of bounds.
+/// The lookahead array as the index of a keyspace, with its options. Creating a keyspace fails if an option has a value
+/// out of bounds.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -67,13 +68,13 @@ impl Sizes {
 pub struct ColaOptions(IndexOptions);
 
 impl ColaOptions {
-    /// All options at the defaults of the store.
+    /// All options have the defaults of the store.
     pub fn new() -> ColaOptions {
         ColaOptions(IndexKind::of(&TYPE).into())
     }
 
-    /// How many times larger a level is than the one above, 2 to 64; the default is 4. With a smaller factor data is
-    /// written less often, and a scan merges more levels.
+    /// The ratio of the size of a level to the size of the level above, 2 to 64; the default is 4. With a smaller
+    /// factor, data is written less often, but a scan merges more levels.
     #[must_use]
     pub fn growth(self, factor: u64) -> ColaOptions {
         ColaOptions(self.0.set(&GROWTH, factor))

@@ -1,8 +1,8 @@
-//! The table on disk: one block in two copies ([`crate::space::mirrored`]), written by the first checkpoint that
-//! includes the table, never changed.
+//! The table on disk: one block in two copies ([`crate::space::mirrored`]). The first checkpoint that includes the
+//! table writes the block, which is never changed.
 //!
-//! Root record (integers varint): `version (1) | growth factor | address of the table | map of large values`, the last
-//! two as defined in [`crate::index::stored`] and [`crate::index::blobs`].
+//! Root record (integers varint): `version (1) | growth factor | address of the table | map of large values`. The last
+//! two fields are defined in [`crate::index::stored`] and [`crate::index::blobs`].
 //!
 //! Body of the table block ([`crate::index::stored`]):
 //!
@@ -11,8 +11,8 @@
 //!  for each layer, newest first: level | part count | for each part, in key order: run description | slice
 //! ```
 //!
-//! A run of several parts is described in each of them; opening makes it one object again. Decoding trusts nothing:
-//! order and bounds are checked before a table is used.
+//! A run of several parts is described in each of these parts; opening makes it one object again. Decoding trusts no
+//! field: order and bounds are checked before a table is used.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const MAX_GROWTH: u64 = 1 << 16;
 
 const _: () = assert!(MAX_LEVEL < 1 << 7, "a level is one byte");
 
-/// Writes the table, and the nodes of the map of large values, that are not on disk yet. Returns the root record.
+/// Writes the table and the nodes of the map of large values, unless they are already on disk. Returns the root record.
 pub fn store(core: &Core, table: &Table, blobs: &BlobMap, growth: u64) -> Result<Vec<u8>> {
     let stored = match table.stored() {
         Some(stored) => stored,
@@ -73,9 +73,9 @@ fn encode(table: &Table, out: &mut Vec<u8>) {
 
 /// A table read from disk.
 pub struct Loaded {
-    /// The table.
+    /// The table of layers.
     pub table: Table,
-    /// Pages of large values.
+    /// The map of the pages of large values.
     pub blobs: BlobMap,
 }
 
@@ -85,7 +85,7 @@ fn decode_root(record: &RootRecord) -> Result<(Stored, MapRoot)> {
     if reader.varint()? != VERSION {
         return Err(reader.corrupt("unknown version"));
     }
-    // Only informative: the factor in force is an option of the keyspace.
+    // Skip the stored factor: it is only informative, because the factor in force is an option of the keyspace.
     reader.varint_max(MAX_GROWTH)?;
     let root = (Stored::decode(&mut reader)?, MapRoot::decode(&mut reader)?);
     if !reader.is_empty() {
@@ -94,7 +94,7 @@ fn decode_root(record: &RootRecord) -> Result<(Stored, MapRoot)> {
     Ok(root)
 }
 
-/// The blocks that loading reads first; none if the record is damaged.
+/// The blocks that loading reads first; no blocks if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
         .map_or(Vec::new(), |(stored, blobs)| stored.first_reads(core).chain(blobs.first_blocks(core)).collect())
@@ -105,7 +105,7 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
     let (stored, blobs) = decode_root(record)?;
     let mut runs = Runs::new(core);
     let table = match load_table(core, stored, &mut runs, prefetch) {
-        // A store that is open for reading works without a table that is lost in both copies.
+        // A store that is open for reading opens without a table that is lost in both copies.
         Err(e) if !core.repair && e.is_damage() => Table::lost(e),
         table => table?,
     };

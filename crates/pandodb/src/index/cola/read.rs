@@ -1,7 +1,7 @@
 //! Reading: the view of a table, the point lookup and the scan.
 //!
-//! A lookup asks one part of each layer, newest first. A scan goes through the parts of the oldest layer, and merges
-//! the data of all layers in the range of each.
+//! A lookup searches one part of each layer, newest first. A scan goes through the parts of the oldest layer. In the
+//! range of each part, the scan merges the data of all layers.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -25,10 +25,10 @@ pub struct ColaView {
     horizon: Seqno,
     /// Bytes of large values.
     blob_bytes: u64,
-    /// Messages and point tombstones, counted on first use.
+    /// Messages and point tombstones, counted when they are first requested.
     counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// Only held: the large values that later swaps drop are freed after this view.
+    /// This field is only held: the large values that later swaps drop are freed after this view is dropped.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -69,7 +69,7 @@ impl ColaView {
                 stats.search_bytes += meta.search_bytes();
                 stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
             }
-            // All parts of a run are assumed to be alike.
+            // This assumes that all parts of a run are alike.
             let (entries, all) = (part.slice.entries(), meta.entries().max(1));
             let share = |count: u64| (u128::from(count) * u128::from(entries) / u128::from(all)) as u64;
             stats.entries += entries;
@@ -88,7 +88,7 @@ impl ColaView {
         stats
     }
 
-    /// Messages in runs, and the point tombstones among them; counted once per view.
+    /// The messages in runs, and the point tombstones among these messages; counted once per view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let stats = self.stats();
@@ -123,7 +123,7 @@ impl IndexView for ColaView {
 /// The path of a key through the layers.
 struct LayersPath<'v> {
     table: &'v Table,
-    /// Index of the layer to ask next.
+    /// Index of the layer to search next.
     next: usize,
 }
 
@@ -163,7 +163,8 @@ impl<'v> Path<'v> for LayersPath<'v> {
 }
 
 impl Pieces for ColaView {
-    /// The beginning of `rest` (in reverse its end) up to the end of the first part of the oldest layer in it.
+    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. The piece ends at the end of
+    /// the first part of the oldest layer.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
         if let Some(error) = &self.table.lost {
             return Err(error.clone());

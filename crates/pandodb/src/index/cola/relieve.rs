@@ -1,4 +1,4 @@
-//! Relief: background work on a full disk, in the order of space freed per space used.
+//! Relief: background work on a full disk. Work that frees the most space per space used comes first.
 //!
 //! ```text
 //!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
@@ -6,12 +6,12 @@
 //!   else: a piece of a pending task, if it fits without using the space that deletes will need
 //! ```
 //!
-//! A piece is cut so that its output fits. Its inputs are freed when it is published, independently of the rest of
-//! their layers. Pieces are taken in key order, cyclically: the longer ago a piece was compacted, the more deletes have
-//! reached it since.
+//! A piece is cut so that its output fits. The inputs of a piece are freed when the piece is published, independently
+//! of the rest of their layers. Pieces are compacted in key order, cyclically: the longer ago a piece was compacted,
+//! the more deletes have reached it since then.
 //!
-//! Unfinished outputs are discarded, because their space is more useful elsewhere. While another thread works on a
-//! piece, relief begins none.
+//! Unfinished outputs are discarded, because other work makes better use of their space. While another thread works on
+//! a piece, relief begins none.
 
 use super::array::{Claim, Cola, Inner};
 use super::choose::entry_bytes;
@@ -24,7 +24,7 @@ use crate::index::runs::relief::{WORTH, fitting, in_shrinking_room};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 
-/// Maximum number of pieces of the key space examined in one search.
+/// Maximum number of pieces of the key space that one search examines.
 const MOST_PIECES: u32 = 256;
 
 impl Cola {
@@ -53,7 +53,7 @@ impl Cola {
         }
     }
 
-    /// Discards parked pieces, with their partial outputs. Their tasks begin smaller pieces later.
+    /// Discards parked pieces, with their partial outputs. The tasks of these pieces begin smaller pieces later.
     fn give_up_parked(&self) {
         let mut inner = self.inner.lock();
         let parked = inner.tasks.iter_mut().filter(|task| matches!(task.slot, Slot::Parked(_)));
@@ -61,7 +61,7 @@ impl Cola {
         self.recount(&mut inner);
     }
 
-    /// One piece that fits in `room`, from beginning to end.
+    /// Compacts one piece that fits in `room`, from beginning to end.
     fn merge_one(&self, room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let idle = Progress { idle: true, ..Progress::default() };
         let mut claim = {
@@ -69,7 +69,7 @@ impl Cola {
             if inner.cleared || inner.tasks.iter().any(|task| matches!(task.slot, Slot::Working)) {
                 return Ok(idle);
             }
-            // The space that can be used without touching what deletes will need.
+            // The space that can be used without using the space that deletes will need.
             let beside = room.bytes.saturating_sub(2 * room.spare);
             let most = if self.add_relief(&mut inner, room.bytes, urgent) {
                 Some(fitting(room.bytes))
@@ -101,7 +101,7 @@ impl Cola {
                 return Ok(Progress { bytes: done, ..progress });
             }
             let mut inner = self.inner.lock();
-            // Continue this piece only; the next piece is another turn.
+            // Continue this piece only. The next piece is processed in another turn.
             let parked = inner.tasks.iter().any(|task| matches!(task.slot, Slot::Parked(_)));
             if !parked {
                 return Ok(Progress { bytes: done.max(1), ..progress });
@@ -110,8 +110,9 @@ impl Cola {
         }
     }
 
-    /// Adds a task for the next piece of the key space in which deletes hide anything (`urgent`), or enough to be worth
-    /// the cost. Returns whether there is one. REQUIRES: the caller holds `inner`.
+    /// Adds a task for the next piece of the key space that is worth compacting. If `urgent`, any data hidden by
+    /// deletes is enough; otherwise it must be worth the cost. Returns whether such a piece exists. REQUIRES: the
+    /// caller holds `inner`.
     fn add_relief(&self, inner: &mut Inner, room: u64, urgent: bool) -> bool {
         let table = inner.world.table.clone();
         if table.layers.is_empty() {
@@ -152,8 +153,8 @@ impl Cola {
     }
 }
 
-/// The beginning of `rest` in which all layers hold about `target` bytes, cut at the ends of parts. A single larger
-/// part is split by its task.
+/// The beginning of `rest` in which all layers hold about `target` bytes. It is cut at the ends of parts. If a single
+/// part is larger, its task splits it.
 fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     let mut ends: Vec<Vec<u8>> =
         table.layers.iter().flat_map(|layer| layer.parts_in(rest)).map(|part| part.slice.range().to.clone()).collect();
@@ -173,8 +174,8 @@ fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     best.unwrap_or_else(|| rest.clone())
 }
 
-/// Bytes of a piece, and the bytes that its compaction would probably drop: entries hidden by deletes of newer layers,
-/// data covered by newer range tombstones, and deletes of the oldest layer.
+/// Bytes of a piece, and the bytes that its compaction would probably drop. Three kinds of data are dropped: entries
+/// hidden by deletes of newer layers, data covered by newer range tombstones, and deletes of the oldest layer.
 fn dead_in(table: &Table, range: &KeyRange, entry_bytes: u64) -> (u64, u64) {
     let of = |layer: &Layer| {
         layer.parts_in(range).iter().fold((0, 0, 0), |(bytes, deletes, ranges), part| {

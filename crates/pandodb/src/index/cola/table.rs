@@ -8,12 +8,12 @@
 //!   level 3   [ run 4 ][ run 5 ][ run 6 ]          parts: disjoint, in key order
 //! ```
 //!
-//! A layer is a sorted sequence of disjoint slices. In each layer, a lookup asks the one part that may hold the key. A
-//! table is immutable: a change makes a new one, which shares the unchanged layers.
+//! A layer is a sorted sequence of disjoint slices. In each layer, a lookup searches the one part that may hold the
+//! key. A table is immutable: a change makes a new table, which shares the unchanged layers.
 //!
-//! Invariants ([`Table::problem`] checks the first two): levels do not decrease from newer to older layers; the parts
-//! of a layer are disjoint and in key order; a message is in one layer only, and of the messages of a key a newer layer
-//! holds the newer ones.
+//! Invariants ([`Table::problem`] checks the first two): levels do not decrease from newer to older layers. The parts
+//! of a layer are disjoint and in key order. Each message is in one layer only, and newer messages of a key are in
+//! newer layers.
 
 use std::sync::Arc;
 
@@ -24,35 +24,36 @@ use crate::index::stored::Stored;
 use crate::run::RunSlice;
 use crate::space::DataFile;
 
-/// The identity of a layer in this opening of the store; a compaction finds its inputs by it.
+/// The identity of a layer while the store is open. A compaction finds its inputs by their identities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LayerId(pub u64);
 
-/// A slice in a layer.
+/// A slice of a run in a layer.
 #[derive(Clone)]
 pub struct Part {
-    /// The run and its key range.
+    /// The run and the key range of the slice.
     pub slice: Arc<RunSlice>,
-    /// Estimated bytes.
+    /// Estimated bytes of the slice.
     pub bytes: u64,
-    /// Its point deletes.
+    /// The point deletes in the slice.
     pub deletes: u64,
-    /// Estimated bytes of older layers that its range tombstones covered when it was added.
+    /// Estimated bytes of older layers that the slice's range tombstones covered when the part was added.
     pub covers: u64,
 }
 
-/// If a run has more range tombstones than this, they count as covering nothing: they are probably small.
+/// If a run has more range tombstones than this limit, the tombstones count as covering nothing, because they are
+/// probably small.
 pub const MOST_TOMBSTONES: u64 = 256;
 
 impl Part {
-    /// The part for a slice.
+    /// Makes the part for a slice.
     pub fn new(slice: Arc<RunSlice>) -> Part {
         let bytes = slice.bytes();
         let deletes = Deletes::guess(&slice, bytes).count();
         Part { slice, bytes, deletes, covers: 0 }
     }
 
-    /// The part, with `covers` computed for the `older` layers. Tombstones that cannot be read cover nothing.
+    /// This part, with `covers` computed for the layers `older`. Unreadable tombstones cover nothing.
     pub fn over(self, older: &[Layer]) -> Part {
         let count = self.slice.run().meta().range_tombstones;
         if count == 0 || count > MOST_TOMBSTONES || older.is_empty() {
@@ -70,7 +71,7 @@ impl Part {
         Part { covers, ..self }
     }
 
-    /// The part clipped to `range`; `None` if nothing is left.
+    /// This part clipped to `range`; `None` if nothing is left.
     fn clip(&self, range: &KeyRange) -> Result<Option<Part>> {
         if range.is_empty() {
             return Ok(None);
@@ -82,21 +83,21 @@ impl Part {
 /// A sorted sequence of disjoint slices.
 #[derive(Clone)]
 pub struct Layer {
-    /// Its identity.
+    /// The identity of the layer.
     pub id: LayerId,
-    /// The level that it belongs to.
+    /// The level that the layer belongs to.
     pub level: u32,
-    /// In key order, disjoint. The layer has no keys between two parts.
+    /// The parts in key order. They are disjoint. The layer has no keys between two parts.
     pub parts: Arc<Vec<Part>>,
 }
 
 impl Layer {
-    /// Estimated bytes.
+    /// Estimated bytes of the layer.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// The part that may hold a key.
+    /// The part that may hold `key`.
     #[inline]
     pub fn part_for(&self, key: &[u8]) -> Option<&Part> {
         let after = self.parts.partition_point(|part| part.slice.range().from.as_slice() <= key);
@@ -104,7 +105,7 @@ impl Layer {
         after.checked_sub(1 + missed).map(|at| &self.parts[at]).filter(|part| part.slice.contains(key))
     }
 
-    /// The parts that overlap a range. O(log n).
+    /// The parts that overlap `range`. Costs O(log n).
     pub fn parts_in(&self, range: &KeyRange) -> &[Part] {
         let ends_before = |part: &Part| !part.slice.range().to.is_empty() && part.slice.range().to <= range.from;
         let first = self.parts.partition_point(ends_before);
@@ -147,28 +148,28 @@ impl Layer {
 /// The layers of an index, newest first.
 #[derive(Default)]
 pub struct Table {
-    /// The layers; none is empty.
+    /// The layers, newest first. No layer is empty.
     pub layers: Vec<Layer>,
-    /// The error that made both copies of the table unreadable. Such a table is empty. Only in a store that is open for
-    /// reading.
+    /// The error, if both copies of the table are unreadable. Such a table is empty. Set only in a store that is open
+    /// for reading.
     pub lost: Option<crate::Error>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
 impl Table {
-    /// A table of these layers, which is not on disk.
+    /// Makes a table of these layers. The table is not on disk.
     pub fn new(layers: Vec<Layer>) -> Table {
         let table = Table::unchecked(layers, None);
         debug_assert_eq!(table.problem(), None);
         table
     }
 
-    /// A table as it was read; the caller must check [`Table::problem`].
+    /// Makes a table as it was read from disk. The caller must check [`Table::problem`].
     pub fn unchecked(layers: Vec<Layer>, lost: Option<crate::Error>) -> Table {
         Table { layers, lost, stored: OnceLock::new() }
     }
 
-    /// A table that cannot be read.
+    /// Makes a table in place of an unreadable one.
     pub fn lost(error: crate::Error) -> Table {
         Table::unchecked(Vec::new(), Some(error))
     }
@@ -178,7 +179,7 @@ impl Table {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records that the table was written (or read). From now on dropping it frees its pages.
+    /// Records that the table was written (or read). After this call, dropping the table frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         assert!(self.lost.is_none(), "a lost table has no block");
         assert!(self.stored.set((stored, data.clone())).is_ok(), "a table is written once");
@@ -200,7 +201,7 @@ impl Table {
         (!self.layers.iter().all(sorted)).then_some("the parts of a layer are not in order")
     }
 
-    /// All parts, the newest layer first.
+    /// All parts of all layers, the newest layer first.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
         self.layers.iter().flat_map(|layer| layer.parts.iter())
     }
@@ -210,7 +211,7 @@ impl Table {
         self.layers.iter().map(Layer::bytes).sum()
     }
 
-    /// The table, with `covers` of all layers computed.
+    /// This table, with `covers` of all layers computed.
     pub fn with_covers(mut self) -> Table {
         for at in 0..self.layers.len() {
             self.note_covered(at);
@@ -218,7 +219,7 @@ impl Table {
         self
     }
 
-    /// The table, with `covers` of the newest layer computed.
+    /// This table, with `covers` of the newest layer computed.
     pub fn with_covers_of_newest(mut self) -> Table {
         self.note_covered(0);
         self
@@ -232,15 +233,15 @@ impl Table {
         }
     }
 
-    /// The table with a new layer in front.
+    /// This table with `layer` as the newest layer.
     pub fn with_newest(&self, layer: Layer) -> Table {
         assert!(!layer.parts.is_empty(), "a layer has parts");
         debug_assert!(self.layers.iter().all(|other| other.id != layer.id), "each layer has an identity of its own");
         Table::new(std::iter::once(layer).chain(self.layers.iter().cloned()).collect())
     }
 
-    /// The table with `output` replacing everything that the layers `inputs` hold in `range`. The inputs are
-    /// neighbours. The output goes into the oldest of them, which is raised to `level`.
+    /// This table after a compaction: `output` replaces everything that the layers `inputs` hold in `range`. The inputs
+    /// are neighbours in the table. The output goes into the oldest input layer, which is raised to `level`.
     pub fn replaced(
         &self,
         inputs: &[LayerId],
@@ -259,14 +260,14 @@ impl Table {
             let part = Part::new(output?).over(&layers[oldest + 1..]);
             layers[oldest].insert(part);
         }
-        // An older layer may have a smaller level, if damage kept it out of the task.
+        // An older layer may have a smaller level if damage excluded that layer from the task.
         let most = layers.get(oldest + 1).map_or(level, |older| level.min(older.level));
         layers[oldest].level = layers[oldest].level.max(most);
         layers.retain(|layer| !layer.parts.is_empty() || !of_inputs(layer));
         Ok(Table::new(layers))
     }
 
-    /// The table without the data of all layers but the newest in `range`.
+    /// This table without the data that older layers have in `range`. Only the newest layer keeps its data there.
     pub fn wiped(&self, range: &KeyRange) -> Result<Table> {
         debug_assert!(!range.is_empty(), "a range tombstone has keys");
         let mut layers = self.layers.clone();
@@ -277,7 +278,7 @@ impl Table {
         Ok(Table::new(layers))
     }
 
-    /// Splits parts of a layer at the ends of `range`, so that the middle can be treated separately.
+    /// Splits parts of a layer at the ends of `range`, so that the part inside `range` can be processed separately.
     pub fn cut(&self, id: LayerId, range: &KeyRange) -> Result<Table> {
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().filter(|layer| layer.id == id) {
@@ -298,7 +299,7 @@ impl Table {
     pub fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
         for layer in &self.layers {
             for part in layer.parts_in(range) {
-                // Skip runs without tombstones: most have none, and every scan calls this.
+                // Skip runs without tombstones: most runs have none, and every scan calls this function.
                 if part.slice.run().meta().range_tombstones > 0 {
                     out.extend(part.slice.tombstones(range)?);
                 }
@@ -307,7 +308,7 @@ impl Table {
         Ok(())
     }
 
-    /// The description of a run, if the table has it.
+    /// The description of the run `id`, if the table has this run.
     pub fn run(&self, id: OwnerId) -> Option<crate::run::RunMeta> {
         self.parts().map(|part| part.slice.run().meta()).find(|meta| meta.id == id).cloned()
     }

@@ -1,4 +1,4 @@
-//! Tasks: several layers become one, piece by piece of the key space.
+//! Tasks: a task joins several layers into one, piece by piece of the key space.
 //!
 //! ```text
 //!   newest   ░░░░░░░░│  run 9
@@ -7,13 +7,13 @@
 //!                     └ rest
 //! ```
 //!
-//! 1. A piece begins at the first key of the rest that a layer other than the oldest input may have. It ends after
-//!    about [`PIECE`] bytes of the inputs.
-//! 2. A part of an input that could not be read is *stuck*. The pieces before and after it are compacted as usual.
-//!    Within its key range, only the layers newer than it are compacted, among themselves.
-//! 3. When a task begins, all its inputs get the output's level. So newer tasks stay above it, and stuck rests of the
-//!    inputs are not chosen again. A task that ends early, because the store closes or the disk is full, leaves several
-//!    layers of one level, which are chosen again.
+//! 1. A piece begins at the first remaining key that may exist in a layer other than the oldest input. The piece ends
+//!    when its inputs have about [`PIECE`] bytes.
+//! 2. A part of an input that could not be read is *stuck*. The pieces on both sides of a stuck part are compacted as
+//!    usual. Within the key range of a stuck part, only the layers newer than this part are compacted, with each other.
+//! 3. When a task begins, all its inputs get the output's level. Therefore newer tasks stay above that level, and stuck
+//!    rests of the inputs are not chosen again. A task ends early if the store closes or the disk is full. It then
+//!    leaves several layers of one level, which are chosen again.
 //!
 //! Invariant: a message is in the inputs or in the output of a task, never in both.
 
@@ -26,47 +26,48 @@ use crate::base::{KeyRange, OwnerId, PAGE, Result};
 use crate::index::runs::MergeJob;
 use crate::run::RunSlice;
 
-/// A rest of at most this number of quarters of a piece is not split.
+/// A rest of at most this number of quarters of a piece is processed as one piece.
 const LAST_PIECE_QUARTERS: u64 = 6;
 
 const _: () = assert!(LAST_PIECE_QUARTERS >= 4, "a rest of one piece is not split");
 
-/// Layers to join into one.
+/// A task: layers to join into one.
 #[derive(Default)]
 pub struct Task {
-    /// Its number among the tasks of the index.
+    /// The number of the task, unique in the index.
     pub id: u64,
-    /// Newest first; neighbours.
+    /// The input layers, newest first. They are neighbours in the table.
     pub layers: Vec<LayerId>,
     /// The level of the output.
     pub level: u32,
-    /// Also compact keys that only the oldest input has: to drop what its own deletes hide, or because a caller asked.
+    /// Also compact keys that only the oldest input has. Set to drop the data that its own deletes hide, or because a
+    /// caller asked.
     pub rewrite: bool,
-    /// The request that the task serves, named by its limit. When the task ends, the request is done as far as
-    /// possible.
+    /// The request that the task serves, identified by the limit of the request (`Forced::before`). When the task ends,
+    /// the request counts as done, even if unreadable parts remain.
     pub request: Option<OwnerId>,
     /// The key range that is still to be compacted.
     pub rest: KeyRange,
-    /// The state of its current piece.
+    /// The state of the current piece.
     pub slot: Slot,
 }
 
-/// The state of the current piece. A task has at most one piece in progress.
+/// The state of the current piece of a task. A task has at most one piece in progress.
 #[derive(Default)]
 pub enum Slot {
     /// The next piece can begin.
     #[default]
     Idle,
-    /// Between two steps.
+    /// The piece waits between two steps.
     Parked(Box<Merge>),
-    /// A thread works on it.
+    /// A thread works on the piece.
     Working,
 }
 
 /// The compaction of a piece.
 pub struct Merge {
     pub(super) task: u64,
-    /// The inputs: all layers of the task, or those newer than a stuck part.
+    /// The inputs: all layers of the task, or only the layers newer than a stuck part.
     pub(super) layers: Vec<LayerId>,
     pub(super) range: KeyRange,
     /// The input slices.
@@ -75,8 +76,8 @@ pub struct Merge {
     pub(super) job: MergeJob,
 }
 
-/// Slices that could not be read. Once a slice is clipped to another range, it is tried again, since the damage may be
-/// outside.
+/// Slices of runs that could not be read. A slice that was clipped to another range is tried again, because the damage
+/// may be outside that range.
 #[derive(Default)]
 pub struct Stuck(HashSet<(OwnerId, KeyRange)>);
 
@@ -124,12 +125,12 @@ pub(super) struct Piece {
 }
 
 impl Task {
-    /// Ends the task and its request.
+    /// Ends the task and the request that it serves.
     pub(super) fn end(self, world: &mut World) {
         world.forced.retain(|request| self.request != Some(request.before));
     }
 
-    /// Advances past a finished piece. Returns whether anything is left.
+    /// Removes a finished piece from the rest of the task. Returns whether any keys are left.
     pub(super) fn pass(&mut self, piece: &KeyRange) -> bool {
         debug_assert_eq!(piece.from, self.rest.from, "a piece begins where the rest begins");
         if piece.to.is_empty() || piece.to == self.rest.to {
@@ -142,7 +143,8 @@ impl Task {
     }
 }
 
-/// Estimated bytes of a part in a range: exact if the range covers the part, else a share that is right on average.
+/// Estimated bytes of a part in a range. The result is exact if the range covers the part; otherwise it is an average
+/// share.
 pub(super) fn bytes_in(part: &Part, range: &KeyRange) -> u64 {
     if range.covers(part.slice.range()) {
         return part.bytes;
@@ -150,7 +152,7 @@ pub(super) fn bytes_in(part: &Part, range: &KeyRange) -> u64 {
     part.slice.estimate(range).map_or(part.bytes, |(bytes, _)| bytes)
 }
 
-/// The next piece of a task, of about `target` bytes; `None` if nothing in its rest can be compacted.
+/// The next piece of a task, of about `target` bytes; `None` if nothing in the rest of the task can be compacted.
 pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<Option<Piece>> {
     let mut rest = task.rest.clone();
     loop {
@@ -158,7 +160,7 @@ pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64)
         let first =
             layers.iter().flat_map(|layer| layer.parts_in(&rest)).map(|part| part.slice.range().from.clone()).min();
         let Some(_) = first else { return Ok(None) };
-        // Up to the next bound of a stuck part all keys have the same readable layers.
+        // All keys before the next bound of a stuck part have the same readable layers.
         let bounds = layers.iter().flat_map(|layer| layer.parts_in(&rest)).filter(|part| stuck.holds(&part.slice));
         let bounds = bounds.flat_map(|part| [part.slice.range().from.clone(), part.slice.range().to.clone()]);
         let end = bounds.filter(|key| *key > rest.from && !key.is_empty()).min();
@@ -176,7 +178,7 @@ pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64)
             let range = cut_to(&usable, &wanted, target)?;
             return Ok(Some(Piece { layers: usable.iter().map(|layer| layer.id).collect(), range }));
         }
-        // These keys need no compaction.
+        // The keys before the piece need no compaction.
         if until.to.is_empty() || until.to == rest.to {
             return Ok(None);
         }
@@ -184,8 +186,8 @@ pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64)
     }
 }
 
-/// The end of `range` from the first key that a layer other than the oldest may have: data that only the oldest has is
-/// not moved.
+/// The end of `range`, starting at the first key that a layer other than the oldest may have. Data that only the oldest
+/// layer has is not moved.
 fn from_newer(layers: &[&Layer], range: &KeyRange) -> Option<KeyRange> {
     let (_, newer) = layers.split_last()?;
     let lows = newer.iter().flat_map(|layer| layer.parts_in(range)).map(|part| part.slice.low());
@@ -194,7 +196,7 @@ fn from_newer(layers: &[&Layer], range: &KeyRange) -> Option<KeyRange> {
     (!rest.is_empty()).then_some(rest)
 }
 
-/// The beginning of `range` in which these layers hold about `target` bytes.
+/// The beginning of `range` that contains about `target` bytes of these layers.
 fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> {
     let of_layer = |layer: &Layer| layer.parts_in(range).iter().map(|part| bytes_in(part, range)).sum::<u64>();
     let bytes: Vec<u64> = layers.iter().map(|layer| of_layer(layer)).collect();
@@ -204,7 +206,7 @@ fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> 
     }
     assert!(total > 0, "an empty piece is not cut");
     let largest = (0..layers.len()).max_by_key(|&at| bytes[at]).expect("a task has layers");
-    // Cut where the largest layer has its share of the piece.
+    // Cut at the point where the piece has its share of the largest layer.
     let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
     let mut before = 0;
     for part in layers[largest].parts_in(range) {

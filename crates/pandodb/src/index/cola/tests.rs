@@ -1,5 +1,5 @@
-//! Tests of the policy, the table and the tasks, with pieces suspended at every point while memtables arrive. The
-//! suites that run over every index test what a user sees.
+//! Tests of the policy, the table and the tasks. Pieces are suspended at every point while memtables arrive. The test
+//! suites that run over every index cover the behaviour that a user sees.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn a_load_in_key_order_moves_without_being_rewritten() {
     let stats = bench.tree.stats();
     assert_eq!((stats.compactions, stats.figure("runs")), (0, 40), "{stats:?}");
     assert!(table(&bench.tree).layers.len() <= 4);
-    // A request rewrites what was only moved.
+    // A request rewrites data that earlier tasks only moved.
     bench.tree.compact(&KeyRange::all()).unwrap();
     bench.drain();
     bench.check();
@@ -186,7 +186,7 @@ fn a_reopened_table_equals_the_stored_one() {
     }
 }
 
-/// The data file of a bench, reopened: no page is marked as used.
+/// The data file of a bench after reopening, when no page is marked as used.
 struct DataFileOf<'a>(&'a Bench<Cola>);
 
 impl DataFileOf<'_> {
@@ -196,8 +196,8 @@ impl DataFileOf<'_> {
     }
 }
 
-/// Damage excludes only the keys of the piece that found it. Everything else is compacted, compaction ends, and newer
-/// data of these keys is compacted by itself.
+/// Damage excludes only the keys of the piece in which it was found. Everything else is compacted until no work is
+/// left. Newer data of the excluded keys is compacted separately.
 #[test]
 fn a_damaged_leaf_excludes_only_its_piece_from_compaction() {
     for seed in 0..4 {

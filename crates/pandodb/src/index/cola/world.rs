@@ -1,5 +1,5 @@
-//! [`World`]: the state that a swap of the table replaces. A clone costs O(1) and is what a checkpoint, a verification
-//! and a view keep.
+//! [`World`]: the state that a swap of the table replaces. A clone costs O(1). A checkpoint, a verification and a view
+//! each keep a clone.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ pub(super) struct World {
     pub(super) table: Arc<Table>,
     pub(super) through: Seqno,
     pub(super) horizon: Seqno,
-    /// Pages of large values that runs of the table name.
+    /// The map of the pages of large values that runs of the table refer to.
     pub(super) blobs: BlobMap,
     /// Ranges that callers asked to compact fully.
     pub(super) forced: Vec<Forced>,
-    /// Receives the large values that the next swap drops; they are freed when older views are gone.
+    /// Receives the large values that the next swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct World {
 #[derive(Clone, Debug)]
 pub(super) struct Forced {
     pub(super) range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
-    /// again, even if they still hold garbage for snapshots.
+    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities, so they
+    /// are not rewritten again, even if they still hold garbage for snapshots.
     pub(super) before: OwnerId,
 }

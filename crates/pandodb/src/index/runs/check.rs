@@ -1,6 +1,6 @@
 //! Verification of the common parts of run-based indexes: runs, live messages, large values.
 //!
-//! It reads all of them, reports blocks, messages and problems to a [`Visitor`], and changes nothing.
+//! Verification reads all of these parts, reports blocks, messages and problems to a [`Visitor`], and changes nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use crate::space::BlockKind;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 
-/// Bytes read ahead while every leaf is read.
+/// Bytes that are read ahead while every leaf is read.
 const READ_AHEAD: usize = 256 << 10;
 
 /// A verification of one index.
 pub struct Checker<'a> {
     core: &'a Core,
     visit: &'a mut dyn Visitor,
-    /// Runs and maplets that were read already.
+    /// The runs and maplets that were already read.
     runs: HashSet<OwnerId>,
-    /// Pages of large values that messages name.
+    /// The pages of large values that messages refer to.
     named: RangeSet,
-    /// No part of the structure was unreadable.
+    /// False once some part of the structure was unreadable.
     complete: bool,
     maplet: LastMaplet,
 }
@@ -44,7 +44,8 @@ impl<'a> Checker<'a> {
         self.visit.problem(problem);
     }
 
-    /// Reports a part of the structure that cannot be read. The large values that its messages name remain unknown.
+    /// Reports a part of the structure that cannot be read. The large values that the messages of this part refer to
+    /// remain unknown.
     pub fn lost(&mut self, error: crate::Error) {
         self.complete = false;
         self.visit.problem(error);
@@ -60,7 +61,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads every block of a run or maplet, unless it was read already.
+    /// Reads every block of a run or maplet, unless this was already done.
     pub fn run(&mut self, run: &Arc<Run>) {
         if self.runs.insert(run.meta().id) {
             run.verify(&mut |kind, checked| match checked {
@@ -70,7 +71,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads every message that is live in a slice for keys of `range`, and the large values of these messages.
+    /// Reads every message that is live in a slice for keys of `range`, and reads the large values of these messages.
     pub fn live(&mut self, stop: Stop<'_>, range: &KeyRange) {
         if let Err(e) = self.read_live(stop, range) {
             self.lost(e);
@@ -118,8 +119,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Ends the verification: reads the nodes of the map of large values, and compares its pages with those that
-    /// messages name.
+    /// Ends the verification: reads the nodes of the map of large values, and compares the pages in the map with the
+    /// pages that messages refer to.
     pub fn finish(mut self, blobs: &PinnedMap) {
         let PinnedMap { map, stored, lost } = blobs;
         stored.iter().for_each(|stored| self.stored(*stored, BlockKind::LargeValueMap));
@@ -129,7 +130,7 @@ impl<'a> Checker<'a> {
         if let Some(problem) = map.problem() {
             self.problem(crate::Error::corruption(BlockKind::LargeValueMap.name(), 0, problem));
         }
-        // Skip the comparison if messages could not be read: the values that they name are unknown.
+        // Skip the comparison if some messages could not be read, because their large values are unknown.
         if self.complete && !self.named.iter().eq(map.iter()) {
             let detail = "the pages that messages name differ from those in the map of large values";
             self.visit.problem(crate::Error::corruption("large values", 0, detail).in_file(DATA_FILE, 0));
@@ -137,7 +138,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The pages of the maplet used last; empty if it cannot be read, which is reported elsewhere.
+/// The pages of the maplet that was used last; no pages if the maplet cannot be read, which is reported elsewhere.
 #[derive(Default)]
 struct LastMaplet(Option<(OwnerId, Vec<Vec<u8>>)>);
 
@@ -161,7 +162,7 @@ impl LastMaplet {
     }
 }
 
-/// The slices of a piece as sources for the salvage of the keys in `range`.
+/// The slices of a piece, as sources for salvaging the keys in `range`.
 pub fn sources(slices: Vec<Arc<RunSlice>>, range: &KeyRange) -> Vec<Box<dyn SalvageSource>> {
     let source = |slice: Arc<RunSlice>| {
         let range = slice.range().intersect(range);
@@ -171,7 +172,7 @@ pub fn sources(slices: Vec<Arc<RunSlice>>, range: &KeyRange) -> Vec<Box<dyn Salv
     slices.into_iter().map(source).collect()
 }
 
-/// A slice, read around damaged blocks.
+/// A slice that is read around damaged blocks.
 struct SliceSource {
     slice: Arc<RunSlice>,
     range: KeyRange,

@@ -1,4 +1,4 @@
-//! The runs that the blocks of an index describe: opening makes a run that several nodes describe one object again.
+//! Decodes the runs that the blocks of an index describe. A run that several nodes describe becomes one object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use crate::base::{OwnerId, Result};
 use crate::index::Core;
 use crate::run::{Run, RunMeta};
 
-/// The runs found by an opening: all structures that share a run get the same object.
+/// The runs that an opening has found. All structures that share a run get the same object.
 pub struct Runs<'a> {
     core: &'a Core,
     met: HashMap<OwnerId, Arc<Run>>,
 }
 
 impl<'a> Runs<'a> {
-    /// No run yet.
+    /// A collection without runs.
     pub fn new(core: &'a Core) -> Runs<'a> {
         Runs { core, met: HashMap::new() }
     }
 
-    /// The run or maplet of this description. `reader` supplies the position for errors.
+    /// The run or maplet that `meta` describes. `reader` supplies the position for errors.
     ///
     /// # Errors
     /// [`Error::Corruption`](crate::Error::Corruption) if a maplet is described where a run was expected, or vice
-    /// versa, or if a run of this identity was described differently before.
+    /// versa. Also if a run with the same identity had another description before.
     pub fn meet(&mut self, meta: RunMeta, maplet: bool, reader: &Reader<'_>) -> Result<Arc<Run>> {
         if meta.is_maplet() != maplet {
             return Err(reader.corrupt("a maplet in the place of a run, or a run in that of a maplet"));
@@ -41,7 +41,7 @@ impl<'a> Runs<'a> {
         Ok(run)
     }
 
-    /// Call after restoring all slices: from now on each run owns the pages that its slices need.
+    /// Call this when all slices are restored. After the call each run owns the pages that its slices need.
     pub fn take_ownership(&self) {
         self.met.values().for_each(|run| run.take_ownership());
     }

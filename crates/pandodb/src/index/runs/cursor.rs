@@ -1,11 +1,11 @@
-//! A scan over runs, piece by piece of the key space. The structure supplies the runs of each piece.
+//! A scan over runs, piece by piece of the key space. The structure supplies the runs for each piece.
 //!
 //! ```text
 //!   key space      |── piece 1 ──|── piece 2 ──|── …        a leaf of a trunk, a part of the lowest level
 //!   slices         merge of all slices that overlap the piece; the next piece is opened when this one has ended
 //! ```
 //!
-//! A piece holds tens of megabytes, so the cost of the seeks at its ends is negligible.
+//! A piece holds tens of megabytes, so the cost of the seeks at the ends of a piece is negligible.
 //!
 //! Invariant: the pieces cover the scanned range once, in the direction of the scan.
 
@@ -17,22 +17,22 @@ use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice};
 
 /// A piece of the key space and the slices that overlap it.
 pub struct Piece {
-    /// The keys.
+    /// The keys of the piece.
     pub range: KeyRange,
-    /// The slices, in any order, each with its read-ahead mode.
+    /// The slices in any order. Each has its read-ahead mode.
     pub slices: Vec<(Arc<RunSlice>, ReadAhead)>,
 }
 
 /// A structure that is scanned piece by piece.
 pub trait Pieces: Send + Sync {
-    /// The piece at the lower end of `rest`, or at its upper end if `reverse`. `rest` is not empty.
+    /// The piece at the lower end of `rest`, or at the upper end of `rest` if `reverse`. `rest` is not empty.
     ///
     /// # Errors
-    /// If the structure cannot be read there.
+    /// If the structure cannot be read at that end.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece>;
 }
 
-/// A cursor over one view; it pins the view.
+/// A cursor over one view. The cursor pins the view.
 pub struct PiecewiseCursor<V> {
     view: Arc<V>,
     /// The range of the scan.
@@ -44,12 +44,12 @@ pub struct PiecewiseCursor<V> {
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
-    /// A cursor over `range`; nothing is read yet.
+    /// A cursor over `range`. Nothing is read yet.
     pub fn new(view: Arc<V>, range: &KeyRange, reverse: bool) -> PiecewiseCursor<V> {
         PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None }
     }
 
-    /// Opens the merge for the next piece and removes the piece from the rest. `false` if nothing is left.
+    /// Opens the merge for the next piece and removes the piece from `rest`. Returns `false` if nothing is left.
     fn next_piece(&mut self) -> Result<bool> {
         if self.rest.is_empty() {
             return Ok(false);
@@ -76,7 +76,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
     }
 }
 
-/// A range without a key.
+/// A range that contains no key.
 fn nothing() -> KeyRange {
     KeyRange::new([0], [0])
 }

@@ -1,16 +1,16 @@
-//! The number and approximate position of a run's point deletes, so that an index can estimate without I/O how much
-//! they hide.
+//! The number and approximate position of a run's point deletes. From these an index can estimate without I/O how much
+//! data the deletes hide.
 //!
 //! ```text
 //!   keys     a ───── d d d d d d ─── p p p p ─ d d ─────
 //!   stretches        └── 6 ────┘               └2┘
 //! ```
 //!
-//! A tombstone has few bytes but hides a whole value, so bytes do not show when a compaction frees much. The number of
-//! deletes, compared with the entries below them, does: if deletes hide a quarter of some data ([`WASTE`]), rewriting
-//! it costs a bounded number of bytes for each byte that it frees.
+//! A tombstone has few bytes but hides a whole value, so bytes do not show when a compaction would free much space. The
+//! number of deletes, compared with the number of entries below them, does show it. If deletes hide a quarter of some
+//! data ([`WASTE`]), rewriting this data costs a bounded number of bytes for each byte that is freed.
 //!
-//! The positions are recorded while the run is written and are not stored: after reopening, deletes count as evenly
+//! The positions are recorded while the run is written and are not stored. After reopening, deletes count as evenly
 //! spread.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::run::RunSlice;
 
 /// Compact when at least 1/WASTE of the entries are garbage.
 pub const WASTE: u64 = 4;
-/// The maximum number of stretches of a run is twice this; then neighbours are joined, so that this number is left.
+/// A run has at most twice this number of stretches. At that number neighbours are joined, so that this number is left.
 const STRETCHES: usize = 16;
 /// Initial number of deletes in a stretch.
 const FIRST_STRETCH: u64 = 16;
@@ -32,24 +32,24 @@ const _: () = assert!(WASTE > 1 && FIRST_STRETCH > 0 && STRETCHES > 0);
 pub struct Stretch {
     /// The first deleted key.
     pub from: Arc<[u8]>,
-    /// The last one.
+    /// The last deleted key.
     pub to: Arc<[u8]>,
     count: u64,
 }
 
 impl Stretch {
-    /// The number of deletes in it.
+    /// The number of deletes in the stretch.
     pub fn count(&self) -> u64 {
         self.count
     }
 }
 
-/// The point deletes of a slice, in order.
+/// The point deletes of a slice, in key order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deletes(Arc<[Stretch]>);
 
 impl Deletes {
-    /// The estimate for a slice of `bytes` bytes: its share of the run's deletes, evenly spread.
+    /// The estimate for a slice of `bytes` bytes: its share of the run's deletes, if these are evenly spread.
     pub fn guess(slice: &RunSlice, bytes: u64) -> Deletes {
         let (meta, range) = (slice.run().meta(), slice.range());
         let count = in_part(meta.deletes, slice, bytes);
@@ -65,12 +65,12 @@ impl Deletes {
         self.0.iter()
     }
 
-    /// The number of deletes.
+    /// The total number of deletes.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|stretch| stretch.count).sum()
     }
 
-    /// The deletes in the parts `part`, where `place` returns the part of a key. A stretch over several parts is
+    /// The deletes that belong to the parts `part`. `place` returns the part of a key. A stretch over several parts is
     /// divided evenly.
     pub fn share(&self, part: std::ops::Range<usize>, place: impl Fn(&[u8]) -> usize) -> Deletes {
         let shared = self.0.iter().filter_map(|stretch| {
@@ -85,10 +85,10 @@ impl Deletes {
     }
 }
 
-/// The share of a slice of `bytes` bytes in a `count` of the whole run.
+/// The share that a slice of `bytes` bytes has in a `count` of the whole run.
 pub fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
     let whole = u128::from(slice.run().meta().leaf_pages.max(1)) * PAGE as u128;
-    // Limit the result, whatever the description of the run contains: no entry is smaller than a byte, so sums do not
+    // Limit the result, regardless of the description of the run: no entry is smaller than a byte, so sums do not
     // overflow.
     ((u128::from(count) * u128::from(bytes) / whole) as u64).min(bytes)
 }
@@ -97,16 +97,16 @@ pub fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
 #[derive(Default)]
 pub struct Tally {
     stretches: Vec<Stretch>,
-    /// The stretch that is still open: its first key, last key and number of deletes.
+    /// The stretch that is still open, with its first key, last key and number of deletes.
     from: Vec<u8>,
     to: Vec<u8>,
     count: u64,
-    /// log2 of how many times the stretch size has been doubled.
+    /// The base-2 logarithm of the factor by which the stretch size has grown.
     doubled: u32,
 }
 
 impl Tally {
-    /// Adds a deleted key. Keys must come in order.
+    /// Adds a deleted key. The keys must arrive in order.
     pub fn push(&mut self, key: &[u8]) {
         if self.count == 0 {
             self.from.clear();

@@ -1,11 +1,11 @@
-//! Describes runs and their blocks as text, for the inspector.
+//! Descriptions of runs and their blocks as text, for the inspector.
 
 use std::fmt::Write;
 
 use crate::run::{Inner, Leaf, RunMeta, unpack};
 use crate::space::BlockKind;
 
-/// Describes a run, one line per property.
+/// Describes a run with one line per property.
 pub fn describe_run(meta: &RunMeta, out: &mut String) {
     let _ = writeln!(out, "run {}: {} entries of {} keys", meta.id, meta.entries(), meta.keys);
     let _ = writeln!(

@@ -1,4 +1,4 @@
-//! Packing a memtable into a run, and compacting slices into one run; both in resumable steps.
+//! Two kinds of jobs: packing a memtable into a run, and compacting slices into one run. Both run in resumable steps.
 //!
 //! ```text
 //!   memtable ──fill──┐
@@ -6,8 +6,9 @@
 //!   slices ───merge──┘
 //! ```
 //!
-//! A job owns all that it needs; dropping it frees everything that it wrote. It keeps the versions that are visible at
-//! the read points which existed when it started. Later read points lie above all of its inputs.
+//! A job owns everything that it needs. Dropping a job frees everything that it wrote. A job keeps the versions that
+//! are visible at the read points which existed when the job started. Later read points are newer than all inputs of
+//! the job.
 
 use std::sync::Arc;
 
@@ -25,15 +26,15 @@ use crate::space::data::DATA_FILE;
 
 use super::deletes::{Deletes, Tally};
 
-/// Minimum and maximum bytes that a compaction reads ahead from each input. A compaction has many inputs: this limits
-/// its memory, and the size of a step.
+/// Minimum and maximum number of bytes that a compaction reads ahead from each input. A compaction has many inputs, so
+/// these bounds limit its memory and the size of a step.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
 /// From each input, a compaction reads ahead 1/64 of the bytes of all inputs, within the limits above.
 const READ_AHEAD_SHARE: u64 = 64;
 /// Maximum bytes that a compaction reads ahead from all inputs together, unless the minima add up to more. If the
-/// device reads asynchronously, the same amount again may be in flight.
+/// device reads asynchronously, the same number of bytes may additionally be in flight.
 const READ_AHEAD_IN_ALL: u64 = 2 << 20;
-/// This maximum is also at most 1/24 of the pool, so that the buffers of a compaction fit in a small memory budget.
+/// This maximum is also limited to 1/24 of the pool, so that the buffers of a compaction fit in a small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
 /// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
@@ -43,15 +44,15 @@ const _: () = assert!(READ_AHEAD_IN_ALL >= *READ_AHEAD.end(), "one input may rea
 
 /// The result of a finished job.
 pub struct Output {
-    /// The new run; `None` if nothing remains.
+    /// The new run; `None` if no message remains.
     pub meta: Option<RunMeta>,
-    /// Its point deletes.
+    /// The point deletes of the new run.
     pub deletes: Deletes,
-    /// Large values that the output refers to.
+    /// The large values that the output refers to.
     pub kept_blobs: Vec<Extent>,
-    /// Large values whose last message was dropped.
+    /// The large values whose last message was dropped.
     pub dropped_blobs: Vec<Extent>,
-    /// Unregistered readers with a smaller read point must retry with a newer one.
+    /// Unregistered readers with a smaller read point than this must retry with a newer one.
     pub horizon: Seqno,
 }
 
@@ -71,7 +72,7 @@ impl Output {
         self.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
     }
 
-    /// Bytes of its filter.
+    /// Bytes of the filter of the new run.
     pub fn filter_bytes(&self) -> u64 {
         self.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
     }
@@ -128,8 +129,8 @@ impl Folding {
     /// Adds the next message in order.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if it is not after the last one: each input is in order, so two inputs hold the same
-    /// message.
+    /// [`Error::Corruption`] if `entry` is not after the previous message. Each input is in order, so in that case two
+    /// inputs hold the same message.
     fn push(&mut self, entry: Entry<'_>) -> Result<()> {
         if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
             if last.key != entry.key {
@@ -175,7 +176,7 @@ impl Folding {
         Ok(())
     }
 
-    /// Prepares the end of the run after the last message, see [`RunBuilder::prepare`]. Returns whether it can be
+    /// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be
     /// finished.
     fn prepare(&mut self, budget: u64) -> Result<bool> {
         self.close_group()?;
@@ -198,7 +199,7 @@ impl Folding {
 
 /// Packs a sealed memtable into a run.
 pub struct PackJob {
-    /// The memtable.
+    /// The memtable to pack.
     pub batch: SealedBatch,
     folding: Folding,
     block: EntryBlock,
@@ -208,8 +209,9 @@ pub struct PackJob {
 }
 
 impl PackJob {
-    /// Starts packing. `bottom`: the index is empty. From now on the row cache accepts no rows from older roots. When
-    /// the job ends, before its root is published, the row cache has absorbed the memtable.
+    /// Starts packing. `bottom` says that the index is empty. From this call on the row cache accepts no rows from
+    /// older roots. When the job ends, the row cache has absorbed the memtable; the root of the job is published only
+    /// after that.
     pub fn new(
         core: &Core,
         rows: &Arc<IndexRows>,
@@ -230,8 +232,8 @@ impl PackJob {
         PackJob { batch, folding, block: EntryBlock::new(), cursor, rows }
     }
 
-    /// Processes about `budget` bytes. Returns the number of bytes, and whether the job can be finished. After the last
-    /// message, further steps of 0 bytes prepare the end of the run.
+    /// Processes about `budget` bytes. Returns the number of processed bytes, and whether the job can be finished.
+    /// After the last message, further steps of 0 bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
@@ -258,12 +260,12 @@ impl PackJob {
     }
 }
 
-/// Updates the row cache with the newest message of each key in a block. With `continued`, the first key of the block is
-/// that of the message before it.
+/// Updates the row cache with the newest message of each key in a block. `continued` says that the first key of the
+/// block equals the key of the previous message.
 fn absorb(rows: &IndexRows, continued: bool, block: &EntryBlock) {
     let mut before = block.iter().next().filter(|_| continued).map(|entry| entry.key);
     for entry in block.iter() {
-        // The newest message of a key comes first.
+        // The newest message of a key comes first, so only the first one counts.
         if before != Some(entry.key) {
             let change = match entry.kind {
                 Kind::Put => Change::Value(entry.value, entry.seqno),
@@ -295,9 +297,9 @@ pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
 pub struct Inputs {
     /// The slices, oldest first.
     pub slices: Vec<Arc<RunSlice>>,
-    /// The keys for which they are compacted: disjoint ranges, in order.
+    /// The keys for which the slices are compacted: disjoint ranges, in order.
     pub live: Vec<KeyRange>,
-    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
+    /// Whether nothing older than the inputs exists for these keys, so that tombstones can be dropped.
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
@@ -307,17 +309,17 @@ pub struct Inputs {
 pub struct MergeJob {
     from: Inputs,
     folding: Folding,
-    /// Cursors of the next merge; the first `opened` ones are open.
+    /// The cursors of the next merge. The first `opened` of them are open.
     inputs: Vec<RunCursor>,
     opened: usize,
     /// Bytes that all inputs together may read ahead.
     read_ahead: u64,
-    /// Bytes that each input reads at a time. Its first read may be shorter.
+    /// The number of bytes that each input reads at a time. The first read of an input may be shorter.
     chunk: usize,
     merge: Option<MergeCursor>,
     /// Index of the next live range.
     range: usize,
-    /// The input that could not be read.
+    /// The input that could not be read, if any.
     pub failed: Option<OwnerId>,
 }
 
@@ -325,7 +327,7 @@ impl MergeJob {
     /// Starts a compaction.
     ///
     /// # Errors
-    /// The run whose range tombstones cannot be read, and the error.
+    /// Returns the run whose range tombstones cannot be read, and the error.
     pub fn new(
         core: &Core,
         inputs: Inputs,
@@ -360,7 +362,7 @@ impl MergeJob {
         })
     }
 
-    /// Sets the compression of the output. Call before the first step.
+    /// Sets the compression of the output. Call this function before the first step.
     #[must_use]
     pub fn with_compression(self, compression: Compression) -> MergeJob {
         assert!(self.range == 0, "the compression is set before the first step");
@@ -368,8 +370,8 @@ impl MergeJob {
         MergeJob { folding: Folding { builder, ..self.folding }, ..self }
     }
 
-    /// Processes about `budget` bytes. Returns the number of bytes, and whether the job can be finished. After the last
-    /// message, further steps of 0 bytes prepare the end of the run.
+    /// Processes about `budget` bytes. Returns the number of processed bytes, and whether the job can be finished.
+    /// After the last message, further steps of 0 bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
@@ -393,7 +395,7 @@ impl MergeJob {
         Ok((done, false))
     }
 
-    /// Sets up the cursors of the next live range; `false` if there is none.
+    /// Sets up the cursors of the next live range. Returns `false` if there is none.
     fn next_range(&mut self) -> bool {
         debug_assert!(self.merge.is_none() && self.inputs.is_empty(), "the last range is done");
         let Some(range) = self.from.live.get(self.range) else { return false };
@@ -411,9 +413,9 @@ impl MergeJob {
         !self.inputs.is_empty() || self.next_range()
     }
 
-    /// Opens the next inputs, at least one, until their first chunks add up to about `budget` bytes. The inputs needed
-    /// for the first key are read concurrently; the others stay pending. After the last input, the merge begins.
-    /// Returns the approximate number of bytes read.
+    /// Opens at least one of the next inputs, until their first chunks add up to about `budget` bytes. The inputs that
+    /// are needed for the first key are read concurrently; the other inputs stay pending. After the last input, the
+    /// merge begins. Returns the approximate number of bytes read.
     fn open_some(&mut self, budget: u64) -> Result<u64> {
         let first = &self.from.live[self.range - 1].from;
         let (start, count) = (self.opened, self.inputs.len());
@@ -432,7 +434,7 @@ impl MergeJob {
             bytes += (self.chunk * self.opened / count) as u64;
         }
         let some = &mut self.inputs[start..self.opened];
-        // Inputs that begin later are opened when the merge reaches them.
+        // Inputs that begin at a larger key are opened when the merge reaches this key.
         if !some.iter().any(|cursor| cursor.lower_bound().is_some_and(|key| key <= first.as_slice())) {
             return Ok(0);
         }

@@ -1,6 +1,7 @@
-//! Parts shared by all indexes over immutable runs, whatever their shape: a tree of runs, a list of levels, partitions.
+//! Parts that are shared by all indexes over immutable runs, regardless of their shape: a tree of runs, a list of
+//! levels, partitions.
 //!
-//! | file | what |
+//! | file | contents |
 //! | --- | --- |
 //!  `queue`, `job` | packs sealed memtables into runs; compacts slices of runs |
 //!  `deletes` | number and approximate position of the deletes of a slice |
@@ -9,8 +10,8 @@
 //!  `check` | verification, salvage |
 //!  `describe` | description of runs for the inspector |
 //!
-//! An index supplies the shape: the slices that a lookup asks and their order, the choice of the next compaction, and
-//! the node or level that receives the output.
+//! An index supplies the shape: which slices a lookup searches and in which order, which compaction is next, and which
+//! node or level receives the output.
 
 pub mod check;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! A point lookup over runs. The structure supplies the path of runs.
+//! A point lookup over runs. The structure supplies the path, which is a sequence of runs.
 //!
 //! ```text
 //!   Path (trunk, levels, …)        row cache? ── miss ─▶ prefetch the filters of the path
@@ -6,15 +6,15 @@
 //!     next stop               ─▶  …                                                   until a base is found
 //! ```
 //!
-//! 1. The row cache is asked once, before the first run.
-//! 2. Each stop is a slice of a run. A maplet, which covers several runs, is asked once; then the run's range
-//!    tombstones; then its own filter, unless a maplet answered; then the run.
+//! 1. The probe looks the key up in the row cache once, before the first run.
+//! 2. Each stop is a slice of a run. A maplet covers several runs and is probed once. Then come the run's range
+//!    tombstones. The run's own filter is probed next, unless a maplet answered. The run itself is searched last.
 //! 3. A plain value without operands above it is offered to the row cache.
 //!
-//! The probe does no I/O: it returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
-//! the block.
+//! The probe does no I/O. It returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
+//! this block.
 //!
-//! Invariant: stops come newest first, and each message of the key is in one of them only.
+//! Invariant: stops arrive newest first, and each message of the key is in one stop only.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,46 +28,47 @@ use crate::run::maplet::{self, Values};
 use crate::run::{FilterPrefetch, LeafHit, ProbeStep, Run, RunProbe, RunSlice};
 use crate::space::BlockKind;
 
-/// A maplet that tells whether a run may hold a key, and the run's value in it. It covers the whole run, so it is valid
-/// for each slice of the run.
+/// A reference to a maplet, which tells whether a run may hold a key, and the value of the run in this maplet. The
+/// maplet covers the whole run, so the reference is valid for each slice of the run.
 #[derive(Clone)]
 pub struct MapletRef {
-    /// The maplet.
+    /// The maplet that covers the run.
     pub maplet: Arc<Run>,
     /// The value that the maplet returns for keys of the run.
     pub value: u8,
-    /// The run has no range tombstones: if the maplet excludes it, a lookup skips it completely.
+    /// Whether the run has no range tombstones. If so and the maplet excludes the run, a lookup skips the run
+    /// completely.
     pub plain: bool,
 }
 
 impl MapletRef {
-    /// A reference for `run`, which has `value` in `maplet`.
+    /// A reference for the run `run`, whose value in `maplet` is `value`.
     pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> MapletRef {
         debug_assert!(maplet.meta().is_maplet() && !run.meta().is_maplet(), "a maplet routes to a run");
         MapletRef { maplet, value, plain: run.meta().range_tombstones == 0 }
     }
 }
 
-/// A slice that a lookup asks.
+/// A slice that a lookup searches.
 #[derive(Clone, Copy)]
 pub struct Stop<'v> {
-    /// The slice.
+    /// The slice of the run.
     pub slice: &'v Arc<RunSlice>,
-    /// Its maplet, if it has one.
+    /// The maplet of the slice, if there is one.
     pub route: Option<&'v MapletRef>,
 }
 
-/// The slices that may hold a key, newest first. A path borrows the structure; all calls pass the same key.
+/// The slices that may hold a key, newest first. A path borrows the structure. All calls pass the same key.
 pub trait Path<'v>: Send {
-    /// The slice to ask now; `None` after the last one.
+    /// The current slice to search; `None` after the last slice.
     ///
     /// # Errors
-    /// The error of the structure's unreadable part, if the path reached it.
+    /// The error of an unreadable part of the structure, if the path reached this part.
     fn stop(&mut self, key: &[u8]) -> Result<Option<Stop<'v>>>;
     /// Advances to the next older slice.
     fn advance(&mut self);
-    /// Visits the remaining slices until `visit` breaks; used for prefetching. It ends at an unreadable part of the
-    /// structure.
+    /// Visits the remaining slices until `visit` breaks; the visits are used for prefetching. The visits end at an
+    /// unreadable part of the structure.
     fn ahead(&self, key: &[u8], visit: &mut dyn FnMut(Stop<'v>) -> ControlFlow<()>);
 }
 
@@ -75,46 +76,47 @@ pub trait Path<'v>: Send {
 pub struct PathProbe<'v, P> {
     path: P,
     rows: &'v IndexRows,
-    /// The `through` of the view.
+    /// The `through` of the view that is searched.
     through: Seqno,
-    /// The row cache has not been asked yet.
+    /// Whether the row cache has not been searched yet.
     fresh: bool,
-    /// The slice that is being asked, and its probe.
+    /// The slice that is being searched, and the probe of its run.
     run: Option<(&'v Arc<RunSlice>, RunProbe)>,
     /// The prefetched filters of the path.
     ahead: FilterPrefetch<'v>,
     maplet: LastMaplet,
-    /// A leaf of the current run was requested, and has not matched so far.
+    /// Whether a leaf of the current run was requested and no leaf of this run has matched yet.
     searched: bool,
 }
 
-/// The answer of the maplet asked last, which is reused, since the runs of one maplet are neighbours on the path.
+/// The answer of the maplet that was probed last. It is reused, because the runs of one maplet are neighbours on the
+/// path.
 #[derive(Default)]
 struct LastMaplet {
     answer: Option<(OwnerId, Option<Values>)>,
-    /// Its block was requested.
+    /// Whether the block of the maplet was requested.
     waits: bool,
 }
 
 /// The answer of a maplet for one run.
 enum MapletAnswer<'v> {
-    /// A block is needed first.
+    /// The maplet needs a block first.
     Need(Step<'v>),
     /// The run may hold the key.
     Perhaps,
     /// The run does not hold the key.
     No,
-    /// The maplet cannot be read: use the run's own filter.
+    /// The maplet cannot be read, so the run's own filter is used.
     Unknown,
 }
 
 impl LastMaplet {
-    /// Whether the maplet was asked, or its block was requested.
+    /// Whether the maplet was probed, or its block was requested.
     fn knows(&self, route: &MapletRef) -> bool {
         self.waits || self.answer.as_ref().is_some_and(|(id, _)| *id == route.maplet.meta().id)
     }
 
-    /// Asks the maplet of a stop. `block` is the block that the last step requested.
+    /// Probes the maplet of a stop. `block` is the block that the last step requested.
     fn ask<'v>(
         &mut self,
         route: &'v MapletRef,
@@ -181,8 +183,8 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         ahead.look(lookup.hash);
     }
 
-    /// Asks the row cache, once, for a row that is valid for this view. A row of a newer root may include operands that
-    /// this lookup has found in a memtable already.
+    /// Searches the row cache, once, for a row that is valid for this view. A row of a newer root is not valid, because
+    /// it may include operands that this lookup has already found in a memtable.
     fn recall(&mut self, lookup: &mut Lookup<'_>) {
         if !std::mem::take(&mut self.fresh) || lookup.is_done() {
             return;
@@ -209,7 +211,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         }
     }
 
-    /// Counts a block that a run needs, and returns it if it was prefetched.
+    /// Counts a block that a run needs. Returns the block if it was prefetched.
     fn note(&mut self, run: &Run, addr: BlockAddr, kind: BlockKind, lookup: &mut Lookup<'_>) -> Option<Block> {
         lookup.tally.filters += u64::from(kind == BlockKind::RunFilter);
         lookup.tally.leaves += u64::from(kind == BlockKind::RunLeaf);
@@ -219,7 +221,8 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         found
     }
 
-    /// Begins with the slice of a stop, or skips it. Returns a step if its maplet needs a block first.
+    /// Begins to search the slice of a stop, or skips the slice. Returns a step if the maplet of the stop needs a block
+    /// first.
     fn enter(
         &mut self,
         stop: Stop<'v>,
@@ -227,8 +230,9 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         lookup: &mut Lookup<'_>,
     ) -> Result<Option<Step<'v>>> {
         debug_assert!(self.run.is_none(), "one run is asked at a time");
-        // Ask the maplet before touching the slice: if it excludes the run, neither bounds nor run are loaded into the
-        // CPU cache. A maplet that was not asked yet is asked only for a slice that may hold the key.
+        // Probe the maplet before touching the slice. If the maplet excludes the run, neither the bounds nor the run
+        // are loaded into the CPU cache. A maplet that was not probed yet is probed only for a slice that may hold the
+        // key.
         let may = |route: &&MapletRef| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
         let answer = match stop.route.filter(may) {
             None => None,
@@ -260,14 +264,15 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
     }
 }
 
-/// The request for a block of a run. If a filter is damaged, the run is searched without it, so that damage only costs
-/// reads.
+/// The request for a block of a run. If a filter is damaged, the run is searched without the filter, so that the damage
+/// only costs extra reads.
 #[inline]
 fn request(run: &Run, addr: BlockAddr, kind: BlockKind) -> BlockRequest<'_> {
     BlockRequest { source: run, addr, kind, optional: kind == BlockKind::RunFilter }
 }
 
-/// Adds a leaf's messages of the key to the lookup. A value keeps the block's guard, which avoids a reference count.
+/// Adds the messages of the key in a leaf to the lookup. A value keeps the guard of the block, which avoids a reference
+/// count.
 fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
     let mut inline = None;
     for (entry, value) in hit.entries(lookup.key) {

@@ -1,4 +1,5 @@
-//! The queue of sealed memtables to pack, in order, one at a time; and the life of a pack job ([`Packs`]).
+//! The queue of sealed memtables to pack, and the life of a pack job ([`Packs`]). Memtables are packed in order, one at
+//! a time.
 //!
 //! ```text
 //!   ingest ──push──▶ waiting: 3 2 1 ──claim──▶ a worker packs 1, in steps ──done──▶ attached
@@ -7,16 +8,16 @@
 //! ```
 //!
 //! 1. A worker claims the parked job, or starts one for the oldest memtable ([`Packs::claim_pack`]).
-//! 2. It works on the job for one budget ([`Packs::step_pack`]) and parks it, until the run is complete.
-//! 3. The index attaches the run to its root ([`Packs::attach`]); the memtable leaves the debt.
-//! 4. After an error the memtable is the next one again. If the keyspace was dropped meanwhile, the job ends, and the
-//!    large values that only its memtable names are freed.
+//! 2. The worker works on the job for one budget ([`Packs::step_pack`]) and parks the job, until the run is complete.
+//! 3. The index attaches the run to its root ([`Packs::attach`]), and the memtable no longer counts as debt.
+//! 4. After an error the same memtable is packed next again. If the keyspace was dropped during the job, the job ends.
+//!    The large values that only its memtable refers to are freed.
 //!
-//! Invariant: memtables are attached in the order of their arrival, because the next one is claimed only after the last
-//! one was attached or requeued.
+//! Invariant: memtables are attached in the order of their arrival, because the next memtable is claimed only when the
+//! last one was attached or requeued.
 //!
-//! Locks: the lock of the queue is a leaf lock. Under the lock of the root (`inner`), jobs are claimed, parked, given up
-//! and ended, so that both locks agree whether the keyspace was dropped.
+//! Locks: the lock of the queue is a leaf lock. Jobs are claimed, parked, given up and ended under the lock of the root
+//! (`inner`). Therefore both locks agree whether the keyspace was dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,14 +40,14 @@ struct Waiting {
     packing: Packing,
 }
 
-/// At most one memtable is packed at a time.
+/// The state of the packing. At most one memtable is packed at a time.
 #[derive(Default)]
 enum Packing {
     #[default]
     Nothing,
-    /// The job waits for its next step.
+    /// The parked job waits for its next step.
     Parked(Box<PackJob>),
-    /// A thread works on it.
+    /// A thread works on the job.
     Working,
 }
 
@@ -60,8 +61,8 @@ impl PackQueue {
         self.0.lock().batches.push_back(batch);
     }
 
-    /// Returns the parked job, or one that `begin` makes of the oldest memtable; `None` if there is none, or another
-    /// thread works on it.
+    /// Returns the parked job, or a job that `begin` makes from the oldest memtable. Returns `None` if there is
+    /// neither, or another thread works on a job.
     pub fn claim(&self, begin: impl FnOnce(SealedBatch) -> Box<PackJob>) -> Option<Box<PackJob>> {
         let mut waiting = self.0.lock();
         match std::mem::replace(&mut waiting.packing, Packing::Working) {
@@ -84,14 +85,14 @@ impl PackQueue {
         waiting.packing = Packing::Parked(job);
     }
 
-    /// The claimed memtable was attached or discarded.
+    /// Records that the claimed memtable was attached or discarded.
     pub fn done(&self) {
         let mut waiting = self.0.lock();
         debug_assert!(matches!(waiting.packing, Packing::Working), "only a claimed job is done");
         waiting.packing = Packing::Nothing;
     }
 
-    /// Requeues the claimed memtable, which could not be packed, as the next one.
+    /// Returns the claimed memtable to the front of the queue, because it could not be packed.
     pub fn give_up(&self, batch: SealedBatch) {
         let mut waiting = self.0.lock();
         debug_assert!(matches!(waiting.packing, Packing::Working), "only a claimed job is given up");
@@ -115,7 +116,7 @@ impl PackQueue {
     }
 }
 
-/// An index that packs memtables into runs. The index supplies its root; the life of a job is here.
+/// An index that packs memtables into runs. The index supplies the root; this trait manages the life of a job.
 pub trait Packs {
     /// The state that the lock of the root guards.
     type Inner;
@@ -135,14 +136,14 @@ pub trait Packs {
     /// Whether the keyspace was dropped.
     fn is_cleared(inner: &Self::Inner) -> bool;
 
-    /// Starts to pack a memtable; the versions that `keep` needs are kept. REQUIRES: the caller holds `inner`.
+    /// Starts to pack a memtable. The versions that `keep` needs are kept. REQUIRES: the caller holds `inner`.
     fn begin_pack(&self, inner: &mut Self::Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob>;
 
-    /// Publishes a root that holds the run of a packed memtable, if anything remained of it. REQUIRES: the caller holds
-    /// `inner`.
+    /// Publishes a root that holds the run of a packed memtable, or only a new `through` if no run remained. REQUIRES:
+    /// the caller holds `inner`.
     ///
     /// # Errors
-    /// Then the root is unchanged.
+    /// If an error is returned, the root is unchanged.
     fn attach(
         &self,
         inner: &mut Self::Inner,
@@ -151,19 +152,19 @@ pub trait Packs {
         output: &Output,
     ) -> Result<()>;
 
-    /// Publishes an unchanged root. The large values in `dropped` are freed when the last older view is gone. REQUIRES:
-    /// the caller holds `inner`.
+    /// Publishes a root with the same contents. The large values in `dropped` are freed when the last older view is
+    /// gone. REQUIRES: the caller holds `inner`.
     fn free_values(&self, inner: &mut Self::Inner, dropped: &[Extent]);
 
-    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
+    /// Claims the parked pack job, or starts one for the oldest memtable. REQUIRES: the caller holds `inner`.
     fn claim_pack(&self, inner: &mut Self::Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
         self.queue().claim(|batch| self.begin_pack(inner, batch, keep()))
     }
 
-    /// Continues a claimed job for about `budget` bytes. When its run is complete, attaches it.
+    /// Continues a claimed job for about `budget` bytes. When the run of the job is complete, attaches the run.
     ///
     /// # Errors
-    /// Then the memtable is the next one to be packed again.
+    /// After an error the same memtable is packed next again.
     fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
         let (bytes, done) = match job.step(budget) {
             Ok(stepped) => stepped,
@@ -191,17 +192,17 @@ pub trait Packs {
         Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
-    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
+    /// Packs the oldest waiting memtable completely. Returns `None` if there is none, or another thread is packing.
     ///
     /// # Errors
-    /// As [`Packs::step_pack`].
+    /// The errors of [`Packs::step_pack`].
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
         let mut done = 0;
         loop {
             let Some(job) = self.claim_pack(&mut self.inner().lock(), keep) else { return Ok(None) };
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
-            // Packing a memtable of a dropped keyspace absorbs nothing.
+            // Packing a memtable of a dropped keyspace absorbs no debt.
             if progress.absorbed.is_some() || Self::is_cleared(&self.inner().lock()) {
                 return Ok(Some(Progress { bytes: done, ..progress }));
             }
@@ -211,7 +212,7 @@ pub trait Packs {
     /// Attaches the run of a packed memtable, unless the keyspace was dropped.
     ///
     /// # Errors
-    /// Then the memtable is still claimed.
+    /// After an error the memtable is still claimed.
     fn finish_pack(&self, batch: &SealedBatch, output: &Output) -> Result<()> {
         let run = output.open(self.core())?;
         let mut inner = self.inner().lock();
@@ -230,7 +231,7 @@ pub trait Packs {
     /// Returns a memtable that could not be packed to the front of the queue.
     fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
         let mut inner = self.inner().lock();
-        // Requeue it before another thread can claim the next one: memtables are attached in order.
+        // Requeue the memtable before another thread can claim the next one, because memtables are attached in order.
         if Self::is_cleared(&inner) {
             self.end_dropped(&mut inner, &batch);
         } else {
@@ -239,8 +240,8 @@ pub trait Packs {
         error
     }
 
-    /// Ends the job of a dropped keyspace: frees the large values that only this memtable names. REQUIRES: the caller
-    /// holds `inner`.
+    /// Ends the job of a dropped keyspace: frees the large values that only this memtable refers to. REQUIRES: the
+    /// caller holds `inner`.
     fn end_dropped(&self, inner: &mut Self::Inner, batch: &SealedBatch) {
         self.queue().done();
         self.free_values(inner, &blobs_of(&batch.memtable));

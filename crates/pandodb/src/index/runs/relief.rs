@@ -1,4 +1,4 @@
-//! Relief, the work on a full disk: what is common to all indexes over runs.
+//! Relief, which is the work on a full disk: the parts that all indexes over runs share.
 //!
 //! ```text
 //!   room ──▶ one compaction whose output fits ──▶ done
@@ -6,16 +6,17 @@
 //!    └──── half ◀──────┘
 //! ```
 //!
-//! An index chooses the compaction; see its `relieve` module.
+//! An index chooses the compaction; see the module `relieve` of the index.
 
 use crate::base::{Error, PAGE, Result};
 use crate::index::{Progress, Room};
 
 /// A compaction needs up to 1/16 more space than its inputs, for filters, inner blocks and partly filled pages.
 const OVERHEAD: u64 = 16;
-/// Bytes that a compaction needs however small its inputs are.
+/// Minimum number of bytes that a compaction needs, even if its inputs are small.
 const LEAST_BYTES: u64 = 4 * PAGE as u64;
-/// Without urgency, a part of the key space is compacted for its garbage if that is at least 1/WORTH of it.
+/// Without urgency, a part of the key space is compacted for its garbage only if the garbage is at least 1/WORTH of
+/// this part.
 pub const WORTH: u64 = 16;
 
 const _: () = assert!(OVERHEAD > 1 && WORTH > 1);
@@ -25,7 +26,7 @@ pub fn fits(bytes: u64, room: u64) -> bool {
     bytes + bytes / OVERHEAD + LEAST_BYTES <= room
 }
 
-/// Bytes of inputs whose compaction fits into `room`.
+/// Bytes of inputs whose compaction still fits into `room`.
 pub fn fitting(room: u64) -> u64 {
     let room = room.saturating_sub(LEAST_BYTES);
     let bytes = room - room / OVERHEAD;
@@ -33,11 +34,11 @@ pub fn fitting(room: u64) -> u64 {
     bytes
 }
 
-/// One compaction within `room`. If the disk has less space than that, calls `before_retry` and retries with half the
-/// room, down to the space that deletes need.
+/// Does one compaction within `room`. If the disk has less free space than `room`, calls `before_retry` and retries
+/// with half the room, down to the space that deletes need.
 ///
 /// # Errors
-/// Those of `attempt`; [`Error::DiskFull`] only once the room cannot be halved any more.
+/// The errors of `attempt`; [`Error::DiskFull`] only once the room cannot be halved any more.
 pub fn in_shrinking_room(
     mut room: Room,
     attempt: impl Fn(Room) -> Result<Progress>,

@@ -1,4 +1,4 @@
-//! Verification and description of a trunk: reads all of it, changes nothing.
+//! Verification and description of a trunk. Both read the whole trunk and change nothing.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::index::{Core, SalvagePiece, Verification, Visitor};
 use crate::run::RunSlice;
 use crate::space::BlockKind;
 
-/// A node and its address on disk, if it was on disk when the verification began: a checkpoint may write it later, to
-/// pages that are freed meanwhile.
+/// A node and its address on disk, if the node was on disk when the verification began. A checkpoint during the
+/// verification may write the node to pages that are freed before the verification ends.
 type Placed = (Arc<Node>, Option<Stored>);
 
-/// A root of the tree, for a verification.
+/// A root of the tree, pinned for a verification.
 pub(super) struct PinnedTrunk<'a> {
     core: &'a Core,
-    /// The whole trunk: its deferred frees hold the large values that compactions drop meanwhile.
+    /// The whole trunk, because its deferred frees hold the large values that compactions drop during the verification.
     _trunk: Trunk,
-    /// Its nodes, parents first.
+    /// The nodes of the trunk, parents first.
     nodes: Vec<Placed>,
     blobs: PinnedMap,
 }
@@ -83,7 +83,8 @@ fn check_node(checker: &mut Checker<'_>, (node, stored): &Placed) {
     }
 }
 
-/// The leaves in key order, each with the runs that are live on the path to it, highest node first, newest first.
+/// The leaves in key order. Each leaf has the runs that are live on the path to it: highest node first, and within a
+/// node newest first.
 pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<SalvagePiece>) {
     let live = |branches: &[Branch]| {
         let own = branches.iter().rev().map(|branch| branch.slice.clone());
@@ -96,7 +97,7 @@ pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<S
     node.children.iter().for_each(|child| salvage(&child.node, &live(node.live(child)), out));
 }
 
-/// Prints the trunk, one line per node and per branch.
+/// Prints the trunk: one line per node and one line per branch.
 pub(super) fn describe(view: &StbeView, out: &mut String) {
     describe_node(out, &view.root, 0);
 }

@@ -1,21 +1,22 @@
-//! Choosing the next compaction: a pure function from a trunk to a list of candidates (002 §3.4, "Flush then compact").
+//! Chooses the next compaction: a pure function from a trunk to a list of candidates (002 §3.4, "Flush then compact").
 //!
-//! * Never in the root, unless the root is a leaf.
-//! * In an inner node: only branches that have newly arrived (`fresh`), as one group, so that no message is compacted
-//!   twice on one level. A group never spans a child's `next`, so each child has all of the group or none. The ranges
-//!   of children that have none of it are left out.
-//! * In a leaf: one large run, and small ones of together at most a third of it. Newly arrived branches are compacted
-//!   among themselves. Everything is compacted when the small ones weigh a third of the large one, or when their
-//!   deletes hide a quarter of it, which their bytes do not show ([`super::deletes`]).
-//! * Never a branch that an earlier compaction could not read (*stuck*). In a leaf, the newer branches are compacted
-//!   without it, as if the leaf began there.
-//! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of them. Exceptions: there
-//!   are too many of them, or, in a leaf, much of them is garbage.
-//! * A leaf is compacted at once when range tombstones cover a quarter of it. Runs that a newer run deletes completely
-//!   count.
-//! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one, whatever their bytes and
+//! * The root is never compacted, unless it is a leaf.
+//! * In an inner node, only newly arrived branches (`fresh`) are compacted, as one group. Therefore no message is
+//!   compacted twice on one level. A group never spans a child's `next`, so each child has all of the group or none.
+//!   The ranges of children that have none of the group are left out.
+//! * A leaf has one large run, and small runs that together have at most a third of its size. Newly arrived branches
+//!   are compacted with each other. Everything in the leaf is compacted when the small runs have a third of the large
+//!   run's size. Deletes in the small runs that hide a quarter of the large run also trigger this compaction, because
+//!   their few bytes do not ([`super::deletes`]).
+//! * A branch that an earlier compaction could not read (*stuck*) is never compacted. In a leaf, the branches newer
+//!   than a stuck branch are compacted without it, as if the leaf began after it.
+//! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of these runs. Exceptions:
+//!   there are too many such runs, or the node is a leaf and much of their data is garbage.
+//! * A leaf is compacted at once when range tombstones cover a quarter of it. Older runs that a newer run deletes
+//!   completely count as covered.
+//! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one, regardless of their bytes and
 //!   deletes.
-//! * A single run is not rewritten, unless it is fresh and mostly deletes, or a caller requested its range
+//! * A single run is rewritten only if it is fresh and consists mostly of deletes, or if a caller requested its range
 //!   ([`super::Stbe`] keeps the requests as `forced`).
 
 use std::cmp::Reverse;
@@ -29,39 +30,40 @@ use crate::base::{KeyRange, SeededBug, Seqno};
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
-/// The number of compacted runs in a leaf above which all are merged, whatever their size. Newly arrived runs do not
-/// count: compacting them among themselves costs only their own size.
+/// If a leaf has more compacted runs than this number, all its runs are merged, regardless of their size. Newly arrived
+/// runs do not count, because compacting them with each other costs only their own size.
 const LEAF_RUNS: usize = 8;
-/// Maximum number of runs with disjoint key ranges that are not merged: a load in key order can bring this many
-/// memtables to a leaf before it splits.
+/// Maximum number of runs with disjoint key ranges that are not merged. A load in key order can bring this number of
+/// memtables to a leaf before the leaf splits.
 const MOST_APART: usize = 24;
 
 /// The compaction policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The fastest that we measured: leaves of one large run and small ones; disjoint runs are not merged (decision
-    /// 0010).
+    /// The fastest policy that we measured: a leaf has one large run and small runs, and disjoint runs are not merged
+    /// (decision 0010).
     #[default]
     Product,
-    /// As in 002 §3.4: leaves are tiered like all nodes, and newly arrived runs are always compacted once.
+    /// The policy of 002 §3.4: leaves are tiered like all nodes, and newly arrived runs are always compacted once.
     Paper,
 }
 
 /// The compactions to choose from.
 ///
-/// Every root swap asks for the number of waiting bytes, and every worker for the most urgent compaction. Both answers
-/// come from sums cached in the nodes ([`Waits`]), so that only new nodes and the path to the chosen compaction are
+/// Every root swap needs the number of waiting bytes, and every worker needs the most urgent compaction. Both answers
+/// come from sums cached in the nodes ([`Waits`]). Therefore only new nodes and the path to the chosen compaction are
 /// visited, not the whole trunk.
 pub struct Choice<'a> {
     /// The trunk's root.
     pub root: &'a Arc<Node>,
-    /// Compaction policy. Must not change between calls on one trunk: nodes cache results that were computed with it.
+    /// The compaction policy. It must not change between calls on one trunk, because nodes cache results that were
+    /// computed with it.
     pub policy: Policy,
-    /// Requests of callers.
+    /// The requests of callers.
     pub forced: &'a [Forced],
-    /// Branches that could not be read; they are excluded.
+    /// Branches that could not be read. They are excluded.
     pub stuck: &'a Stuck,
-    /// Compactions in progress: candidates that conflict with them are excluded.
+    /// Compactions in progress. Candidates that conflict with these compactions are excluded.
     pub merging: &'a [Merging],
 }
 
@@ -89,8 +91,8 @@ impl Choice<'_> {
         best
     }
 
-    /// Waiting bytes, without and with a caller's request. Each candidate counts at least 1, since runs with only range
-    /// tombstones have 0 bytes but are work, too.
+    /// The waiting bytes without and with a caller's request. Each candidate counts at least 1, because runs with only
+    /// range tombstones have 0 bytes but still need work.
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
@@ -115,7 +117,7 @@ impl Choice<'_> {
         self.forced.is_empty() && self.stuck.is_empty()
     }
 
-    /// The candidates of one node, without those that conflict with a compaction in progress.
+    /// The candidates of one node, without the candidates that conflict with a compaction in progress.
     fn of_node(&self, node: &Arc<Node>) -> Vec<Candidate> {
         let mut found = self.in_node(node);
         found.retain(|candidate| !self.is_taken(candidate));
@@ -136,7 +138,7 @@ impl Choice<'_> {
         self.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
     }
 
-    /// The compactions waiting in a subtree, including those in progress.
+    /// The compactions that wait in a subtree, including compactions in progress.
     fn waits(&self, node: &Arc<Node>) -> Waits {
         let count = || {
             let mut waits = Waits::default();
@@ -150,7 +152,8 @@ impl Choice<'_> {
             }
             waits
         };
-        // The root's own branches are not candidates, but under a new root this node is an ordinary one: do not cache.
+        // Do not cache the sum of the root: the root's own branches are not candidates, but under a new root this node
+        // is an ordinary node, whose branches are candidates.
         if Arc::ptr_eq(node, self.root) { count() } else { *node.waits.get_or_init(count) }
     }
 
@@ -218,28 +221,29 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     }
 }
 
-/// Whether the deletes of a leaf's newer runs hide much of it. The compaction drops them, so each delete triggers only
-/// once.
+/// Whether the deletes of a leaf's newer runs hide much of it. The compaction drops these deletes, so each delete
+/// triggers a compaction only once.
 fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether much of a leaf's only run is deletes, which hide nothing, since nothing is older. After the rewrite the run
-/// is no longer fresh, so deletes that snapshots still need do not trigger again.
+/// Whether a leaf's only run consists mostly of deletes. These deletes hide nothing, because no older data exists.
+/// After the rewrite the run is no longer fresh. Therefore deletes that snapshots still need do not trigger another
+/// rewrite.
 fn is_mostly_tombstones(leaf: &Node) -> bool {
     let deletes = leaf.branches[0].deletes.count();
     leaf.branches[0].fresh && deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether rewriting a single run at the bottom would drop anything.
+/// Whether rewriting a single run at the bottom would drop any data.
 fn needs_rewrite(branch: &Branch) -> bool {
     let meta = branch.slice.run().meta();
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
 }
 
-/// Whether much of these runs would be dropped at the bottom (deletes, superseded versions, operands), so that a
-/// compaction pays even if their key ranges are disjoint.
+/// Whether a compaction at the bottom would drop much of these runs (deletes, superseded versions, operands). Such a
+/// compaction pays even if the key ranges of the runs are disjoint.
 pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     let (mut useless, mut all) = (0, 0);
     for meta in branches.iter().map(|branch| branch.slice.run().meta()) {
@@ -250,17 +254,18 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     branches.len() > 1 && useless * WASTE >= all
 }
 
-/// Whether the range tombstones of a branch cover a range, so that all older data there can be dropped.
+/// Whether the range tombstones of a branch cover a range, so that all older data in this range can be dropped.
 pub(super) fn is_covered_by_range_delete(branch: &Branch, range: &KeyRange) -> bool {
     wiped_by(branch, range).is_some()
 }
 
-/// The smallest and the largest seqno of range tombstones of a branch that together cover `range`, if they do.
+/// The smallest and the largest seqno of the range tombstones of a branch that together cover `range`; `None` if they
+/// do not cover it.
 pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqno)> {
     if branch.slice.run().meta().range_tombstones == 0 {
         return None;
     }
-    // Tombstones that cannot be read cover nothing.
+    // Unreadable tombstones cover nothing.
     let mut tombstones = branch.slice.tombstones(range).unwrap_or_default();
     tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
     let (mut rest, mut least, mut largest) = (range.clone(), Seqno::MAX, Seqno(0));
@@ -278,9 +283,9 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     None
 }
 
-/// Bytes of the branches of a leaf (oldest first) that the range tombstones of a newer branch cover completely. Each
-/// branch is compared by its own range, not that of the leaf: a merged leaf holds branches of each of the old leaves,
-/// and their tombstones cover no more than those.
+/// Bytes of those branches of a leaf that the range tombstones of a newer branch cover completely. `branches` are
+/// ordered oldest first. Each branch is compared by its own range, not by the range of the leaf. A merged leaf holds
+/// branches of each of the old leaves, and their tombstones cover no more than the old leaves.
 pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
         return 0;
@@ -291,12 +296,13 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
             .iter()
             .any(|newer| newer.slice.range().covers(range) && is_covered_by_range_delete(newer, range))
     };
-    // Skip runs with only range tombstones: they have 0 bytes, and there may be thousands after a large range delete.
+    // Skip runs with only range tombstones: such runs have 0 bytes, and thousands of them may exist after a large range
+    // delete.
     (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
-/// Whether merging these runs gains nothing: they are few, and their key ranges are disjoint, as in a load in key
-/// order.
+/// Whether merging these runs gains nothing because the runs are few and their key ranges are disjoint. A load in key
+/// order makes such runs.
 pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     let most = if policy == Policy::Paper { 1 } else { MOST_APART };
     if branches.len() > most {

@@ -1,7 +1,8 @@
-//! How much the point deletes in a node hide in the leaves below it ([`crate::index::runs::deletes`]).
+//! Estimates how much data the point deletes in a node hide in the leaves below that node
+//! ([`crate::index::runs::deletes`]).
 //!
-//! Deletes are divided among the children, down to the leaves. If their share hides a quarter of a leaf, the node
-//! flushes its branches towards it, and the leaf is compacted.
+//! Deletes are divided among the children, down to the leaves. If a leaf's share of the deletes hides a quarter of the
+//! leaf, the node flushes its branches towards the leaf, and the leaf is compacted.
 
 use super::node::Node;
 use crate::index::runs::deletes::{Stretch, WASTE, in_part};
@@ -11,7 +12,7 @@ pub(super) fn entries(leaf: &Node) -> u64 {
     leaf.branches.iter().map(|branch| in_part(branch.slice.run().meta().entries(), &branch.slice, branch.bytes)).sum()
 }
 
-/// The first child with a leaf of which the deletes in `node` hide much.
+/// The first child with a leaf below it of which the deletes in `node` hide much.
 pub(super) fn shadowed_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
@@ -21,7 +22,7 @@ pub(super) fn shadowed_child(node: &Node) -> Option<usize> {
     waiting.shadowed()
 }
 
-/// Deletes of a node, divided among its children.
+/// The deletes of a node, divided among its children.
 pub(super) struct Shares<'a> {
     node: &'a Node,
     parts: Vec<Vec<(&'a Stretch, u64)>>,
@@ -33,7 +34,7 @@ impl<'a> Shares<'a> {
         Shares { node, parts: vec![Vec::new(); node.children.len()] }
     }
 
-    /// Adds a stretch of deletes to the children for which it is live.
+    /// Adds a stretch of deletes to the children for which the stretch is live.
     pub(super) fn add(&mut self, stretch: &'a Stretch, count: u64, lives: impl Fn(usize) -> bool) {
         let (first, last) = (self.node.child_for(&stretch.from), self.node.child_for(&stretch.to));
         debug_assert!(first <= last && last < self.parts.len(), "a stretch goes from left to right");
@@ -46,7 +47,7 @@ impl<'a> Shares<'a> {
         &self.parts[i]
     }
 
-    /// The first child with a leaf that its share shadows to a large part.
+    /// The first child with a leaf of which that child's share of the deletes hides much.
     fn shadowed(&self) -> Option<usize> {
         (0..self.parts.len()).find(|&i| {
             let (child, part) = (&*self.node.children[i].node, &self.parts[i]);

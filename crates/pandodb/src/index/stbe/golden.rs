@@ -50,7 +50,7 @@ fn run(core: &Core) -> Arc<RunSlice> {
     RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).unwrap())
 }
 
-/// A root over two leaves. Its branch was flushed to the left leaf and is live for the right one.
+/// A root over two leaves. The branch of the root was flushed to the left leaf and is live for the right leaf.
 fn trunk(core: &Core) -> Arc<Node> {
     let slice = run(core);
     let mut left = Node::new(KeyRange::new(Vec::new(), *b"h"), 0);
@@ -84,7 +84,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The body of the node at `page`, by the length that precedes it; zeros follow.
+/// The body of the node at `page`, found by the length in front of the body; only zeros may follow the body.
 fn body(core: &Core, page: u64) -> String {
     let block = core.data.read(BlockAddr { page: PageNo(page), pages: 1 }).unwrap();
     let at = BLOCK_HEADER + 4;
@@ -131,7 +131,8 @@ fn root_record_and_nodes() {
     map.insert(blobs.start.0, 3);
     map.insert(blobs.start.0 + 10, 2);
     let record = persist::store(&core, &root, &map, 9).unwrap();
-    // Version, root, next branch; then the map: levels, ranges, pages, address.
+    // The record has the version, the root and the next branch; then the map with its levels, ranges, pages and
+    // address.
     assert_eq!(hex(&record), concat!("03", "16010644", "09", "01", "02", "05", "17010745"));
     let page = |node: &Node| node.stored().unwrap().copies.0.map(|addr| addr.page.0);
     for copy in 0..2 {
@@ -211,9 +212,9 @@ fn a_reloaded_branch_has_its_maplet() {
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let again = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
     let loaded = load(&again, &RootRecord { through: Seqno(4), bytes: record }).unwrap();
-    // After the slice: the maplet's id, its one extent, no leaves, no root, height 0, filter of one page and of kind 2
-    // from position 0 with 19 bits, no tombstones, no keys, seqnos, counters with 599 entries, since two keys have the
-    // same fingerprint and value; then the value.
+    // The fields after the slice are: the maplet's id, its one extent, no leaves, no root, height 0. Then come the
+    // filter (one page, kind 2, from position 0 with 19 bits), no tombstones, no keys and the seqnos. The counters have
+    // 599 entries, because two keys have the same fingerprint and value. The value is last.
     let description = concat!("07", "01", "800101", "00", "0000", "00", "8180808020", "00", "13", "00", "0000", "0000");
     let route = concat!("0000000000d704000000", "00");
     let body = body(&core, root.stored().unwrap().copies.0[0].page.0);
@@ -243,12 +244,12 @@ fn an_invalid_trunk_is_refused() {
     };
     assert_eq!(load(&trunk(&core), 9).unwrap(), 9);
     assert!(load(&trunk(&core), 8).unwrap_err().is_corruption(), "branch 8 is there already");
-    // With a smaller range, a scan would never find the end of the keys.
+    // If the root had a smaller range, a scan would never find the end of the keys.
     let half = Arc::new(Node::new(KeyRange::new(Vec::new(), *b"m"), 0));
     assert!(load(&half, 9).unwrap_err().is_corruption());
 }
 
-/// Opens a tree and marks its pages.
+/// Opens a tree and marks the tree's pages as used.
 fn open(core: &Core, bytes: Vec<u8>) -> Result<Arc<dyn Index>> {
     let settings = IndexOptions::from(IndexKind::of(&TYPE)).settings(1 << 20, None);
     let record = RootRecord { through: Seqno(4), bytes };
@@ -267,7 +268,7 @@ fn a_copy_in_the_pages_of_a_run_is_not_repaired() {
         Core { data, repairs: Arc::default(), ..core.clone() }
     };
     open(&reopened(), record).unwrap();
-    // Opening reads the node before it knows the pages of the run.
+    // Opening reads the node before it knows which pages the run uses.
     let mut stored = root.stored().unwrap();
     stored.copies.0[1].page = root.branches[0].slice.run().owned()[0].start;
     let mut bytes = vec![3];
@@ -284,7 +285,7 @@ fn a_copy_outside_the_file_is_not_repaired() {
     let device = MemDevice::new();
     let core = core(&device);
     let mut bytes = persist::store(&core, &trunk(&core), &empty(&core), 9).unwrap();
-    // The page of the second copy precedes the next branch's identity and the levels of the map.
+    // In the record, the page of the second copy precedes the next branch's identity and the levels of the map.
     let far = bytes.len() - 3..bytes.len() - 2;
     bytes.splice(far, [0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]);
     let before = device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap();

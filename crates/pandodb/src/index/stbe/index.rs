@@ -22,7 +22,7 @@ use crate::resolve::Stripes;
 use crate::run::RunMeta;
 use crate::space::ranges::extents;
 
-/// The names of these counters, leaves first.
+/// The names of the counters of compacted bytes per height, leaves first.
 const COMPACTED_AT: [&str; HEIGHTS] = [
     "compacted_at_height_0",
     "compacted_at_height_1",
@@ -89,7 +89,7 @@ impl Index for Stbe {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
-        // An explicit request retries what was excluded because of damage.
+        // An explicit request retries the branches that were excluded because of damage.
         inner.stuck = Stuck::default();
         inner.swept = 0;
         inner.routes.forgive();
@@ -135,7 +135,7 @@ impl Index for Stbe {
         stats.counter("merges", count(&rebalance.merges), "Nodes merged.");
         let inner = self.inner.lock();
         let mut damaged = HashSet::new();
-        // Skip the walk if nothing is damaged: workers wait for this lock.
+        // Skip the walk if nothing is damaged, because workers wait for this lock.
         if !inner.stuck.is_empty() {
             inner.trunk.root.walk(&mut |node| {
                 let stuck = node.branches.iter().filter(|branch| inner.stuck.holds(branch));
@@ -206,7 +206,7 @@ impl Stbe {
 struct TrunkCheckpoint<'a> {
     index: &'a Stbe,
     trunk: Trunk,
-    /// Every branch of the trunk has a smaller identity.
+    /// All branches of the trunk have smaller identities than this one.
     next_branch: u64,
 }
 

@@ -1,15 +1,16 @@
-//! Replacing the inputs of a compaction by its output, in whichever nodes hold them by then.
+//! Replaces the inputs of a compaction by its output, in every node that holds these inputs when the compaction ends.
 //!
-//! While a compaction ran, its node may have been split (both halves hold the inputs, clipped), and its inputs may have
-//! been flushed to children (which hold them too, clipped). For every key in the candidate's live ranges the output is
-//! equivalent to the inputs, so it replaces them in each node that holds some of them:
+//! While a compaction ran, its node may have been split; both halves then hold the inputs, clipped. The inputs may also
+//! have been flushed to children, which then hold them, clipped. For every key in the candidate's live ranges the
+//! output is equivalent to the inputs. Therefore the output replaces the inputs in each node that holds some of them:
 //!
-//! * in a node whose range lies inside the live ranges (the children that received the inputs);
-//! * in a node on the candidate's level (the node itself, or its halves): for children outside the live ranges the
-//!   inputs were dead already.
+//! * in a node whose range is inside the live ranges (a child that received the inputs);
+//! * in a node on the candidate's level (the node itself, or its halves), because the inputs were already dead for
+//!   children outside the live ranges.
 //!
-//! A node below the candidate's level that lies outside the live ranges received the inputs earlier and keeps them,
-//! because the output lacks its keys. A node above passed them down and keeps them for its other children.
+//! A node below the candidate's level and outside the live ranges received the inputs before the compaction began. It
+//! keeps the inputs, because the output lacks the keys of this node. A node above the candidate's level flushed the
+//! inputs down and keeps them for its other children.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -24,9 +25,9 @@ use crate::run::RunSlice;
 pub(super) struct Install<'a> {
     /// The compaction.
     pub candidate: &'a Candidate,
-    /// The output; `None` if nothing remains.
+    /// The output; `None` if no data remains.
     pub output: Option<Arc<RunSlice>>,
-    /// Its point deletes.
+    /// The point deletes in the output.
     pub deletes: Deletes,
     /// The identity of the output's branch.
     pub id: BranchId,
@@ -67,18 +68,19 @@ impl Install<'_> {
         if inherits && let Some((at, count)) = find(&node.branches, ids) {
             let draft = draft.get_or_insert_with(|| node.edit());
             self.splice(draft, at, count)?;
-            // A child that received the inputs meanwhile needs nothing of the output here.
+            // A child that received the inputs during the compaction needs nothing of the output here.
             draft.trim(self.candidate.trim)?;
         } else if self.candidate.trim == Trim::Holes
             && let Some(draft) = &mut draft
         {
-            // The pages of the inputs are freed only once the nodes above do not hold them for other children.
+            // Trim the nodes above, because the pages of the inputs are freed only once these nodes do not hold them
+            // for other children.
             draft.trim(Trim::Holes)?;
         }
         Ok(draft)
     }
 
-    /// Replaces the `count` branches from `at` on.
+    /// Replaces the `count` branches that begin at index `at`.
     fn splice(&self, node: &mut Node, at: usize, count: usize) -> Result<()> {
         assert!(count > 0 && at + count <= node.branches.len(), "the inputs are in the list");
         let (from, to) = (at as u64, (at + count) as u64);
@@ -91,8 +93,8 @@ impl Install<'_> {
         let branch = match output {
             Some(slice) => {
                 let fresh = node.height < self.candidate.height;
-                // The size of an output that is here as a whole is known. For a part of it, the estimates of the inputs
-                // are more exact.
+                // If the node has the whole output, its size is known. If the node has a part of the output, the
+                // estimates of the inputs are more exact.
                 let whole = self.output.as_ref().is_some_and(|output| output.bytes() == slice.bytes());
                 let inputs = node.branches[at..at + count].iter().map(|branch| branch.bytes).sum();
                 let mut branch = node.branch(self.id, fresh, slice, if whole { u64::MAX } else { inputs })?;
@@ -117,7 +119,7 @@ impl Install<'_> {
 }
 
 /// The position of the inputs in a list: (index, length). Inputs without data for a node were not flushed to it, so the
-/// node may hold only some of them, but these are neighbours.
+/// node may hold only some of the inputs. The inputs that it holds are neighbours.
 fn find(branches: &[Branch], ids: &[BranchId]) -> Option<(usize, usize)> {
     let is_input = |branch: &Branch| ids.contains(&branch.id);
     let at = branches.iter().position(is_input)?;

@@ -1,5 +1,5 @@
-//! Compactions of a tree: one to do ([`Candidate`]), those in progress ([`Merging`]), and what earlier ones could not read
-//! ([`Stuck`]).
+//! Compactions of a tree: a compaction to do ([`Candidate`]), compactions in progress ([`Merging`]), and branches that
+//! earlier compactions could not read ([`Stuck`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -11,19 +11,19 @@ use crate::index::runs::{Inputs, MergeJob};
 /// One compaction to do.
 #[derive(Clone)]
 pub struct Candidate {
-    /// The inputs, oldest first; neighbours in their node's list.
+    /// The inputs, oldest first. They are neighbours in the list of their node.
     pub branches: Vec<Branch>,
-    /// The keys for which they are live in the node: disjoint ranges, in order.
+    /// The keys for which the inputs are live in the node: disjoint ranges, in order.
     pub live: Vec<KeyRange>,
-    /// The node's height.
+    /// The height of the node.
     pub height: u32,
-    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
+    /// Whether nothing older than the inputs exists for these keys, so that tombstones can be dropped.
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
-    /// Only the request of a caller triggers it.
+    /// Whether only the request of a caller triggers this compaction.
     pub forced: bool,
-    /// What the nodes above remove when it is done.
+    /// The parts of the inputs that the nodes above remove when the compaction is done.
     pub trim: Trim,
 }
 
@@ -45,7 +45,7 @@ impl Candidate {
         (self.branches.len(), Reverse(self.height))
     }
 
-    /// Bytes for the accounting of debt: a run with only range tombstones has 0 bytes, but counts as 1.
+    /// Bytes for the accounting of debt. A run with only range tombstones has 0 bytes, but counts as 1.
     pub(super) fn weight(&self) -> u64 {
         self.bytes.max(1)
     }
@@ -57,8 +57,8 @@ impl Candidate {
     }
 }
 
-/// Branches that a compaction could not read, with the key range that each then had. Once a branch is clipped to
-/// another range, it is tried again, since the damage may be outside.
+/// Branches that a compaction could not read, each with its key range at that time. A branch that was clipped to
+/// another range is tried again, because the damage may be outside that range.
 #[derive(Default)]
 pub struct Stuck(HashSet<(BranchId, KeyRange)>);
 
@@ -73,7 +73,8 @@ impl Stuck {
         self.0.is_empty()
     }
 
-    /// Whether the branch, or another piece of it in the same node, is excluded: an output replaces all pieces.
+    /// Whether the branch, or another piece of it in the same node, is excluded. All pieces count, because an output
+    /// replaces all of them.
     pub(super) fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
         !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
     }
@@ -89,13 +90,13 @@ pub(super) struct Merging {
     pub(super) ticket: u64,
     pub(super) ids: Vec<BranchId>,
     pub(super) live: Vec<KeyRange>,
-    /// Estimated bytes of its inputs.
+    /// Estimated bytes of the inputs of this compaction.
     pub(super) bytes: u64,
     /// The job between two steps; `None` while a thread works on it.
     pub(super) parked: Option<Box<Merge>>,
 }
 
-/// A compaction, and the branches that it will replace.
+/// A compaction in progress, and the branches that its output will replace.
 pub(super) struct Merge {
     pub(super) candidate: Candidate,
     pub(super) job: MergeJob,

@@ -1,4 +1,4 @@
-//! The life of a maplet job in a tree: claimed, continued, installed; see [`super::route`].
+//! The life of a maplet job in a tree: claimed, continued, installed. See [`super::route`].
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::index::Progress;
 use crate::run::Run;
 
 impl Stbe {
-    /// The filter for a new run, with fingerprints long enough for merging into maplets `rounds` times.
+    /// Builds the filter for a new run. Its fingerprints are long enough to merge the filter into maplets `rounds`
+    /// times.
     pub(super) fn filter(&self, rounds: u32) -> FilterBuilder {
         FilterBuilder::new(self.shape.filters, (self.shape.maplet_width as u64).pow(rounds))
     }
@@ -29,14 +30,15 @@ impl Stbe {
         made.then(|| due().or_else(idle)).flatten()
     }
 
-    /// Estimated bytes of the maplet in progress or the next one; more may follow. REQUIRES: the caller holds `inner`.
+    /// Estimated bytes of the maplet in progress or of the next maplet. More maplets may follow. REQUIRES: the caller
+    /// holds `inner`.
     pub(super) fn route_bytes(&self, inner: &mut Inner) -> u64 {
         inner.routes.waiting = self.next_group(inner).map_or(0, |group| group.bytes().max(1));
-        // While one is made, its inputs still count as waiting.
+        // While a maplet is made, its inputs still count as waiting.
         inner.routes.routing.bytes().max(inner.routes.waiting)
     }
 
-    /// Claims the parked maplet or the next one. REQUIRES: the caller holds `inner`.
+    /// Claims the parked maplet job or the next one. REQUIRES: the caller holds `inner`.
     pub(super) fn claim_route(&self, inner: &mut Inner) -> Option<Claim> {
         let job = match std::mem::take(&mut inner.routes.routing) {
             working @ Routing::Working(_) => {
@@ -63,7 +65,7 @@ impl Stbe {
         Some(Claim::MapletRef(job))
     }
 
-    /// Continues a maplet; when it is complete, installs it in the trunk and swaps the root.
+    /// Continues a maplet job. When the maplet is complete, installs it in the trunk and swaps the root.
     pub(super) fn step_route(&self, mut job: Box<RouteJob>, budget: u64) -> Result<Progress> {
         let filters = job.filters.clone();
         let (bytes, done) = match job.writer.step(budget) {
@@ -91,7 +93,7 @@ impl Stbe {
         debug_assert!(matches!(inner.routes.routing, Routing::Working(_)), "only a claimed job is done");
         inner.routes.routing = Routing::Nothing;
         if maplet.is_none() {
-            // Exclude filters without entries, which would be merged again and again.
+            // Exclude filters without entries, which would otherwise be merged again and again.
             inner.routes.unreadable.extend(filters);
         }
         let root = maplet.as_ref().and_then(|maplet| {
@@ -108,7 +110,7 @@ impl Stbe {
         Ok(progress)
     }
 
-    /// Discards a maplet that failed. It is optional: a full disk only postpones it.
+    /// Discards a maplet job that failed. A maplet is optional, so a full disk only postpones it.
     fn give_up_route(&self, filters: &[OwnerId], error: crate::Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         debug_assert!(matches!(inner.routes.routing, Routing::Working(_)), "only a claimed job is given up");
@@ -116,7 +118,8 @@ impl Stbe {
         let full = matches!(error, crate::Error::DiskFull { .. });
         inner.routes.suspended |= full;
         if error.is_damage() {
-            // Exclude all inputs without finding the damaged one: lookups still use their own filters, if readable.
+            // Exclude all inputs without searching for the damaged one. Lookups still use the runs' own filters, if
+            // these are readable.
             inner.routes.unreadable.extend(filters);
         }
         self.recount(&mut inner);

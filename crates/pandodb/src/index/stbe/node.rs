@@ -1,4 +1,5 @@
-//! Trunk nodes: lists of runs, and the children that each run is live for (002 §3.4, "Node structure").
+//! Trunk nodes: each has a list of runs and a list of children, and knows for which children each run is live (002
+//! §3.4, "Node structure").
 //!
 //! ```text
 //!   Node  range [from, to)   height 1
@@ -8,13 +9,13 @@
 //! ```
 //!
 //! A branch is a run clipped to the node's range. It is *live* for a child if its index is at least the child's `next`.
-//! Once it is dead for the children at an end of its range, it is clipped to the rest ([`Node::trim`]): the pages that
-//! only those children need belong to their own branches. Nodes are immutable. A change clones the node
-//! ([`Node::edit`]) and the path above it, and swaps the root.
+//! Once a branch is dead for the children at an end of its range, it is clipped to the rest of the range
+//! ([`Node::trim`]). The pages that only those children need then belong to the children's own branches. Nodes are
+//! immutable. A change clones the node ([`Node::edit`]) and the path above it, and swaps the root.
 //!
-//! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; no `next`
-//! exceeds the number of branches; a leaf has no children; the clip of every branch lies inside the node's range and
-//! covers each child that the branch is live for and holds data for.
+//! Invariants ([`Node::assert_valid`]): The children partition the node's range in order, and each child is one level
+//! below the node. No `next` exceeds the number of branches. A leaf has no children. The clip of every branch is inside
+//! the node's range, and covers each child for which the branch is live and holds data.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -27,45 +28,46 @@ use crate::index::stored::Stored;
 use crate::run::{Run, RunSlice};
 use crate::space::DataFile;
 
-/// The identity of a branch. A flush to a child and a split keep it, so that a compaction finds its inputs in whichever
-/// nodes hold them.
+/// The identity of a branch. A flush to a child and a split keep the identity, so that a compaction finds its inputs in
+/// every node that holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BranchId(pub u64);
 
-/// A run, clipped, in a node's list.
+/// A clipped run in the list of a node.
 #[derive(Clone)]
 pub struct Branch {
-    /// Its identity.
+    /// The identity of the branch.
     pub id: BranchId,
-    /// It arrived by a flush and has not been compacted on this level yet.
+    /// Whether the branch arrived by a flush and has not been compacted on this level yet.
     pub fresh: bool,
-    /// The run and its key range.
+    /// The run and the key range of the branch.
     pub slice: Arc<RunSlice>,
-    /// Estimated bytes that it holds for the node. A flush passes its estimate down, and a branch of a child never has
-    /// more: a slice counts whole pages, so the parts of a small slice would otherwise add up to more than the slice.
+    /// Estimated bytes that the branch holds for the node. A flush passes the parent's estimate down as a limit for the
+    /// child's branch. Without this limit the parts of a small slice would add up to more than the slice, because a
+    /// slice counts whole pages.
     pub bytes: u64,
-    /// Estimated bytes for each child of the node, `bytes` in sum; empty in a leaf.
+    /// Estimated bytes of the branch for each child of the node. Their sum is `bytes`. Empty in a leaf.
     pub weights: Arc<[u64]>,
-    /// Its point deletes.
+    /// The point deletes in the branch.
     pub deletes: Deletes,
-    /// The maplet that covers the run; `None`: lookups use the run's own filter.
+    /// The maplet that covers the run. If it is `None`, lookups use the run's own filter.
     pub route: Option<MapletRef>,
 }
 
 /// The parts of branches that [`Node::trim`] removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// Whole branches that no child needs any more, and unneeded ends of others.
+    /// Remove whole branches that no child needs any more, and unneeded ends of other branches.
     Ends,
-    /// Also unneeded gaps between children that still need a branch. Used when disk space is short. It makes more
-    /// branches, and lookups have to check each of them.
+    /// Also remove unneeded gaps between children that still need a branch. Used when disk space is short. It makes
+    /// more branches, and lookups have to check each of these branches.
     Holes,
 }
 
 /// A child of an inner node.
 #[derive(Clone)]
 pub struct Child {
-    /// The node.
+    /// The node of the child.
     pub node: Arc<Node>,
     /// The index of the first branch of the parent that is live for the child.
     pub next: u64,
@@ -73,50 +75,51 @@ pub struct Child {
 
 /// A node of the trunk.
 pub struct Node {
-    /// The keys that it holds.
+    /// The key range of the node.
     pub range: KeyRange,
-    /// Levels below it: 0 for a leaf.
+    /// The number of levels below the node: 0 for a leaf.
     pub height: u32,
-    /// Oldest first.
+    /// The branches, oldest first.
     pub branches: Vec<Branch>,
-    /// In key order; empty in a leaf.
+    /// The children in key order; empty in a leaf.
     pub children: Vec<Child>,
-    /// The error that made both copies of the node unreadable. Such a node has a range and nothing else. Only in a
+    /// The error, if both copies of the node are unreadable. Such a node has a range and nothing else. Set only in a
     /// store that is open for reading.
     pub lost: Option<Error>,
-    /// Cached compaction debt of this subtree; set on first use.
+    /// The cached compaction debt of this subtree; computed on first use.
     pub(super) waits: OnceLock<Waits>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
-/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
-/// valid.
+/// The compactions that wait in a subtree, if there are no requests and no damage. Nodes are immutable, so the cached
+/// value stays valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
-    /// Bytes of all candidates, each at least one.
+    /// The bytes of all candidates. Each candidate counts as at least one byte.
     pub(super) bytes: u64,
-    /// The most urgent one.
+    /// The most urgent candidate.
     pub(super) first: Option<Urgency>,
 }
 
-/// More branches first, since they cost readers the most. Among equals the lower node first.
+/// A candidate with more branches comes first, because branches cost readers the most. If the numbers are equal, the
+/// lower node comes first.
 pub(super) type Urgency = (usize, Reverse<u32>);
 
 impl Node {
-    /// A node that is not on disk.
+    /// Makes a node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
         let (branches, children) = (Vec::new(), Vec::new());
         Node { range, height, branches, children, lost: None, waits: OnceLock::new(), stored: OnceLock::new() }
     }
 
-    /// A node that cannot be read.
+    /// Makes a node in place of an unreadable one.
     pub fn lost(range: KeyRange, height: u32, error: Error) -> Node {
         let mut node = Node::new(range, height);
         node.lost = Some(error);
         node
     }
 
-    /// A copy to change: a new node, not on disk.
+    /// A copy of the node that can be changed. It is a new node, not on disk.
     pub fn edit(&self) -> Node {
         assert!(self.lost.is_none(), "a lost node is never changed");
         Node {
@@ -130,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Whether it has no children.
+    /// Whether the node has no children.
     pub fn is_leaf(&self) -> bool {
         self.height == 0
     }
@@ -152,7 +155,7 @@ impl Node {
         self.children.partition_point(|child| child.node.range.from.as_slice() <= key).saturating_sub(1)
     }
 
-    /// Estimated live bytes for the `i`-th child.
+    /// Estimated bytes that are live for the `i`-th child.
     pub fn live_bytes(&self, i: usize) -> u64 {
         debug_assert!(self.branches.iter().all(|branch| branch.weights.len() == self.children.len()));
         self.live(&self.children[i]).iter().map(|branch| branch.weights[i]).sum()
@@ -163,7 +166,8 @@ impl Node {
         self.live(&self.children[i]).iter().filter(|branch| branch.weights[i] > 0).count()
     }
 
-    /// Estimated bytes of the branches of the node: live for some child, or all of a leaf.
+    /// Estimated bytes of the branches of the node: in a leaf all branches, else the branches that are live for some
+    /// child.
     pub fn own_bytes(&self) -> u64 {
         if self.is_leaf() {
             self.branches.iter().map(|branch| branch.bytes).sum()
@@ -172,7 +176,8 @@ impl Node {
         }
     }
 
-    /// A branch of the node made of a slice of at most `bytes`. Reads the top of the run through the pool.
+    /// Makes a branch of the node from a slice of at most `bytes` bytes. Reads the top blocks of the run through the
+    /// pool.
     pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
         let bytes = bytes.min(slice.bytes());
         let weights = self.weigh(&slice, bytes)?;
@@ -181,8 +186,8 @@ impl Node {
         Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
 
-    /// Estimates how `bytes` of `slice` are shared among the children, in proportion to their pages; 0 only for a child
-    /// for which the slice has no page.
+    /// Divides `bytes` of `slice` among the children, in proportion to their pages. A child gets 0 only if the slice
+    /// has no page for it.
     fn weigh(&self, slice: &Arc<RunSlice>, bytes: u64) -> Result<Arc<[u64]>> {
         let pages = self.children.iter().map(|child| weight(slice, &child.node.range)).collect::<Result<Vec<u64>>>()?;
         Ok(share(bytes, &pages).into())
@@ -196,18 +201,20 @@ impl Node {
         Ok(())
     }
 
-    /// Advances each child's `next` to the end if no live branch holds data for it, and removes what no child needs any
-    /// more: branches, ends of branches, and with [`Trim::Holes`] also gaps. If `next` were not advanced, a child that
-    /// never receives a flush would keep all branches.
+    /// Advances each child's `next` to the end if no live branch holds data for the child. Then removes everything that
+    /// no child needs any more: branches, ends of branches, and with [`Trim::Holes`] also gaps. If `next` were not
+    /// advanced, a child that never receives a flush would keep all branches.
     ///
     /// # Errors
-    /// As [`RunSlice::clip`]. It reads inner blocks at the bounds of children, as the flushes to them do.
+    /// The errors of [`RunSlice::clip`]. `trim` reads inner blocks at the bounds of children, as the flushes to these
+    /// children do.
     pub fn trim(&mut self, how: Trim) -> Result<()> {
         if self.is_leaf() {
             return Ok(());
         }
         for i in 0..self.children.len() {
-            // `next` advances to the end or not at all: a compaction must not find a child's `next` between its inputs.
+            // `next` advances to the end or not at all, because a compaction must not find a child's `next` between its
+            // inputs.
             if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }
@@ -239,9 +246,10 @@ impl Node {
     }
 
     /// Cuts the branch at index `place` into pieces: one for each row of neighbouring children that still need it. No
-    /// piece includes the children between two rows, which already received their part. The pieces keep the identity of
-    /// the branch and are neighbours in the list, so that a compaction in progress finds its inputs. If the pieces
-    /// together hold as many pages as the branch that [`Node::narrowed`] returns, that branch is returned.
+    /// piece includes the children between two rows, because these children have already received their part. The
+    /// pieces keep the identity of the branch and are neighbours in the list, so that a compaction in progress finds
+    /// its inputs. If the pieces together hold as many pages as the branch that [`Node::narrowed`] returns, that single
+    /// branch is returned instead.
     fn pieces(&self, branch: Branch, place: usize) -> Result<Vec<Branch>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
         let mut goes_on = false;
@@ -281,8 +289,8 @@ impl Node {
         Ok(if pages < hull.slice.held_pages() { pieces } else { vec![hull] })
     }
 
-    /// The branch at index `place`, clipped to the children that still need it and those between them; `None` if no
-    /// child does.
+    /// The branch at index `place`, clipped to the children that still need it and to the children between them; `None`
+    /// if no child needs the branch.
     fn narrowed(&self, branch: Branch, place: usize) -> Result<Option<Branch>> {
         let mut waiting = (0..self.children.len()).filter(|&i| self.waits(i, &branch, place));
         let Some(first) = waiting.next() else { return Ok(None) };
@@ -302,7 +310,7 @@ impl Node {
         Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))
     }
 
-    /// The maplets that cover its branches. A maplet appears once if its branches are neighbours.
+    /// The maplets that cover the branches of the node. A maplet appears once if its branches are neighbours.
     pub fn maplets(&self) -> impl Iterator<Item = &Arc<Run>> {
         let routes = self.branches.iter().filter_map(|branch| branch.route.as_ref());
         routes
@@ -318,7 +326,7 @@ impl Node {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records that the node was written (or read). From now on dropping it frees its pages.
+    /// Records that the node was written (or read). After this call, dropping the node frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         assert!(self.lost.is_none(), "a lost node has no block");
         let fresh = self.stored.set((stored, data.clone())).is_ok();
@@ -357,7 +365,7 @@ impl Node {
         }
         let short = |(place, branch): (usize, &Branch)| {
             (0..self.children.len()).any(|i| {
-                // A lost child may represent several neighbouring children, of which only some need the branch.
+                // A lost child may represent several neighbouring children, and only some of them may need the branch.
                 let child = &self.children[i].node;
                 child.lost.is_none() && self.waits(i, branch, place) && !branch.slice.range().covers(&child.range)
             })
@@ -365,7 +373,7 @@ impl Node {
         self.branches.iter().enumerate().any(short).then_some("a branch must cover the children that need it")
     }
 
-    /// Checks the invariants.
+    /// Asserts that the node's invariants hold.
     pub fn assert_valid(&self) {
         assert_eq!(self.problem(), None, "invariant of a trunk node");
     }
@@ -377,7 +385,7 @@ impl Node {
     }
 }
 
-/// Estimated bytes of `slice` inside `range`: 0 only if it holds nothing there.
+/// Estimated bytes of `slice` inside `range`: 0 only if the slice holds nothing in this range.
 pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
     let least = u64::from(!SeededBug::WeightlessTombstones.is_on());
     Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))

@@ -1,4 +1,4 @@
-//! The type of the size-tiered Bε-tree: its line in the registry, its options and their builder.
+//! The type of the size-tiered Bε-tree: its entry in the registry, its options and their builder.
 
 use std::sync::Arc;
 
@@ -70,7 +70,8 @@ impl Shape {
     }
 }
 
-/// The default index, with options: a size-tiered Bε-tree. Creating a keyspace refuses values out of bounds.
+/// The default index, a size-tiered Bε-tree, with its options. Creating a keyspace fails if an option has a value out
+/// of bounds.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -85,7 +86,7 @@ impl Shape {
 pub struct StbeOptions(IndexOptions);
 
 impl StbeOptions {
-    /// All options at the defaults of the store.
+    /// All options have the defaults of the store.
     pub fn new() -> StbeOptions {
         StbeOptions(IndexKind::of(&TYPE).into())
     }
@@ -96,26 +97,27 @@ impl StbeOptions {
         StbeOptions(self.0.with_mode(mode))
     }
 
-    /// The most children of a node of the trunk, 2 to 64; the default is 8. For experiments.
+    /// The maximum number of children of a node of the trunk, 2 to 64; the default is 8. This option is for
+    /// experiments.
     #[must_use]
     pub fn fanout(self, children: usize) -> StbeOptions {
         StbeOptions(self.0.set(&FANOUT, children as u64))
     }
 
-    /// Target size of a leaf of the trunk, 1 to 256 memtables; the default is 4. For experiments.
+    /// Target size of a leaf of the trunk, 1 to 256 memtables; the default is 4. This option is for experiments.
     #[must_use]
     pub fn leaf_memtables(self, memtables: u64) -> StbeOptions {
         StbeOptions(self.0.set(&LEAF_MEMTABLES, memtables))
     }
 
-    /// The number of runs, and then of maplets, that are merged into one maplet, 2 to 16; the default is 4. For
-    /// experiments.
+    /// The number of runs (later of maplets) that are merged into one maplet, 2 to 16; the default is 4. This option is
+    /// for experiments.
     #[must_use]
     pub fn maplet_width(self, runs: usize) -> StbeOptions {
         StbeOptions(self.0.set(&MAPLET_WIDTH, runs as u64))
     }
 
-    /// The filters of new runs. The default is [`Filters::Maplet`], in [`Mode::Paper`] [`Filters::Quotient`].
+    /// The filters of new runs. The default is [`Filters::Maplet`], but [`Filters::Quotient`] in [`Mode::Paper`].
     #[must_use]
     pub fn filters(self, filters: Filters) -> StbeOptions {
         StbeOptions(self.0.set_filters(filters))

@@ -1,10 +1,10 @@
-//! The trunk on disk: one block per node, in two copies ([`crate::space::mirrored`]), written by the first checkpoint
-//! that includes the node, never changed.
+//! The trunk on disk: one block per node, in two copies ([`crate::space::mirrored`]). The first checkpoint that
+//! includes the node writes the block, which is never changed.
 //!
 //! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages.
 //!
-//! Root record (integers varint): `version (3) | node | next branch id | map of large values`, the last as defined in
-//! [`crate::index::blobs`]. A node reference is `node id | pages | page of copy 0 | page of copy 1`.
+//! Root record (integers varint): `version (3) | node | next branch id | map of large values`. The last field is
+//! defined in [`crate::index::blobs`]. A node reference is `node id | pages | page of copy 0 | page of copy 1`.
 //!
 //! Body of a node block ([`crate::index::stored`]):
 //!
@@ -15,8 +15,8 @@
 //!  for each child:  dead branches before its first live one | node
 //! ```
 //!
-//! A run that several nodes share is described in each of them; opening makes it one object again. Decoding trusts
-//! nothing: depth and order are bounded and checked before a node is used.
+//! A run that several nodes share is described in each of these nodes; opening makes it one object again. Decoding
+//! trusts no field: depth and order are bounded and checked before a node is used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,15 +34,15 @@ use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::{BlockKind, Prefetch};
 
 const VERSION: u64 = 3;
-/// The branch has newly arrived.
+/// Flag: the branch has newly arrived.
 const FRESH: u64 = 1;
-/// The branch has a maplet reference.
+/// Flag: the branch has a maplet reference.
 const ROUTED: u64 = 2;
-/// The maplet is that of the nearest earlier branch with a maplet reference.
+/// Flag: the maplet is the maplet of the nearest earlier branch with a maplet reference.
 const AGAIN: u64 = 4;
 /// Upper limit of the bytes that a branch holds for a child.
 const MAX_WEIGHT: u64 = 1 << 48;
-/// Upper limit of the next branch identity; it leaves as many identities again for new branches.
+/// Upper limit of the next branch identity in a record. As many identities remain for new branches.
 const MAX_BRANCH: u64 = 1 << 62;
 /// Upper limit of the height of a tree: with a fan-out of 2 such a tree could hold any amount of data.
 const MAX_HEIGHT: u64 = 64;
@@ -51,7 +51,8 @@ const _: () = assert!(FRESH.count_ones() == 1 && ROUTED.count_ones() == 1 && AGA
 const _: () = assert!((FRESH ^ ROUTED ^ AGAIN).count_ones() == 3, "each flag has a bit of its own");
 const _: () = assert!(MAX_BRANCH <= u64::MAX / 2, "new branches get as many identities again");
 
-/// Writes the nodes under `root`, and of the map of large values, that are not on disk yet. Returns the root record.
+/// Writes the nodes under `root` and the nodes of the map of large values, unless they are already on disk. Returns the
+/// root record.
 pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, next_branch: u64) -> Result<Vec<u8>> {
     let stored = store_node(core, root)?;
     Ok(encode_root(stored, blobs.store(core)?, next_branch))
@@ -115,11 +116,11 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
 
 /// A trunk read from disk.
 pub struct Loaded {
-    /// The root.
+    /// The root node.
     pub root: Arc<Node>,
-    /// Pages of large values.
+    /// The map of the pages of large values.
     pub blobs: BlobMap,
-    /// All branches have smaller identities.
+    /// The next branch identity. All branches have smaller identities.
     pub next_branch: u64,
 }
 
@@ -144,7 +145,7 @@ fn decode_root(record: &RootRecord) -> Result<Root> {
     Ok(Root { stored, next_branch, blobs })
 }
 
-/// The blocks that loading a trunk reads first; none if the record is damaged.
+/// The blocks that loading a trunk reads first; no blocks if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
         .map_or(Vec::new(), |root| root.stored.first_reads(core).chain(root.blobs.first_blocks(core)).collect())
@@ -168,7 +169,7 @@ struct Loader<'a> {
     prefetch: &'a mut Prefetch,
     next_branch: u64,
     runs: Runs<'a>,
-    /// The run for each value of a maplet.
+    /// The run for each value of each maplet.
     routes: HashMap<(OwnerId, u8), OwnerId>,
 }
 
@@ -191,7 +192,7 @@ impl Loader<'_> {
         if range.is_empty() || !within.covers(&range) {
             return Err(reader.corrupt("the node lies outside its parent"));
         }
-        // With a smaller range, a scan would never find the end of the keys.
+        // If the root had a smaller range, a scan would never find the end of the keys.
         if height.is_none() && range != *within {
             return Err(reader.corrupt("the range of the root does not include all keys"));
         }
@@ -215,10 +216,11 @@ impl Loader<'_> {
             let run = self.runs.meet(RunMeta::decode(reader)?, false, reader)?;
             let slice = RunSlice::restore(run, reader)?;
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Vec<u64>>>()?;
-            // Limit each part to the whole, whatever the file contains, so that sums over all parts do not overflow.
+            // Limit each part to the size of the whole slice, regardless of the file's contents, so that sums over all
+            // parts do not overflow.
             let whole = slice.bytes().max(1);
             let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
-            // The estimate of a leaf's part is not stored: until the next compaction it counts whole pages again.
+            // The estimate of a leaf's part is not stored. Until the next compaction the part counts whole pages again.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
             let route = (flags & ROUTED != 0).then(|| self.route(&slice, flags, &mut maplet, reader)).transpose()?;
             let deletes = Deletes::guess(&slice, bytes);
@@ -243,13 +245,13 @@ impl Loader<'_> {
         Ok(node)
     }
 
-    /// A store that is open for reading works without nodes that are lost in both copies. A store that is open for
+    /// A store that is open for reading opens without nodes that are lost in both copies. A store that is open for
     /// writing must know every page in use.
     fn may_lose(&self, error: &Error) -> bool {
         !self.core.repair && error.is_damage()
     }
 
-    /// The maplet reference of a branch. `last` is the maplet most recently described in the node.
+    /// The maplet reference of a branch. `last` is the maplet that was most recently described in the node.
     fn route(
         &mut self,
         slice: &RunSlice,
@@ -288,7 +290,7 @@ fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
                 node.children.push(Child { node: child, next });
                 kept.push(i);
             }
-            // A branch that is live for all of them is live for the joined child.
+            // A branch that is live for all joined children is live for the joined child.
             (Err(_), Some(before)) if before.node.lost.is_some() => before.next = before.next.max(next),
             (Err(e), before) => {
                 let from = before.map_or(&node.range.from, |before| &before.node.range.to).clone();

@@ -1,8 +1,8 @@
 //! Reading: the view of a tree and the point lookup (002 §3.3).
 //!
-//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]). At each node it asks the branches that are live
-//! for its child, newest first. A scan reads one leaf after another, and merges the branches that are live on the path
-//! to it ([`Pieces`]).
+//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]). At each node the lookup searches the branches that
+//! are live for the child on its path, newest first. A scan reads one leaf after another. For each leaf, the scan
+//! merges the branches that are live on the path to the leaf ([`Pieces`]).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ pub struct StbeView {
     horizon: Seqno,
     /// Bytes of large values.
     blob_bytes: u64,
-    /// Messages and point tombstones, counted on first use.
+    /// Messages and point tombstones, counted when they are first requested.
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// Only held: the large values that later swaps drop are freed after this view.
+    /// This field is only held: the large values that later swaps drop are freed after this view is dropped.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -106,7 +106,7 @@ impl StbeView {
         stats
     }
 
-    /// Messages in runs, and the point tombstones among them; counted once per view.
+    /// The messages in runs, and the point tombstones among these messages; counted once per view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let (mut entries, mut tombstones) = (0, 0);
@@ -120,7 +120,7 @@ impl StbeView {
     }
 }
 
-/// A branch with the number of its messages that are live in its node.
+/// A branch, with the number of messages of the branch that are live in its node.
 struct LivePart<'a> {
     slice: &'a crate::run::RunSlice,
     entries: u64,
@@ -154,7 +154,7 @@ fn for_live_parts(root: &Arc<Node>, visit: &mut dyn FnMut(LivePart<'_>)) {
     });
 }
 
-/// Maximum number of live branches on a path from `node` down.
+/// Maximum number of live branches on a path from `node` to a leaf.
 fn runs_on_path(node: &Node) -> u64 {
     if node.children.is_empty() {
         return node.branches.len() as u64;
@@ -185,13 +185,13 @@ impl IndexView for StbeView {
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
         let mut result = Ok(());
         self.root.walk(&mut |node| {
-            // Skip runs without tombstones first: most have none, and every scan calls this.
+            // Skip runs without tombstones first: most runs have none, and every scan calls this function.
             let with_some = |(_, branch): &(usize, &Branch)| branch.slice.run().meta().range_tombstones > 0;
             for (i, branch) in node.branches.iter().enumerate().filter(with_some) {
                 let part = range.intersect(branch.slice.range());
-                // Children for which the branch is dead received its tombstones already.
+                // Children for which the branch is dead have already received its tombstones.
                 let live = |child: &Child| child.next <= i as u64 && child.node.range.overlaps(&part);
-                // Do not read a run outside the requested range: its tombstones may be unreadable.
+                // Do not read a run outside the requested range, because the tombstones of this run may be unreadable.
                 let here = node.is_leaf() && !part.is_empty();
                 if result.is_ok() && (here || node.children.iter().any(live)) {
                     result = branch.slice.tombstones(&part).map(|found| out.extend(found));
@@ -202,14 +202,14 @@ impl IndexView for StbeView {
     }
 }
 
-/// The path of a key down the trunk: in each node the branches that are live for its child, newest first.
+/// The path of a key down the trunk. Each node has the branches that are live for its child on this path, newest first.
 struct TrunkPath<'v> {
     node: &'v Node,
     /// Index of the child whose range contains the key.
     child: usize,
     /// Index of the oldest branch that is live for the key.
     live_from: usize,
-    /// Branches below this index have not been asked yet.
+    /// The branches below this index have not been searched yet.
     next: usize,
 }
 
@@ -266,7 +266,7 @@ impl<'v> Path<'v> for TrunkPath<'v> {
     }
 }
 
-/// The index of the child whose range contains the key, and that of the oldest branch that is live for this child.
+/// The index of the child whose range contains the key, and the index of the oldest branch that is live for this child.
 fn way(node: &Node, key: &[u8]) -> (usize, usize) {
     if node.children.is_empty() {
         return (0, 0);

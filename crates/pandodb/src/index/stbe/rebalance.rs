@@ -1,21 +1,24 @@
-//! Rebalancing the trunk: one pass flushes, splits, merges nodes and trims, from one root to the next (002 §3.4–3.5).
+//! Rebalancing the trunk: one pass flushes, splits, merges and trims nodes, and makes a new root from an old one (002
+//! §3.4–3.5).
 //!
-//! Steps for an inner node, on the way down and back:
-//! 1. *Flush* while a trigger holds: more than `F` memtables of live data (to the child with the most), or a child with
-//!    more than `3F` live branches, or deletes that hide much of a leaf below ([`super::deletes`]). A flush passes
-//!    references: the child's list grows, the parent's `next` advances. If a branch deletes all keys of the child by
-//!    range tombstones that every reader sees, the flush drops the older branches, and those of the child, instead of
-//!    passing them on. This frees space without a compaction ([`Rebalancer::wiped`]).
+//! Steps for an inner node. The flush happens on the way down, the other steps on the way up:
+//! 1. *Flush* while a trigger holds. There are three triggers: more than `F` memtables of live data (the child with the
+//!    most data gets the flush); a child with more than `3F` live branches; deletes that hide much of a leaf below
+//!    ([`super::deletes`]). A flush passes references: the child's list of branches grows, and the parent's `next`
+//!    advances. A branch may delete all keys of the child by range tombstones that every reader sees. Then the flush
+//!    drops the older branches and the child's own branches, instead of passing them on. Dropping them frees space
+//!    without a compaction ([`Rebalancer::wiped`]).
 //! 2. Rebalance the children, including those that just received branches, so that references reach their lowest node
 //!    before anything is compacted (*flush-then-compact*).
-//! 3. *Merge* neighbours if one is too small. An inner node with fewer than `F/2` children takes some from its
-//!    neighbour if both together have too many for one node. *Split* nodes that are too large: a leaf `k` ways by
-//!    clipping its runs, an inner node with more than `F` children into equal parts that share its branches. A root
-//!    that was split gets a new root above it. A root with one child and no live branches is removed.
+//! 3. *Merge* neighbours if one of them is too small. An inner node with fewer than `F/2` children takes some children
+//!    from its neighbour if both together have too many for one node. *Split* nodes that are too large. A leaf is split
+//!    `k` ways by clipping its runs. An inner node with more than `F` children is split into equal parts that share its
+//!    branches. A root that was split gets a new root above it. A root with one child and no live branches is removed.
 //! 4. *Trim* branches, and ends of branches, that no child needs any more (decision 0024).
 //!
-//! The source splits preemptively on the way down because it latches node by node. Here the pass works on copies and
-//! the root is swapped once, so splits propagate upwards in the same pass, and no slack `F + H` is needed.
+//! The source splits preemptively on the way down because it latches one node after the other. Here the pass works on
+//! copies and the root is swapped once. Therefore splits propagate upwards in the same pass, and no slack `F + H` is
+//! needed.
 //!
 //! Invariant: a pass changes which nodes hold the references, never which messages a reader sees.
 
@@ -30,26 +33,26 @@ use crate::filter::Filters;
 use crate::resolve::Stripes;
 use crate::run::Compression;
 
-/// Runs with more range tombstones than this are not searched for one that covers a child: the tombstones are probably
-/// small.
+/// Runs with more range tombstones than this limit are not searched for a tombstone that covers a child, because the
+/// tombstones are probably small.
 const MOST_TOMBSTONES: u64 = 256;
-/// Exceeds the number of levels of any trunk.
+/// Limit of the passes, which exceeds the number of levels of any trunk.
 const MAX_PASSES: usize = 64;
 
 /// The sizes that shape a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// `F`: the most children of a node; a node flushes at `F` memtables of live data.
+    /// `F`: the maximum number of children of a node. A node flushes at `F` memtables of live data.
     pub fanout: usize,
-    /// `m`: bytes of a packed memtable.
+    /// `m`: the number of bytes of a packed memtable.
     pub memtable_bytes: u64,
     /// Target size of a leaf, in bytes.
     pub leaf_bytes: u64,
-    /// How leaves are compacted.
+    /// The policy by which leaves are compacted.
     pub policy: Policy,
     /// Filters of new runs.
     pub filters: Filters,
-    /// The number of runs, and then of maplets, that are merged into one maplet.
+    /// The number of runs (later of maplets) that are merged into one maplet.
     pub maplet_width: usize,
     /// Compression of the leaf blocks that compactions in trunk leaves write.
     pub compression: Compression,
@@ -61,7 +64,8 @@ impl Shape {
         self.memtable_bytes * self.fanout as u64
     }
 
-    /// Live branches of one child above which a node flushes to it: bounds the runs on a search path.
+    /// The number of live branches of one child above which a node flushes to this child. This bounds the runs on a
+    /// search path.
     pub fn flush_branches(&self) -> usize {
         3 * self.fanout
     }
@@ -78,10 +82,10 @@ pub struct RebalanceCounters {
     pub merges: Counter,
 }
 
-/// A leaf to split into pieces of about `bytes`, whatever its size. Used when disk space is short.
+/// A leaf to split into pieces of about `bytes`, regardless of the size of the leaf. Used if disk space is short.
 #[derive(Clone, Debug)]
 pub struct Pieces {
-    /// The keys of the leaf.
+    /// The key range of the leaf.
     pub range: KeyRange,
     /// Target size of a piece.
     pub bytes: u64,
@@ -89,18 +93,18 @@ pub struct Pieces {
 
 /// One pass over a trunk.
 pub struct Rebalancer<'a> {
-    /// The sizes.
+    /// The sizes that shape the tree.
     pub shape: Shape,
     /// Source of branch identities.
     pub ids: &'a AtomicU64,
     /// Receives the counts.
     pub counters: &'a RebalanceCounters,
-    /// Ranges of compactions in progress and of the leaf to split: nodes there are not merged, since a merge renames
-    /// branches.
+    /// Ranges of compactions in progress and of the leaf to split. Nodes in these ranges are not merged, because a
+    /// merge renames branches.
     pub busy: &'a [KeyRange],
-    /// Ranges of compactions in progress: their inputs must not be dropped, since the outputs will replace them.
+    /// Ranges of compactions in progress. Their inputs must not be dropped, because the outputs will replace them.
     pub merging: &'a [KeyRange],
-    /// Read points: a range delete that is newer than one of them must not drop data.
+    /// Read points. A range delete that is newer than one of these points must not drop data.
     pub keep: &'a Stripes,
     /// Ranges in which all branches are flushed to the leaves.
     pub forced: &'a [KeyRange],
@@ -109,11 +113,12 @@ pub struct Rebalancer<'a> {
 }
 
 impl Rebalancer<'_> {
-    /// Rebalances the tree under `root` until a pass changes nothing. Returns `root` itself if nothing was changed.
+    /// Rebalances the tree under `root` until a pass changes nothing. Returns `root` itself if no pass changed
+    /// anything.
     pub fn rebalance_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut root = root.clone();
-        // Merging nodes may make their parent mergeable, and so on upwards: at most one pass per level, and all but the
-        // first change few nodes.
+        // Merging nodes may make their parent mergeable, and so on upwards. At most one pass per level is needed, and
+        // all passes but the first change few nodes.
         for _ in 0..MAX_PASSES {
             let next = self.pass(&root)?;
             if Arc::ptr_eq(&next, &root) {
@@ -142,7 +147,7 @@ impl Rebalancer<'_> {
         Ok(top)
     }
 
-    /// Rebalances one subtree. Returns the nodes that replace it, in key order.
+    /// Rebalances one subtree. Returns the nodes that replace the subtree, in key order.
     fn rebalance(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
         if node.is_leaf() {
             return self.split_leaf(node.clone());
@@ -187,7 +192,8 @@ impl Rebalancer<'_> {
         }
         let crowded = (0..live.len()).find(|&i| {
             let child = &node.children[i];
-            // Branches without data for the child count, too: the node keeps every branch that is live for any child.
+            // Branches without data for the child count, too, because the node keeps every branch that is live for any
+            // child.
             let many = node.live(child).len() > self.shape.flush_branches();
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
         });
@@ -219,9 +225,9 @@ impl Rebalancer<'_> {
         Ok(())
     }
 
-    /// The index, among the branches to flush to the `i`-th child, of one whose range tombstones cover the child's
-    /// whole range. The branches before it, and the child's own, can be dropped. `None` if large values would have to
-    /// be freed: only a compaction finds them.
+    /// Looks for a branch whose range tombstones cover the whole range of the `i`-th child. Returns its index among the
+    /// branches that would be flushed to this child. The branches before that index, and the child's own branches, can
+    /// be dropped. `None` if large values would have to be freed, because only a compaction finds large values.
     fn wiped(&self, node: &Node, i: usize) -> Option<usize> {
         let child = &node.children[i];
         let range = &child.node.range;
@@ -241,7 +247,8 @@ impl Rebalancer<'_> {
         (handed[..at].iter().all(|branch| goes(branch)) && child.node.branches.iter().all(goes)).then_some(at)
     }
 
-    /// Splits a leaf over 3 times the target size, or over 1½ times if it needs no compaction, by clipping its runs.
+    /// Splits a leaf by clipping its runs if its size is over 3 times the target size, or over 1½ times if it needs no
+    /// compaction.
     fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
         let bytes = leaf.own_bytes();
         let pieces = self.pieces.filter(|pieces| pieces.range.covers(&leaf.range));
@@ -290,7 +297,7 @@ impl Rebalancer<'_> {
         (0..parts).map(|part| part_of(&node, part * count / parts, (part + 1) * count / parts).map(Arc::new)).collect()
     }
 
-    /// The first of two neighbouring children to merge.
+    /// The index of the first of two neighbouring children to merge.
     fn choose_merge(&self, node: &Node) -> Option<usize> {
         (1..node.children.len()).map(|i| i - 1).find(|&i| {
             let (a, b) = (&node.children[i].node, &node.children[i + 1].node);
@@ -306,7 +313,7 @@ impl Rebalancer<'_> {
     }
 
     /// Merges the `i`-th child and its right neighbour, after flushing to both. If the result has too many children, it
-    /// is split into two nodes with equally many.
+    /// is split into two nodes with equal numbers of children.
     fn merge_children(&self, node: &mut Node, i: usize) -> Result<()> {
         assert!(i + 1 < node.children.len(), "a child is merged with its right neighbour");
         for j in [i, i + 1] {
@@ -324,9 +331,9 @@ impl Rebalancer<'_> {
         node.weigh_all()
     }
 
-    /// Joins two neighbours. Their branches are clipped to disjoint ranges, so concatenating the lists preserves the
-    /// order for every key. The branches get new identities, because a branch that an earlier split shared would
-    /// otherwise be in the list twice.
+    /// Joins two neighbours. Their branches are clipped to disjoint ranges. Therefore concatenating the lists preserves
+    /// the order for every key. The branches get new identities, because a branch that an earlier split shared between
+    /// `a` and `b` would otherwise be in the list twice.
     pub(super) fn join(&self, a: &Node, b: &Node) -> Node {
         assert!(a.height == b.height && a.range.to == b.range.from, "merging nodes that are not neighbours");
         let mut node = Node::new(KeyRange::new(a.range.from.clone(), b.range.to.clone()), a.height);
@@ -354,13 +361,13 @@ impl Rebalancer<'_> {
     }
 }
 
-/// Whether a branch has range tombstones, but few enough that one may cover a large range.
+/// Whether a branch has range tombstones, but few enough that one of them may cover a large range.
 fn few_tombstones(branch: &Branch) -> bool {
     (1..=MOST_TOMBSTONES).contains(&branch.slice.run().meta().range_tombstones)
 }
 
-/// The first child whose whole range is covered by range tombstones of a branch that is live for it: the data below can
-/// be dropped at once.
+/// The first child whose whole range is covered by range tombstones of a branch that is live for this child. The data
+/// below the child can be dropped at once.
 fn wiped_child(node: &Node) -> Option<usize> {
     if !node.branches.iter().any(few_tombstones) {
         return None;
@@ -374,7 +381,8 @@ fn wiped_child(node: &Node) -> Option<usize> {
     })
 }
 
-/// The part of an inner node with its children `from..to`: branches are clipped, liveness is kept.
+/// The part of an inner node with the children `from..to`. Branches are clipped, and they stay live for the same
+/// children.
 pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     assert!(from < to && to <= node.children.len(), "a part has children");
     let children = &node.children[from..to];
@@ -404,7 +412,7 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     Ok(part)
 }
 
-/// Up to `parts - 1` keys that divide a leaf into pieces of about equal bytes, strictly inside its range.
+/// Up to `parts - 1` keys, strictly inside a leaf's range, that divide the leaf into pieces of about equal bytes.
 fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
     assert!(parts > 0, "a leaf is divided into pieces");
     let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
@@ -415,7 +423,7 @@ fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
             keys => keys?,
         };
         let weight = branch.bytes / (keys.len() as u64 + 1);
-        // The first key of a run is a possible split key, too, and the only one of a run of one page.
+        // The first key of a run is also a possible split key. For a run of one page it is the only one.
         let first = (branch.slice.low().to_vec(), weight);
         marks.extend(keys.into_iter().map(|key| (key, weight)).chain([first]));
     }

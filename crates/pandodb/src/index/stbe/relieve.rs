@@ -1,4 +1,4 @@
-//! Relief: background work on a full disk, in the order of space freed per space used.
+//! Relief: background work on a full disk. Work that frees the most space per space used comes first.
 //!
 //! ```text
 //!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
@@ -9,24 +9,24 @@
 //!         ─▶ compact one of these and publish
 //! ```
 //!
-//! Leaves take turns: the longer ago a leaf was compacted, the more deletes have reached it since. When its compaction
-//! is published, the nodes above trim what they held of its inputs ([`Trim::Holes`]), so that all pages that it no
-//! longer needs are free.
+//! Leaves are compacted in turn: the longer ago a leaf was compacted, the more deletes have reached it since then. When
+//! the compaction of a leaf is published, the nodes above trim their parts of its inputs ([`Trim::Holes`]), so that all
+//! unneeded pages are free.
 //!
-//! Packing deletes uses space first: for their entries, and for one line per run in every node that they are flushed
-//! to. So compactions precede packing when space is short, and continue until no leaf has much garbage
-//! ([`Stbe::sweeps`]).
+//! Packing deletes first uses space: for the entries of the deletes, and for one line per run in every node to which
+//! they are flushed. Therefore compactions precede packing when space is short, and continue until no leaf has much
+//! garbage ([`Stbe::sweeps`]).
 //!
 //! An ordinary compaction holds its inputs until all of its output is written. Relief splits the leaf first, which
-//! costs only trunk nodes. Then each part is compacted, and its inputs freed, separately. Later passes over the trunk
-//! merge small neighbours again.
+//! costs only trunk nodes. Then each part is compacted separately, and its inputs are freed separately. Later passes
+//! over the trunk merge small neighbours again.
 //!
-//! Unfinished outputs are discarded, because their space is more useful elsewhere.
+//! Unfinished outputs are discarded, because other work makes better use of their space.
 //!
-//! The garbage of a leaf is an estimate, which can be too high: after a leaf is merged with its neighbour, its deletes
-//! count again, and entries that a snapshot still needs count as garbage. Without a limit, compactions that free
-//! nothing could prevent packing forever. So once 4 times the bytes of the tree were compacted, a waiting memtable is
-//! packed, or the caller gets the error ([`Inner::is_swept`]).
+//! The garbage of a leaf is an estimate, which can be too high. After a leaf is merged with its neighbour, its deletes
+//! count again. Entries that a snapshot still needs also count as garbage. Without a limit, compactions that free
+//! nothing could prevent packing forever. Therefore a limit holds: once compactions have read 4 times the bytes of the
+//! tree, a waiting memtable is packed, or the caller gets the error ([`Inner::is_swept`]).
 
 use std::sync::Arc;
 
@@ -46,25 +46,25 @@ use crate::run::Compression;
 
 /// Once compactions have priority over packing, they continue while at least 1/SWEPT of some leaf is garbage.
 const SWEPT: u64 = 8;
-/// Once compactions have priority over packing, they keep it until this number of packed memtables would fit on the
-/// disk.
+/// Once compactions have priority over packing, they keep the priority until this number of packed memtables would fit
+/// on the disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
-/// Compactions precede a waiting memtable until they have read this many times the bytes of the tree.
+/// Compactions precede a waiting memtable until they have read the bytes of the tree this number of times.
 pub(super) const MOST_SWEPT: u64 = 4;
-/// Maximum number of leaves that are split in one search for a compaction.
+/// Maximum number of leaves that are split while searching for one compaction.
 const MOST_CUTS: u32 = 64;
 
 const _: () = assert!(SWEPT <= WORTH, "a sweep ends no later than compactions without urgency");
 const _: () = assert!(MOST_SWEPT > 1, "each leaf is compacted at least once");
 
-/// Which compactions to do.
+/// Which compactions relief looks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
-    /// Any that frees space; else a pending one.
+    /// Any compaction that frees space; if there is none, a pending one.
     Anything,
-    /// Only leaves with much garbage.
+    /// Only compactions of leaves with much garbage.
     Sweep,
-    /// Leaves whose garbage is worth the cost; else a pending one.
+    /// Compactions of leaves whose garbage is worth the cost; if there is none, a pending one.
     Owed,
 }
 
@@ -76,18 +76,18 @@ impl Aim {
 
 /// The next action.
 enum Relief {
-    /// Compact this: it fits.
+    /// Compact this candidate, which fits.
     Merge(Box<Candidate>),
-    /// Flush every branch for this leaf to it, and split the leaf into pieces.
+    /// Flush every branch for this leaf to the leaf, and split the leaf into pieces.
     Cut(Arc<Node>),
 }
 
-/// A leaf and its garbage.
+/// A leaf and the amount of its garbage.
 struct Leaf {
     node: Arc<Node>,
     dead: u64,
     bytes: u64,
-    /// Nodes above hold branches for it.
+    /// Whether nodes above hold branches for the leaf.
     waits: bool,
 }
 
@@ -119,10 +119,11 @@ impl Stbe {
         }
     }
 
-    /// Whether compactions precede the next memtable, and which. While the space for a compaction remains free, several
-    /// memtables of deletes are packed one after another: the more deletes reach a leaf, the more its compaction frees.
-    /// Then leaves are compacted until there is space for several memtables again, and further until no leaf has much
-    /// garbage. If each compaction freed space for one memtable only, the deletes packed next would use it up.
+    /// Whether compactions precede the next memtable, and which compactions. While the space for a compaction remains
+    /// free, several memtables of deletes are packed one after another, because a compaction frees more the more
+    /// deletes have reached its leaf. Then leaves are compacted until there is space for several memtables again, and
+    /// after that until no leaf has much garbage. If each sequence of compactions freed space for one memtable only,
+    /// the deletes packed next would use this space up.
     fn sweeps(&self, room: Room) -> Option<Aim> {
         let waits = self.owing.debt().memory_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
@@ -147,7 +148,7 @@ impl Stbe {
         self.recount(&mut inner);
     }
 
-    /// One compaction that fits in `room`, from beginning to end.
+    /// Does one compaction that fits in `room`, from beginning to end.
     fn merge_one(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let (ticket, mut job) = match self.claim_relief(room, aim, keep)? {
             Some(Claim::Merge(ticket, job)) => (ticket, job),
@@ -174,14 +175,15 @@ impl Stbe {
         }
     }
 
-    /// Begins the next compaction of [`Stbe::relief`]; splits leaves until one fits.
+    /// Begins the next compaction that [`Stbe::relief`] chooses. Splits leaves until one compaction fits.
     fn claim_relief(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         for _ in 0..MOST_CUTS {
             let candidate = match self.relief(&inner, room, aim) {
                 None => return Ok(None),
                 Some(Relief::Merge(candidate)) => Some(*candidate),
-                // The nodes that describe smaller pieces would use too much space themselves.
+                // Splitting would not help, because the nodes that describe smaller pieces would use too much space
+                // themselves.
                 Some(Relief::Cut(leaf)) if room.bytes < room.spare && !fits(leaf.own_bytes(), room.bytes) => break,
                 Some(Relief::Cut(leaf)) => {
                     self.cut_leaf(&mut inner, leaf.range.clone(), (room.bytes / 2).max(room.spare))?;
@@ -195,14 +197,14 @@ impl Stbe {
                 return Ok(Some(self.begin_merge(&mut inner, candidate, keep)));
             }
         }
-        // There is pending work, and it does not fit.
+        // There is pending work, but it does not fit.
         Err(Error::DiskFull { op: "compaction" })
     }
 
     /// The next piece of work within `room`. REQUIRES: the caller holds `inner`.
     fn relief(&self, inner: &Inner, room: Room, aim: Aim) -> Option<Relief> {
-        // The space that can be used without touching what deletes will need: readers, or nodes above, may hold the
-        // inputs of a compaction for some time.
+        // The space that can be used without using the space that deletes will need. It is limited because readers, or
+        // nodes above, may hold the inputs of a compaction for some time.
         let beside = room.bytes.saturating_sub(2 * room.spare);
         let for_dead = if aim == Aim::Owed { beside } else { room.bytes };
         let mut leaves = Vec::new();
@@ -217,7 +219,7 @@ impl Stbe {
             Aim::Sweep => SWEPT,
             Aim::Owed => WORTH,
         };
-        // Without urgency, branches above reach the leaf by ordinary flushes.
+        // If there is no urgency, branches in the nodes above reach the leaf by ordinary flushes.
         let may = |leaf: &&Leaf| aim != Aim::Owed || !leaf.waits;
         let worth = |leaf: &&Leaf| leaf.dead > 0 && leaf.dead.saturating_mul(least) >= leaf.bytes;
         let mut worthy = leaves.iter().filter(may).filter(worth).peekable();
@@ -233,24 +235,24 @@ impl Stbe {
         if aim == Aim::Sweep {
             return None;
         }
-        // A compaction that drops nothing never uses the space that deletes will need, however urgent.
+        // A compaction that drops nothing never uses the space that deletes will need, even if relief is urgent.
         if beside < room.spare {
             return None;
         }
-        // Above the leaves a compaction does not free the parts of inputs that other children hold.
+        // Above the leaves, a compaction does not free the parts of its inputs that other children hold.
         let owed = self.choice(inner).all();
         let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
         if let Some(candidate) = owed.iter().find(small) {
             return Some(Relief::Merge(Box::new(Candidate { trim: Trim::Holes, ..candidate.clone() })));
         }
         let root = &inner.trunk.root;
-        // Skip a leaf that another thread compacts: branches flushed to it now would be compacted twice.
+        // Skip a leaf that another thread compacts, because branches flushed to it now would be compacted twice.
         let ranges = owed.iter().flat_map(|candidate| &candidate.live);
         ranges.map(|range| leaf_of(root, &range.from)).find(|leaf| !inner.is_busy(&leaf.range)).map(Relief::Cut)
     }
 
-    /// Flushes all branches for a leaf to it, and splits it into pieces of about `bytes`. REQUIRES: the caller holds
-    /// `inner`.
+    /// Flushes all branches for a leaf to this leaf, and splits the leaf into pieces of about `bytes`. REQUIRES: the
+    /// caller holds `inner`.
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
         assert!(bytes > 0 && !range.is_empty(), "a leaf is cut into pieces with data");
         let mut trunk = inner.trunk.clone();
@@ -263,9 +265,9 @@ impl Stbe {
     /// Begins a compaction. REQUIRES: the caller holds `inner`.
     pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        // Leaves get no maplets.
+        // The runs of leaves get no maplets.
         let filter = self.filter(u32::from(candidate.height > 0));
-        // Leaves hold most of the data, for the longest time: only there compression pays.
+        // Compress only leaves, because they hold most of the data for the longest time.
         let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
         let conflicts = inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live));
         assert!(!conflicts, "two compactions would read the same messages");
@@ -294,8 +296,8 @@ impl Inner {
         self.swept > self.most_swept
     }
 
-    /// Bytes of all branches of all nodes. A branch of an inner node counts once, with its weights for the children
-    /// that it is live for.
+    /// The bytes of all branches of all nodes. A branch of an inner node counts once: the sum of its weights for the
+    /// children for which it is live.
     fn bytes(&self) -> u64 {
         let mut bytes = 0;
         self.trunk.root.walk(&mut |node| bytes += node.own_bytes());
@@ -336,8 +338,8 @@ fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
     })
 }
 
-/// Lists the leaves under `node`. `above` are the deletes that nodes above hold for it; `waits`: nodes above hold
-/// branches for it.
+/// Appends the leaves under `node` to `out`. `above` are the deletes that nodes above hold for `node`. `waits` says
+/// whether nodes above hold branches for `node`.
 fn score(node: &Arc<Node>, above: &[(&Stretch, u64)], waits: bool, stuck: &Stuck, out: &mut Vec<Leaf>) {
     if node.is_leaf() {
         let (bytes, entries) = (node.own_bytes(), entries(node).max(1));

@@ -1,5 +1,5 @@
-//! Maplets for branches that stay in a node for long: a lookup asks one filter per node instead of one per run (002
-//! §3.3).
+//! Maplets for branches that stay in a node for a long time: a lookup probes one filter per node instead of one filter
+//! per run (002 §3.3).
 //!
 //! ```text
 //!   root      b0  b1  b2  b3   b4  b5  b6  b7   b8  b9         fresh memtables, never compacted here
@@ -7,22 +7,22 @@
 //!              values 0 … 3     values 0 … 3
 //! ```
 //!
-//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours (4 by default), each a run or the runs of one maplet,
-//!    with about equally many runs. In the root these are memtables; in nodes below it, runs compacted there, since
-//!    newly arrived runs are about to be compacted anyway. None in leaves. Runs with disjoint key ranges need no
-//!    maplet: a lookup reads at most one of them.
-//! 2. *Make* ([`RouteJob`]): merge their filters, without reading keys, in steps, concurrently with readers.
-//! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, branches of these runs
-//!    get a reference to the maplet and their value in it. A flush, a split or a merge passes the reference on with the
-//!    branch. A compacted run leaves the trunk; its entries in the maplet remain, unused. Dropping the last branch that
-//!    refers to a maplet frees it.
-//! 4. *Idle*: once no other work has been owed for some time, two neighbours of about equal size are merged, whatever
-//!    their tier, until a node has one maplet, so that lookups ask fewer.
+//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours (4 by default) with about equally many runs. Each
+//!    neighbour is a run or the runs of one maplet. In the root these runs are memtables. In lower nodes they are runs
+//!    that were compacted in that node, because newly arrived runs will soon be compacted anyway. Leaves have no
+//!    maplets. Runs with disjoint key ranges need no maplet: a lookup reads at most one of them.
+//! 2. *Make* ([`RouteJob`]): merge the filters of the group in steps, concurrently with readers. No keys are read.
+//! 3. *Install* ([`routed`]): the branches of these runs get a reference to the maplet and their value in it. The
+//!    branches are in the node, or in the halves if the node was split during the job. A flush, a split or a merge
+//!    passes the reference on with the branch. A compacted run leaves the trunk. The entries of this run in the maplet
+//!    remain, but are unused. Dropping the last branch that refers to a maplet frees the maplet.
+//! 4. *Idle*: once no other work has been pending for some time, two neighbours of about equal size are merged,
+//!    regardless of their tier. This continues until each node has one maplet, so that lookups probe fewer filters.
 //!
 //! Invariants: a branch refers to a maplet only if its run was merged into it, under the value in the reference. A
-//! maplet covers whole runs, so it answers for every slice of them. If a maplet cannot be read, lookups ask the runs'
-//! own filters. Each installation replaces several neighbours by one and changes no other node (whose branches might
-//! share a run), so the process ends.
+//! maplet covers whole runs, so it answers for every slice of them. If a maplet cannot be read, lookups probe the runs'
+//! own filters. Each installation replaces several neighbours by one and changes no other node, even if that node has a
+//! branch of the same run. Therefore the process ends.
 //!
 //! Cost: an entry is merged once for each fourfold growth of the group, and written with about 2 bytes.
 
@@ -44,39 +44,44 @@ const _: () = assert!(MOST_RUNS <= u8::MAX as usize, "the value of a run is a by
 /// Two filters whose sizes differ by more than this factor are not merged in idle time.
 const FAR: u64 = 8;
 
-/// A filter, and the runs of a node that it covers.
+/// A filter, and the runs of a node that the filter covers.
 struct Unit {
     /// A run with a filter of its own, or a maplet.
     filter: Arc<Run>,
-    /// The runs, with their values in the filter.
+    /// The runs, each with its value in the filter.
     runs: Vec<(OwnerId, u8)>,
 }
 
 impl Unit {
-    /// About how many times its entries were merged. A run counts once, even if several branches refer to it.
+    /// About how many times the entries of the unit were merged. A run counts once, even if several branches have this
+    /// run.
     fn tier(&self, width: usize) -> u32 {
         (self.runs.len() - 1).checked_ilog(width).map_or(0, |log| log + 1)
     }
 
-    /// Whether the sizes are close enough that merging does not rewrite a large filter for a few entries.
+    /// Whether the two sizes are similar enough. If they were not, merging would rewrite a large filter for a few
+    /// entries.
     fn is_near(&self, other: &Unit) -> bool {
         let (a, b) = (self.filter.meta().keys, other.filter.meta().keys);
         a.max(b) <= a.min(b) * FAR
     }
 
-    /// Whether its fingerprints are long enough for the keys of all `units`: as selective as the filter of one run.
+    /// Whether the fingerprints are long enough for the keys of all `units`: the result must be as selective as the
+    /// filter of one run.
     fn has_room_for(&self, units: &[Unit]) -> bool {
         let meta = self.filter.meta();
         let keys: u64 = units.iter().map(|unit| unit.filter.meta().keys).sum();
         meta.filter.mergeable(meta.keys).is_some_and(|filter| keys.max(1).ilog2() + 8 <= u32::from(filter.bits))
     }
 
-    /// The filter as input of a merge: maps its values to the new ones. New runs are appended to `numbered`.
+    /// The filter as an input of a merge, with a map from its values to the new values. New runs are appended to
+    /// `numbered`.
     fn member(self, numbered: &mut Vec<OwnerId>) -> Member {
-        // Entries of all other values are dropped.
+        // Entries with any other value are dropped.
         let mut values = vec![None; usize::from(u8::MAX) + 1];
         for (run, value) in self.runs {
-            // A run that has two branches in the node, because nodes that shared it were merged, gets one number.
+            // A run can have two branches in the node, because nodes that shared it were merged. Such a run gets one
+            // number.
             let number = numbered.iter().position(|&other| other == run).unwrap_or(numbered.len());
             if number == numbered.len() {
                 numbered.push(run);
@@ -90,13 +95,13 @@ impl Unit {
 /// Filters to merge.
 pub(super) struct Group {
     units: Vec<Unit>,
-    /// The height of the node.
+    /// The height of the node of the group.
     pub(super) height: u32,
     pub(super) range: KeyRange,
 }
 
 impl Group {
-    /// Estimated bytes to read and to write.
+    /// Estimated bytes to read and to write for the maplet.
     pub(super) fn bytes(&self) -> u64 {
         2 * PAGE as u64 * self.units.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
     }
@@ -106,13 +111,13 @@ impl Group {
     }
 }
 
-/// Which neighbours are merged.
+/// The rule that says which neighbours are merged.
 pub(super) struct Rule<'a> {
-    /// The number of neighbours.
+    /// The number of neighbours to merge.
     pub(super) width: usize,
-    /// Merge neighbours of about equal size, whatever their tier: there is time.
+    /// Whether the store is idle: neighbours of about equal size are merged, regardless of their tier.
     pub(super) idle: bool,
-    /// Filters that could not be read.
+    /// Filters that could not be read. They are excluded.
     pub(super) unreadable: &'a HashSet<OwnerId>,
 }
 
@@ -128,7 +133,7 @@ impl Rule<'_> {
     }
 }
 
-/// The first group in the subtree that has no maplet yet, the highest node first, because most lookups pass it.
+/// The first group in the subtree that has no maplet yet. The highest node comes first, because most lookups pass it.
 pub(super) fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     if node.is_leaf() {
         return None;
@@ -163,8 +168,8 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     Some(Group { units, height: node.height, range: node.range.clone() })
 }
 
-/// Whether no other branch of the node has one of these runs. Otherwise the run would be taken out of another group,
-/// which would then need a new maplet, and so on without end.
+/// Whether no branch of the node outside `chunks` has one of these runs. If one did, the run would be removed from
+/// another group, which would then need a new maplet, and so on without end.
 fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
     let run = |branch: &Branch| branch.slice.run().meta().id;
     let chosen: Vec<OwnerId> = chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| run(branch)).collect();
@@ -188,13 +193,13 @@ fn unit_of(chunk: &[&Branch]) -> Unit {
     }
 }
 
-/// Makes a maplet in steps.
+/// A job that makes a maplet in steps.
 pub(super) struct RouteJob {
-    /// Bytes that it was estimated at.
+    /// The estimated bytes of the job.
     pub(super) bytes: u64,
     /// The runs, in the order of their values.
     pub(super) runs: Vec<OwnerId>,
-    /// The node that they were chosen from.
+    /// The height of the node from which the runs were chosen.
     pub(super) height: u32,
     pub(super) range: KeyRange,
     /// The filters to read.
@@ -216,13 +221,13 @@ impl RouteJob {
     }
 }
 
-/// One maplet is made at a time.
+/// The state of the maplet job. One maplet is made at a time.
 #[derive(Default)]
 pub(super) enum Routing {
     #[default]
     Nothing,
     Parked(Box<RouteJob>),
-    /// A thread works on it; the estimated bytes.
+    /// A thread works on the job, which has this number of estimated bytes.
     Working(u64),
 }
 
@@ -236,48 +241,48 @@ impl Routing {
     }
 }
 
-/// State of the maplets to be made; guarded by `inner`.
+/// The state of the maplets to be made; guarded by `inner`.
 #[derive(Default)]
 pub(super) struct Routes {
     pub(super) routing: Routing,
-    /// Bytes of the next one, as of the last root swap; 0: none.
+    /// Bytes of the next maplet job, as of the last root swap; 0 if there is none.
     pub(super) waiting: u64,
-    /// Filters that could not be read; they are excluded until a caller asks for a compaction.
+    /// Filters that could not be read. They are excluded until a caller asks for a compaction.
     pub(super) unreadable: HashSet<OwnerId>,
-    /// The disk was full: no maplet is written before the next root swap.
+    /// Whether the disk was full: no maplet is written before the next root swap.
     pub(super) suspended: bool,
-    /// No other work has been owed for some time.
+    /// Whether no other work has been pending for some time.
     pub(super) idle: bool,
 }
 
 impl Routes {
-    /// Discards the parked job: the keyspace was dropped.
+    /// Discards the parked job, because the keyspace was dropped.
     pub fn clear(&mut self) {
         if matches!(self.routing, Routing::Parked(_)) {
             self.routing = Routing::Nothing;
         }
     }
 
-    /// Retries what could not be read or written.
+    /// Allows a retry of filters that could not be read and of maplets that could not be written.
     pub fn forgive(&mut self) {
         self.unreadable.clear();
         self.suspended = false;
     }
 
-    /// Retries after a full disk: space may have been freed.
+    /// Allows a retry after a full disk, because space may have been freed.
     pub fn resume(&mut self) {
         self.suspended = false;
     }
 
-    /// Sets whether the store is idle. Returns whether that is a change.
+    /// Sets whether the store is idle. Returns whether the value changed.
     pub fn rest(&mut self, idle: bool) -> bool {
         std::mem::replace(&mut self.idle, idle) != idle
     }
 }
 
-/// `node` with the branches of `runs` referring to `maplet`, in the node of that height and range or the nodes that it
-/// was split into; `None` if no such branch is left. Other nodes are not changed: if a run of their groups were taken
-/// out, they would need a new maplet.
+/// A copy of `node` in which the branches of `runs` refer to `maplet`; `None` if no such branch is left. Only the node
+/// of the given height and range is changed, or the nodes that it was split into. Other nodes are not changed: a group
+/// of theirs would need a new maplet if one of its runs were removed.
 pub(super) fn routed(
     node: &Arc<Node>,
     height: u32,

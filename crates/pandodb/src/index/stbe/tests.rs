@@ -1,5 +1,5 @@
-//! Tests of the tree alone: random batches of counters against a model, with compactions suspended at every point while
-//! memtables are packed, and nodes flushed, split and merged around them.
+//! Tests of the tree alone: random batches of counters are compared with a model. Compactions are suspended at every
+//! point while memtables are packed, and while nodes are flushed, split and merged.
 
 mod deletes;
 mod routes;
@@ -92,7 +92,8 @@ fn a_tree_shrinks_and_frees_its_pages_when_everything_is_deleted() {
     assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
-/// `Keyspace::approximate_len` promises not to wait for background work: it reads a published view, which counts once.
+/// `Keyspace::approximate_len` promises not to wait for background work: the function reads a published view, which
+/// counts once.
 #[test]
 fn entries_are_counted_without_the_trunks_lock() {
     let mut bench = Bench::new(3);
@@ -118,7 +119,7 @@ fn no_inner_node_keeps_fewer_than_half_of_the_fanout() {
             bench.put(600, 40_000);
             bench.drain();
             if round % 9 == 8 {
-                // Some parts of the key space empty while others grow.
+                // Some parts of the key space become empty while others grow.
                 let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
                 for _ in 0..3 {
                     let from = bench.random.below(30_000);
@@ -194,7 +195,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
     reopened.describe(None, &mut after);
     assert_eq!(before, after);
     assert_eq!(scan(&reopened, Seqno(bench.seqno), false), bench.model.clone().into_iter().collect::<Vec<_>>());
-    // Changing any byte of the record is harmless or reported as corruption; it never panics.
+    // Changing any byte of the record is harmless or is reported as corruption; the decoder never panics.
     let expected: Vec<_> = bench.model.clone().into_iter().collect();
     for i in 0..cut.root.bytes.len() {
         let mut record = cut.root.clone();
@@ -245,7 +246,7 @@ fn small_batches_do_not_rewrite_a_leaf() {
         bench.feed(20, 200, 0);
         bench.pack_all();
     }
-    // A leaf as in a deep tree: one large run, and the parts of 14 memtables that were flushed unchanged.
+    // A leaf as in a deep tree has one large run, and the parts of 14 memtables that were flushed unchanged.
     let mut leaf = bench.tree.inner.lock().trunk.root.edit();
     assert!(leaf.is_leaf() && leaf.branches.len() == 15);
     for (i, branch) in leaf.branches.iter_mut().enumerate() {
@@ -257,11 +258,11 @@ fn small_batches_do_not_rewrite_a_leaf() {
         Choice { root, policy: Policy::Product, forced: &[], stuck: &stuck, merging: &[] }.first().expect("one")
     };
     assert_eq!(choose(&leaf).ids(), leaf.branches[1..].iter().map(|branch| branch.id).collect::<Vec<_>>());
-    // Branches compacted here before are not compacted among themselves again; this many of them trigger a compaction
-    // of the whole leaf.
+    // Branches that were compacted here before are not compacted with each other again. This number of branches
+    // triggers a compaction of the whole leaf.
     leaf.branches.iter_mut().for_each(|branch| branch.fresh = false);
     assert_eq!(choose(&leaf).branches.len(), 15);
-    // A third of the large run triggers it, too.
+    // Small runs with a third of the large run's size trigger the compaction, too.
     leaf.branches.iter_mut().skip(1).for_each(|branch| (branch.bytes, branch.fresh) = (3_000, true));
     assert_eq!(choose(&leaf).branches.len(), 15);
 }
@@ -293,7 +294,7 @@ fn the_parts_of_a_branch_weigh_no_more_than_the_branch() {
 #[test]
 fn a_cold_child_does_not_retain_branches_for_a_hot_one() {
     let mut bench = Bench::new(33);
-    // Puts only: range deletes would concern every child.
+    // Use puts only, because range deletes would concern every child.
     let put = |bench: &mut Bench, count: u64, keys: u64| {
         bench.put(count, keys);
         bench.drain();
@@ -311,7 +312,7 @@ fn a_cold_child_does_not_retain_branches_for_a_hot_one() {
 #[test]
 fn pages_that_one_child_has_compacted_are_freed_while_others_need_the_run() {
     let mut bench = Bench::new(34);
-    // Memtables of many pages; several of them wait in the root.
+    // The memtables have many pages, and several of them wait in the root.
     let shape = Shape { memtable_bytes: 64 << 10, leaf_bytes: 192 << 10, ..SHAPE };
     bench.tree = Stbe::create(bench.core.clone(), shape, Some(operator()), Seqno(0));
     let root = |bench: &Bench| bench.tree.inner.lock().trunk.root.clone();
@@ -333,7 +334,7 @@ fn pages_that_one_child_has_compacted_are_freed_while_others_need_the_run() {
     bench.drain();
     assert_eq!(owned(), before, "a view keeps its pages");
     drop(view);
-    // Both sides need the leaf block at their border.
+    // Both neighbours need the leaf block at their common border.
     assert_eq!(owned(), before - (part - 1));
     let after = root(&bench);
     let waits = after.branches.iter().find(|branch| branch.slice.run().meta().id == run.meta().id).unwrap();
@@ -351,7 +352,8 @@ fn a_range_tombstone_over_everything_empties_the_tree() {
             bench.put(700, 40_000);
         }
         bench.drain();
-        // Some still wait above the leaves, and leaves are merged before the tombstone has reached all of them.
+        // Some memtables still wait above the leaves, and leaves are merged before the tombstone has reached all of
+        // them.
         (0..seed % 4).for_each(|_| bench.put(700, 40_000));
         bench.pack_all();
         let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));

@@ -1,6 +1,7 @@
-//! [`Stbe`]: one tree. Claims work, does compactions in steps, and swaps the root.
+//! [`Stbe`] is one tree. It claims work, does compactions in steps, and swaps the root.
 //!
-//! Locks: `inner` is held while a root is built, never while data is merged. The lock of the pack queue is a leaf lock.
+//! Locks: `inner` is held while a root is built, but never while data is merged. The lock of the pack queue is a leaf
+//! lock.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ pub struct Stbe {
     /// Frequently read rows.
     pub(super) rows: Arc<IndexRows>,
     pub(super) shape: Shape,
-    /// Folds operands. Without an operator they are kept unfolded.
+    /// Folds operands. Without an operator the operands are kept unfolded.
     pub(super) operator: Option<Operator>,
     pub(super) published: ArcSwap<StbeView>,
     pub(super) inner: Mutex<Inner>,
@@ -67,22 +68,22 @@ pub struct Inner {
     /// Compactions in progress. `parked` holds the job between steps and is `None` while a thread works on it.
     pub(super) merging: Vec<Merging>,
     pub(super) routes: Routes,
-    /// Branches that a compaction could not read. Compactions exclude them until the store is reopened or a caller asks
-    /// for a compaction.
+    /// Branches that a compaction could not read. Compactions exclude these branches until the store is reopened or a
+    /// caller asks for a compaction.
     pub(super) stuck: Stuck,
     pub(super) next_ticket: u64,
-    /// On a full disk, leaves are compacted in key order; the next one starts at this key or after it.
+    /// On a full disk, leaves are compacted in key order. The next leaf is the first one at or after this key.
     pub(super) relieved_to: Vec<u8>,
-    /// Compactions come before the next memtable is packed.
+    /// Whether compactions precede the packing of the next memtable.
     pub(super) sweeping: bool,
-    /// Bytes compacted on a full disk since the last memtable was packed or the last call of `compact`.
+    /// Bytes compacted on a full disk since the last memtable was packed or since the last call of `compact`.
     pub(super) swept: u64,
-    /// The limit of `swept`: above it, a waiting memtable is packed before any further compaction.
+    /// The limit of `swept`. Above this limit, a waiting memtable is packed before any further compaction.
     pub(super) most_swept: u64,
-    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read
-    /// point or above.
+    /// The snapshots and the newest read point at the time when the last pack or compaction began. Readers that start
+    /// later have that read point or a newer one.
     pub(super) keep: Stripes,
-    /// The keyspace was dropped: outputs of jobs in progress are discarded.
+    /// True once the keyspace was dropped: outputs of jobs in progress are discarded.
     pub(super) cleared: bool,
 }
 
@@ -96,7 +97,7 @@ pub(super) enum Claim {
 }
 
 impl Stbe {
-    /// An empty tree that contains every message up to `through` (there is none).
+    /// A tree without messages (none exist up to `through`), which counts as containing every message up to `through`.
     pub fn create(core: Core, shape: Shape, operator: Option<Operator>, through: Seqno) -> Stbe {
         let trunk = Trunk {
             root: Arc::new(Node::new(KeyRange::all(), 0)),
@@ -168,8 +169,8 @@ impl Stbe {
         }
     }
 
-    /// Claims the next piece of work: first memtables, because they use memory; then maplets, because they are short;
-    /// then parked compactions; then new ones.
+    /// Claims the next piece of work. Memtables come first, because they use memory; then maplets, because they are
+    /// short; then parked compactions; then new compactions.
     pub(super) fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         if let Some(job) = self.claim_pack(&mut inner, keep) {
@@ -185,7 +186,8 @@ impl Stbe {
         let Some(candidate) = self.choice(&inner).first() else {
             return Ok(None);
         };
-        // Leaves are rewritten as they grow. Above them a message is compacted once per level.
+        // Only check nodes above the leaves, because leaves are rewritten as they grow. Above the leaves a message is
+        // compacted once per level.
         let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
         assert!(!twice, "what was compacted on this level already is not compacted here again");
         Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
@@ -226,8 +228,8 @@ impl Stbe {
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 debug_assert!(merging.parked.is_none(), "only the thread that claimed a job parks it");
                 merging.parked = Some(merge);
-                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
-                // job poll the debt.
+                // The debt is an estimate. The estimate stays above 0 until the job is done, because threads that wait
+                // for the job poll the debt.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(Progress { bytes, ..Progress::default() });
@@ -239,7 +241,7 @@ impl Stbe {
         }
     }
 
-    /// Removes a compaction that failed; excludes its inputs if they are damaged.
+    /// Removes a compaction that failed, and excludes its inputs if they are damaged.
     pub(super) fn give_up_merge(
         &self,
         ticket: u64,
@@ -293,13 +295,14 @@ impl Stbe {
         BranchId(self.branch_ids.fetch_add(1, Relaxed))
     }
 
-    /// Rebalances `trunk`, except where compactions in progress forbid it. REQUIRES: the caller holds `inner`.
+    /// Rebalances `trunk`, except in ranges where compactions in progress forbid it. REQUIRES: the caller holds
+    /// `inner`.
     pub(super) fn rebalance(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
         self.rebalance_with(inner, trunk, None)
     }
 
-    /// As [`Stbe::rebalance`], except that all branches in the range of `pieces` are flushed to its leaf, and the leaf
-    /// is split. REQUIRES: the caller holds `inner`.
+    /// Like [`Stbe::rebalance`], but also flushes all branches in the range of `pieces` to its leaf and splits the
+    /// leaf. REQUIRES: the caller holds `inner`.
     pub(super) fn rebalance_with(&self, inner: &Inner, trunk: &mut Trunk, pieces: Option<&Pieces>) -> Result<()> {
         let cut = pieces.iter().map(|pieces| pieces.range.clone());
         let merging: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
@@ -320,8 +323,9 @@ impl Stbe {
         trunk.horizon = trunk.horizon.max(inner.keep.horizon);
         match rebalancer.rebalance_root(&trunk.root) {
             Ok(root) => trunk.root = root,
-            // A damaged block of an old run prevents rebalancing, but must not prevent attaching new data: the
-            // unchanged root is correct, only slower. Reads of the damaged range and `verify` report the damage.
+            // A damaged block of an old run may prevent rebalancing, but must not prevent attaching new data. The
+            // unchanged root is correct, but lookups are slower. Reads of the damaged range and `verify` report the
+            // damage.
             Err(e) if e.is_corruption() => {}
             Err(e) => return Err(e),
         }
@@ -373,7 +377,7 @@ impl Packs for Stbe {
     fn begin_pack(&self, inner: &mut Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob> {
         let root = &inner.trunk.root;
         let bottom = root.is_leaf() && root.branches.is_empty();
-        // In the root, maplets are merged into larger maplets: two rounds.
+        // In the root, maplets are merged into larger maplets, so a filter is merged in two rounds.
         let filter = self.filter(2);
         inner.keep.clone_from(&keep);
         Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, self.operator.clone(), bottom))
@@ -422,8 +426,8 @@ impl Drop for Stbe {
 }
 
 impl Inner {
-    /// Excludes damaged inputs from compactions, which would fail again. `run` is the damaged run, if known. REQUIRES:
-    /// the caller holds `inner`.
+    /// Excludes damaged inputs from later compactions, because these compactions would fail again. `run` is the damaged
+    /// run, if known. REQUIRES: the caller holds `inner`.
     pub(super) fn leave(&mut self, candidate: &Candidate, run: Option<OwnerId>, error: &crate::Error) {
         if error.is_damage() {
             let damaged = |branch: &&Branch| run.is_none_or(|run| branch.slice.run().meta().id == run);

@@ -1,5 +1,5 @@
-//! [`Trunk`]: the state that a root swap replaces. A clone costs O(1) and is what a checkpoint, a verification and a view
-//! keep.
+//! [`Trunk`]: the state that a root swap replaces. A clone costs O(1). A checkpoint, a verification and a view each
+//! keep a clone.
 
 use std::sync::Arc;
 
@@ -14,21 +14,21 @@ pub(super) struct Trunk {
     pub(super) root: Arc<Node>,
     pub(super) through: Seqno,
     pub(super) horizon: Seqno,
-    /// Pages of large values that runs of this root name.
+    /// The map of the pages of large values that runs of this root refer to.
     pub(super) blobs: BlobMap,
     /// Ranges that callers asked to compact fully.
     pub(super) forced: Vec<Forced>,
-    /// Receives the large values that the next root swap drops; they are freed when older views are gone.
+    /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
 }
 
 /// A caller's request to compact a range fully.
 #[derive(Clone, Debug)]
 pub struct Forced {
-    /// The keys.
+    /// The key range of the request.
     pub range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
-    /// again, even if they still hold garbage for snapshots.
+    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities, so they
+    /// are not rewritten again, even if they still hold garbage for snapshots.
     pub before: OwnerId,
 }
 

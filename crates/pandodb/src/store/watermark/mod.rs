@@ -1,7 +1,8 @@
-//! [`Watermark`]: up to which commit all commits are applied, while several are applied concurrently.
+//! [`Watermark`] knows up to which commit all commits are applied, while several commits are applied concurrently.
 //!
-//! Under the sequencer each commit draws a *ticket*, the next number. It applies its operations outside, concurrently
-//! with others, and reports that here. `done` counts the tickets that are applied together with all earlier ones.
+//! Under the sequencer each commit draws a *ticket*, the next number. The commit applies its operations outside of the
+//! sequencer, concurrently with other commits, and then reports its ticket here. `done` counts the tickets that are
+//! applied together with all earlier tickets.
 //!
 //! ```text
 //!   tickets   … 17   18   19   20   21 …            slots: a ring, ticket t in slot t mod N
@@ -9,22 +10,25 @@
 //!                  ▲ done = 18                       by 18's own thread
 //! ```
 //!
-//! 1. [`Watermark::finish`]: the commit with the oldest unfinished ticket advances `done` itself. Any other leaves a
-//!    note in its slot, and checks again whether it has become the oldest.
-//! 2. The thread that advances `done` looks into the next slot and continues while there are notes.
-//! 3. [`Watermark::wait`] returns when `done` has reached its ticket: a thread spins briefly, then sleeps.
+//! 1. [`Watermark::finish`]: the commit with the oldest unfinished ticket advances `done` itself. Any other commit
+//!    leaves a note in the slot of its ticket, and checks again whether its ticket has become the oldest.
+//! 2. The thread that advances `done` checks the next slot, and continues while it finds notes.
+//! 3. [`Watermark::wait`] returns when `done` has reached the ticket of the caller. The waiting thread spins briefly,
+//!    then sleeps.
 //!
 //! **No note is lost.** A note is left before a read-modify-write of `done`, and `done` is advanced by a
-//! read-modify-write before the next slot is looked at. These are ordered: either the advancing thread sees the note,
-//! or the thread that left it sees that it is the oldest. The same holds of a sleeper, which counts itself before it
-//! touches `done`, and the advancing thread, which looks for sleepers afterwards. So nothing needs more than `AcqRel`
-//! (`crates/explore/loom`, models `ring` and `sleep`).
+//! read-modify-write before the next slot is read. These operations are ordered: either the advancing thread sees the
+//! note, or the thread that left the note sees that its ticket is the oldest. The same order holds for a sleeping
+//! thread, which counts itself before it reads `done`, and the advancing thread, which checks for sleeping threads
+//! after it has advanced `done`. Therefore no operation needs more than `AcqRel` (`crates/explore/loom`, models `ring`
+//! and `sleep`).
 //!
-//! **A thread that sees `done` above a ticket sees everything that was applied under it and all earlier ones**: notes
-//! are left with `Release` and taken with `Acquire`, and `done` is changed by read-modify-writes only.
+//! **A thread that sees `done` above a ticket sees every operation that was applied under this ticket and all earlier
+//! tickets.** The reason: notes are left with `Release` and read with `Acquire`, and `done` is changed by
+//! read-modify-writes only.
 //!
-//! A ticket that was drawn is always finished. A commit that failed *gives up* its ticket first: from then on no
-//! later commit counts, since `visible` must not pass the gap; but no thread waits for ever.
+//! A ticket that was drawn is always finished. A commit that failed first *gives up* its ticket. From then on no later
+//! commit becomes visible, because `visible` must not pass the gap, but no thread waits without end.
 
 use crate::base::SeededBug;
 use crate::base::sync::{
@@ -46,18 +50,18 @@ impl<T> std::ops::Deref for CachePadded<T> {
     }
 }
 
-/// How far tickets are finished.
+/// The state of the tickets: which of them are finished.
 #[derive(Debug)]
 pub(crate) struct Watermark {
-    /// All tickets below are finished. Changed by read-modify-writes only.
+    /// All tickets below this number are finished. It is changed by read-modify-writes only.
     done: CachePadded<AtomicU64>,
-    /// For each ticket that is finished while an earlier one is not: the ticket plus one.
+    /// The notes. For each ticket that is finished while an earlier ticket is not, the slot holds the ticket plus one.
     slots: Box<[CachePadded<AtomicU64>]>,
-    /// The first ticket that was given up; the largest number if none was.
+    /// The first ticket that was given up; the largest number if no ticket was given up.
     given_up: CachePadded<AtomicU64>,
     /// The number of sleeping threads.
     asleep: AtomicUsize,
-    /// Held by a thread that is about to sleep, and by a thread that wakes others.
+    /// This lock is held by a thread that is about to sleep, and by a thread that wakes others.
     gate: Mutex<()>,
     moved: Condvar,
 }
@@ -76,12 +80,12 @@ impl Watermark {
         }
     }
 
-    /// The ticket below which tickets may be drawn, given which are finished.
+    /// The limit for drawing tickets: tickets below this number have a slot, given the tickets that are finished.
     pub(crate) fn limit(&self) -> u64 {
         self.done.load(Acquire) + self.slots.len() as u64
     }
 
-    /// Waits until `ticket` has a slot.
+    /// Waits until a slot is free for `ticket`.
     pub(crate) fn wait_for_slot(&self, ticket: u64) {
         self.wait((ticket + 1).saturating_sub(self.slots.len() as u64));
     }
@@ -108,7 +112,8 @@ impl Watermark {
         self.wake();
     }
 
-    /// Continues while there are notes. If another thread has advanced `done` meanwhile, that one continues.
+    /// Advances `done` while the next slots hold notes. If another thread has advanced `done` in the meantime, that
+    /// other thread continues.
     fn take_notes(&self) {
         let mut next = self.done.load(Acquire);
         while self.slot(next).load(Acquire) == next + 1
@@ -118,13 +123,13 @@ impl Watermark {
         }
     }
 
-    /// Records that `ticket` will not be applied, or only in part, and finishes it.
+    /// Records that `ticket` will not be applied, or only in part, and finishes the ticket.
     pub(crate) fn give_up(&self, ticket: u64) {
         self.given_up.fetch_min(ticket, AcqRel);
         self.finish(ticket);
     }
 
-    /// Whether `ticket`, which is done, or one before it was given up.
+    /// Whether `ticket`, which is done, or an earlier ticket was given up.
     pub(crate) fn is_given_up(&self, ticket: u64) -> bool {
         self.given_up.load(Relaxed) <= ticket
     }
@@ -142,7 +147,8 @@ impl Watermark {
     fn sleep(&self, end: u64) {
         let mut gate = self.gate.lock();
         self.asleep.fetch_add(1, AcqRel);
-        // As in `finish`: a thread that advances `done` after this sees the sleeper, and needs the gate to wake it.
+        // As in `finish`, this orders the thread: a thread that advances `done` later sees the sleeping thread, and
+        // needs the gate to wake it.
         while self.done.fetch_add(0, AcqRel) < end {
             self.moved.wait(&mut gate);
         }

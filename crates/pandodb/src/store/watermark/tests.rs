@@ -1,4 +1,4 @@
-//! The watermark alone: every order on one thread, and many threads on a small ring.
+//! Tests of the watermark alone: every order on one thread, and many threads on a small ring.
 
 use std::sync::atomic::{AtomicU64 as Plain, Ordering::SeqCst};
 
@@ -20,7 +20,7 @@ fn it_moves_over_what_is_contiguous_only() {
 
 #[test]
 fn every_order_of_a_ring_ends_at_its_end() {
-    // All orders of four tickets, twice round a ring of four.
+    // All orders of four tickets. Each order runs for two rounds on a ring of four slots.
     let mut order = [0u64, 1, 2, 3];
     let mut orders = Vec::new();
     permutations(&mut order, 0, &mut orders);
@@ -82,7 +82,8 @@ fn a_full_ring_makes_the_next_one_wait() {
     assert_eq!((drawn.load(SeqCst), watermark.limit()), (1, 4));
 }
 
-/// Threads draw, apply and finish; whoever sees its own ticket done sees what all before it have applied.
+/// Threads draw, apply and finish tickets. A thread that sees its own ticket done sees everything that earlier tickets
+/// have applied.
 #[test]
 fn many_threads_meet_on_a_small_ring() {
     const EACH: u64 = 3_000;

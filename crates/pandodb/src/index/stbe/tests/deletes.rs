@@ -1,4 +1,4 @@
-//! Deletes: they reach the leaves, and the entries that they hide are dropped, for several patterns of deletes.
+//! Deletes reach the leaves, and the entries that they hide are dropped; tested for several patterns of deletes.
 
 use super::super::relieve::MOST_SWEPT;
 use super::*;
@@ -8,7 +8,7 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 impl Bench {
-    /// Ingests a memtable that puts some keys and deletes others; then does all background work.
+    /// Ingests a memtable that puts some keys and deletes other keys. Then does all background work.
     fn change(&mut self, puts: impl Iterator<Item = u64>, deletes: impl Iterator<Item = u64>) {
         let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
         for n in puts {
@@ -42,7 +42,7 @@ impl Bench {
         all.chunks(800).for_each(|part| self.change(std::iter::empty(), part.iter().copied()));
     }
 
-    /// Number of messages in a scan of a range.
+    /// Number of messages that a scan of a range returns.
     fn met(&self, range: &KeyRange) -> usize {
         let mut cursor = self.tree.view().cursor(range, false).unwrap();
         let mut met = 0;
@@ -81,7 +81,7 @@ fn a_deleted_stretch_costs_a_scan_little() {
 fn a_queue_leaves_few_messages() {
     let mut bench = Bench::new(3);
     for round in 0..200u64 {
-        // Within one memtable, the deletes are of other keys than the puts.
+        // Within one memtable, the deleted keys differ from the put keys.
         let gone = round.saturating_sub(10) * 300..round.saturating_sub(9) * 300;
         bench.change(round * 300..(round + 1) * 300, gone.filter(|_| round >= 10));
     }
@@ -119,7 +119,7 @@ fn deletes_of_missing_keys_cost_no_more_than_updates() {
         bench.tree.stats().compacted_bytes - before
     };
     let updates = compacted(&|bench, keys| bench.change(keys.into_iter(), std::iter::empty()));
-    // Deletes keys that never existed.
+    // Delete keys that never existed.
     let deletes =
         compacted(&|bench, keys| bench.change(std::iter::empty(), keys.into_iter().map(|n| n * 100 + 40_000)));
     assert!(deletes <= updates, "{deletes} bytes for deletes, {updates} for updates");
@@ -140,7 +140,7 @@ fn a_tally_records_the_positions_of_deletes() {
     }
 }
 
-/// A range delete that covers whole subtrees drops them when its memtable is packed, without a compaction.
+/// A range delete that covers whole subtrees drops these subtrees when its memtable is packed, without a compaction.
 #[test]
 fn data_under_a_range_delete_is_dropped_without_a_compaction() {
     for with_snapshot in [false, true] {
@@ -156,7 +156,7 @@ fn data_under_a_range_delete_is_dropped_without_a_compaction() {
         memtable.insert_range(&RangeTombstone { range: all.clone(), seqno: Seqno(bench.seqno) });
         bench.model.clear();
         bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
-        // A job that begins while the memtable is packed knows later readers, but no earlier ones.
+        // A job that begins while the memtable is packed knows the readers that started later, but no earlier readers.
         let stripes = bench.stripes();
         let job = bench.tree.claim_pack(&mut bench.tree.inner.lock(), &|| stripes.clone()).unwrap();
         let later = Seqno(bench.seqno + 10);

@@ -10,7 +10,7 @@ use crate::device::OpenHow;
 use crate::run::{Run, RunSlice};
 use crate::space::BlockKind;
 
-/// Records the results of a verification.
+/// Records the results that a verification reports.
 #[derive(Default)]
 struct Said {
     pages: u64,
@@ -45,7 +45,7 @@ fn maplets(tree: &Stbe) -> Vec<Arc<Run>> {
 fn routed(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
     while maplets(&bench.tree).is_empty() || bench.tree.stats().figure("levels") < 3 {
-        // Range deletes would keep the tree small.
+        // Leave out range deletes, which would keep the tree small.
         bench.put(700, 30_000);
         bench.drain();
     }
@@ -59,12 +59,12 @@ fn maplets_cover_their_runs_and_are_freed_with_them() {
         let empty = bench.core.data.stats().allocated_bytes;
         let (mut most, mut made) = (0, 0);
         for round in 0..100 {
-            // Memtables as large as configured: some of them wait in the root.
+            // Use memtables as large as configured, so that some of them wait in the root.
             bench.put(300, 30_000);
             if round % 16 == 15 {
                 bench.feed(300, 30_000, 3);
             }
-            // Only a part of the work, so that runs are added and removed while a maplet is made.
+            // Do only a part of the work, so that runs are added and removed while a maplet is made.
             for _ in 0..bench.random.below(30) {
                 let budget = 1 + bench.random.below(16 << 10);
                 bench.step(budget);
@@ -98,7 +98,7 @@ fn a_maplet_reduces_filter_reads() {
     let asked = |tree: &Stbe| {
         let mut asked = (0, 0);
         for i in 0..2_000u64 {
-            // Keys between existing ones, so that no lookup ends early.
+            // Look up keys between existing ones, so that no lookup ends early.
             let key = format!("k{:07}x", i * 15).into_bytes();
             let view = tree.view();
             let mut lookup = Lookup::new(crate::base::KeyCodec::Plain, &key, Seqno(bench.seqno));
@@ -133,7 +133,7 @@ fn an_idle_tree_merges_maplets_to_few_filters_per_path() {
         asked.dedup();
         asked.len()
     };
-    // At least two of about equal size.
+    // Make at least two filters of about equal size.
     while filters(&bench) < 3 {
         bench.put(300, 30_000);
         bench.drain();
@@ -151,7 +151,7 @@ fn an_idle_tree_merges_maplets_to_few_filters_per_path() {
     assert!(!bench.tree.inner.lock().routes.rest(false), "it was still idle");
 }
 
-/// The same trunk without maplet references.
+/// A copy of the trunk without maplet references.
 fn unrouted(node: &Arc<Node>) -> Arc<Node> {
     let mut bare = node.edit();
     bare.branches.iter_mut().for_each(|branch| branch.route = None);
@@ -224,7 +224,7 @@ fn leaves() -> Vec<Child> {
     ranges.map(|range| Child { node: Arc::new(Node::new(range, 0)), next: 0 }).into()
 }
 
-/// Steps until there is no work left.
+/// Runs steps until no work is left.
 fn drain_within(bench: &Bench, most: usize) {
     assert!((0..most).any(|_| bench.step(1 << 20).idle), "the work does not end:\n{}", described(&bench.tree));
     assert_eq!(bench.tree.debt().total(), 0, "debt without work");
@@ -349,7 +349,7 @@ fn a_maplet_without_remaining_runs_leaves_no_debt() {
     let Some(Claim::MapletRef(job)) = bench.tree.claim(&move || stripes.clone()).unwrap() else {
         panic!("a maplet waits")
     };
-    // Meanwhile another thread compacts both runs to the bottom.
+    // Another thread compacts both runs to the bottom while the job is parked.
     bench.tree.compact(&KeyRange::all()).unwrap();
     while !bench.step(1 << 20).idle {}
     bench.tree.step_route(job, 1 << 30).unwrap();

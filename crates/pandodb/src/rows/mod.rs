@@ -47,7 +47,7 @@ use self::balance::{Balance, PIECES};
 pub use self::shard::Change;
 use self::shard::{Shard, segment_bytes};
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
-use crate::base::{Ghosts, SeededBug, Seqno, Slab, key_hash};
+use crate::base::{Ghosts, SeededBug, Seqno, Slab, key_hash, seeded};
 use crate::pool::Pool;
 
 /// The most shards.
@@ -204,7 +204,7 @@ impl IndexRows {
             return None;
         }
         debug_assert_eq!(hash, key_hash(key), "the hash of the key");
-        let at = if SeededBug::RowOfNewerRoot.is_on() { at } else { at.min(through) };
+        let at = seeded!(RowOfNewerRoot: at, at.min(through));
         let (found, misses) = {
             let mut shard = self.cache.shard(hash).lock();
             (shard.get(self.index, key, hash, at), shard.misses)
@@ -243,10 +243,7 @@ impl IndexRows {
     /// REQUIRES: [`IndexRows::begin`] was called for this root.
     pub fn absorb(&self, key: &[u8], hash: u64, change: Change<'_>) {
         debug_assert_eq!(hash, key_hash(key), "the hash of the key");
-        if SeededBug::RowOutlivesOverwrite.is_on() {
-            return;
-        }
-        self.cache.shard(hash).lock().change(self.index, key, hash, change);
+        seeded!(RowOutlivesOverwrite: (), self.cache.shard(hash).lock().change(self.index, key, hash, change));
     }
 
     /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and refuses

@@ -3,7 +3,7 @@
 //! Set once, never cleared. Reads go on: what was acknowledged before stays readable. A reopening finds what the disk has.
 
 use crate::base::sync::OnceLock;
-use crate::base::{Error, Result, SeededBug, events};
+use crate::base::{Error, Result, events, seeded};
 
 /// The first failure after which a store takes no writes, if there was one.
 #[derive(Debug, Default)]
@@ -36,14 +36,12 @@ impl Poison {
 
     /// Records a failure, unless one is recorded already.
     pub(crate) fn set(&self, error: &Error) {
-        if SeededBug::PoisonIgnored.is_on() {
-            return;
-        }
-        self.set_text(match error {
+        let first = match error {
             // The log failed before the store noticed it.
             Error::Poisoned { first } | Error::Indeterminate { first } => first.clone(),
             other => other.to_string(),
-        });
+        };
+        seeded!(PoisonIgnored: (), self.set_text(first));
     }
 
     /// Records a failure that has no error value.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use super::node::{Child, Entries, Node, PageRange, end_of};
 use super::{BlobMap, Fanout, MAX_CHILDREN, MAX_RANGES, Totals};
 use crate::base::codec::{Reader, put_varint, varint_len};
-use crate::base::{BlockAddr, Error, PAGE, Result, SeededBug};
+use crate::base::{BlockAddr, Error, PAGE, Result, SeededBug, seeded};
 use crate::index::Core;
 use crate::index::runs::Stored;
 use crate::space::data::DATA_FILE;
@@ -150,7 +150,7 @@ impl BlobMap {
     /// # Errors
     /// [`Error::Corruption`] if some lie outside the file or have another owner.
     pub fn mark(&self, data: &DataFile) -> Result<()> {
-        let seen = if SeededBug::LargeValuesNotMarked.is_on() { 1 } else { usize::MAX };
+        let seen = seeded!(LargeValuesNotMarked: 1, usize::MAX);
         self.iter().take(seen).try_for_each(|range| extents(range).try_for_each(|extent| data.mark(extent)))
     }
 }

@@ -33,7 +33,7 @@ use super::choose::have_no_common_key;
 use super::node::{Branch, Node};
 use super::{Claim, Inner, Stbe, Trunk};
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug};
+use crate::base::{KeyRange, OwnerId, PAGE, Result, seeded};
 use crate::filter::{FilterBuilder, Filters};
 use crate::index::runs::MapletRef;
 use crate::index::{Core, Progress};
@@ -397,10 +397,11 @@ fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], map
     }
     for (i, branch) in node.branches.iter().enumerate() {
         let id = branch.slice.run().meta().id;
-        let mut value = runs.iter().position(|&run| run == id);
-        if SeededBug::MapletMissesArrival.is_on() && branch.route.is_none() && draft.is_some() {
-            value = value.or(Some(runs.len()));
-        }
+        let value = runs.iter().position(|&run| run == id);
+        let value = seeded!(
+            MapletMissesArrival: value.or((branch.route.is_none() && draft.is_some()).then_some(runs.len())),
+            value
+        );
         if let Some(value) = value {
             let route = MapletRef::new(maplet.clone(), value as u8, branch.slice.run());
             draft.get_or_insert_with(|| node.edit()).branches[i].route = Some(route);

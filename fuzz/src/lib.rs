@@ -22,7 +22,7 @@ pub mod patches;
 pub mod repair;
 pub mod targets;
 
-use bytes::Rng;
+use pandodb::base::random::Rng;
 
 /// A fuzz target.
 pub struct Target {

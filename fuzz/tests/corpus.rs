@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use pandodb_fuzz::bytes::Rng;
+use pandodb::base::random::Rng;
 use pandodb_fuzz::driver::{Until, attempt, corpus, drive, minimise, seed_files};
 use pandodb_fuzz::targets::ALL;
 use pandodb_fuzz::{Target, mutate, target, warm};

@@ -97,7 +97,8 @@ pub enum Command {
     /// Create, alter or drop a keyspace.
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
-    /// Print sizes, amplification, tree levels, pending background work and memory; with --json also latencies.
+    /// Print sizes, amplification, pending background work, memory and the figures of each index; with --json also
+    /// latencies.
     Stats(ReportArgs),
     /// Read the whole store and check it, without changing it. Exit code 3 if it is damaged.
     Verify(ReportArgs),

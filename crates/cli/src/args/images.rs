@@ -17,7 +17,7 @@ pub struct ImageArgs {
 }
 
 impl ImageArgs {
-    /// The formats that were asked for, each with its directory.
+    /// The requested formats, each with its directory.
     pub fn targets(&self) -> impl Iterator<Item = (ImageFormat, &Path)> {
         let directory = |format| match format {
             ImageFormat::Svg => self.svg.as_deref(),

@@ -6,7 +6,7 @@ use crate::args::BenchReportArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Reads result lines, writes the page and the plots if asked for, and prints the table.
+/// Reads result lines, writes the requested page and plots, and prints the table.
 ///
 /// # Errors
 /// A file that cannot be read or written; a malformed line, with its number.

@@ -60,7 +60,7 @@ fn share(kind: Kind) -> f64 {
     }
 }
 
-/// Runs the kinds of tests that were asked for.
+/// Runs the requested kinds of tests.
 ///
 /// # Errors
 /// [`Failure::Corruption`] if a guarantee was broken.

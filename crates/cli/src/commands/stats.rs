@@ -37,8 +37,6 @@ struct Stats {
     write_amplification: f64,
     read_amplification: Option<f64>,
     space_amplification: f64,
-    levels: u64,
-    max_runs_on_path: u64,
     debt_bytes: Option<u64>,
     checkpoints: Option<u64>,
     snapshots: Option<u64>,
@@ -107,18 +105,14 @@ struct KeyspaceFigures {
     logical_bytes: u64,
     disk_bytes: u64,
     memtable_bytes: u64,
-    levels: u64,
-    nodes: u64,
-    runs: u64,
-    max_runs_on_path: u64,
-    damaged_runs: u64,
-    /// The figures of this type of index, by name.
-    figures: std::collections::BTreeMap<&'static str, u64>,
+    /// Bytes of filters and other blocks that lookups need in the pool.
+    search_bytes: u64,
+    /// Objects of the index, such as runs, that a compaction could not read.
+    damaged: u64,
     debt_bytes: Option<u64>,
     compactions: u64,
-    flushes: u64,
-    splits: u64,
-    merges: u64,
+    /// The figures of this type of index, by name.
+    figures: BTreeMap<&'static str, u64>,
 }
 
 fn latency(of: &pandodb::Latency) -> LatencyFigures {
@@ -133,17 +127,11 @@ impl KeyspaceFigures {
             logical_bytes: index.logical_bytes,
             disk_bytes: index.disk_bytes,
             memtable_bytes,
-            levels: index.figure("levels"),
-            nodes: index.figure("nodes"),
-            runs: index.figure("runs"),
-            max_runs_on_path: index.figure("max_runs_on_path"),
-            damaged_runs: index.damaged,
-            figures: index.named.iter().map(|figure| (figure.name, figure.value)).collect(),
+            search_bytes: index.search_bytes,
+            damaged: index.damaged,
             debt_bytes: Some(index.debt.total()),
             compactions: index.compactions,
-            flushes: index.figure("flushes"),
-            splits: index.figure("splits"),
-            merges: index.figure("merges"),
+            figures: index.named.iter().map(|figure| (figure.name, figure.value)).collect(),
         }
     }
 }
@@ -227,8 +215,6 @@ impl Stats {
             write_amplification: 0.0,
             read_amplification: None,
             space_amplification: 0.0,
-            levels: keyspaces.iter().map(|k| k.levels).max().unwrap_or(0),
-            max_runs_on_path: keyspaces.iter().map(|k| k.max_runs_on_path).max().unwrap_or(0),
             debt_bytes: None,
             checkpoints: None,
             snapshots: None,
@@ -250,7 +236,7 @@ pub fn amplification(ratio: f64, bytes: u64) -> String {
     if bytes < TELLING_BYTES { "-".into() } else { format!("{ratio:.2}") }
 }
 
-/// Prints sizes, amplification, levels, debt and memory.
+/// Prints sizes, amplification, debt and memory, and the figures of each keyspace's index.
 pub fn stats(args: &ReportArgs) -> Outcome {
     let stats = open_or_glance(&args.store, |store| Ok(Stats::from(&store.stats()?)), |seen| Stats::from(&seen))?;
     if args.json { output::json(&stats) } else { output::line(describe(&stats)) }
@@ -271,7 +257,6 @@ fn describe(stats: &Stats) -> String {
         ("on disk", parts(&disk)),
         ("written", format!("{user} of keys and values, {device} to the device, up to the last checkpoint")),
         ("amplification", format!("write {write} up to the last checkpoint, space {space}")),
-        ("tree", format!("{} levels, at most {} runs on a path", stats.levels, stats.max_runs_on_path)),
     ]);
     rows.extend(stats.debt_bytes.map(|bytes| ("debt", output::bytes(bytes))));
     if let Some(memory) = &stats.memory {
@@ -285,7 +270,9 @@ fn describe(stats: &Stats) -> String {
         rows.push(("memory", format!("{by_part}, in this process")));
         rows.push(("trouble", stats.trouble.clone().unwrap_or_else(|| "none".into())));
     }
-    format!("{}\n\n{}", output::figures(&rows), keyspace_table(&stats.keyspaces))
+    let mut blocks = vec![output::figures(&rows), keyspace_table(&stats.keyspaces)];
+    blocks.extend(stats.keyspaces.iter().filter(|k| !k.figures.is_empty()).map(index_figures));
+    blocks.join("\n\n")
 }
 
 fn parts(parts: &[(&str, u64)]) -> String {
@@ -309,7 +296,7 @@ pub fn latency_line(of: &LatencyFigures) -> String {
 }
 
 fn keyspace_table(keyspaces: &[KeyspaceFigures]) -> String {
-    let head = ["keyspace", "records", "logical", "on disk", "levels", "nodes", "runs", "path", "debt"];
+    let head = ["keyspace", "records", "logical", "on disk", "compactions", "damaged", "debt"];
     let rows: Vec<Vec<String>> = (keyspaces.iter())
         .map(|k| {
             vec![
@@ -317,15 +304,23 @@ fn keyspace_table(keyspaces: &[KeyspaceFigures]) -> String {
                 output::count(k.records),
                 output::bytes(k.logical_bytes),
                 output::bytes(k.disk_bytes),
-                k.levels.to_string(),
-                k.nodes.to_string(),
-                k.runs.to_string(),
-                k.max_runs_on_path.to_string(),
+                k.compactions.to_string(),
+                k.damaged.to_string(),
                 k.debt_bytes.map_or("-".into(), output::bytes),
             ]
         })
         .collect();
     output::table(&head, &rows)
+}
+
+/// The figures that only this type of index has, one in a line.
+fn index_figures(keyspace: &KeyspaceFigures) -> String {
+    let values = keyspace.figures.iter().map(|(name, value)| match name.ends_with("_bytes") {
+        true => (*name, output::bytes(*value)),
+        false => (*name, output::count(*value)),
+    });
+    let rows: Vec<(&str, String)> = values.collect();
+    format!("index of {}\n{}", crate::kv::escaped(keyspace.name.as_bytes()), output::figures(&rows))
 }
 
 /// One keyspace in the list of `keyspaces`.

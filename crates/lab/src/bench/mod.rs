@@ -3,7 +3,7 @@
 //! ```text
 //!   Plan ─▶ for each workload: prepare (fresh store, load, reopen cold, warm up)
 //!                              clients: stream → engine → latencies, checks        one thread each
-//!                              watch:   debt, memory, progress, control            every 100 ms, from the caller's thread
+//!                              sampler: debt, memory, progress, control            every 100 ms, from the caller's thread
 //!                              settle, figures ─▶ Line ─▶ Observer
 //! ```
 //!
@@ -295,7 +295,7 @@ impl Reading {
     }
 }
 
-/// The results of the clients and the watch.
+/// The results of the clients and the sampler.
 struct Measured {
     clients: Vec<Outcome>,
     streams: Vec<Stream>,
@@ -403,7 +403,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs the clients until they end or the time is up, and watches the engine meanwhile.
+    /// Runs the clients until they end or the time is up, and samples the state of the engine meanwhile.
     fn play(
         &self,
         workload: &'static Workload,
@@ -569,7 +569,7 @@ impl Bench<'_> {
     }
 }
 
-/// Fills in the results of clients and watch.
+/// Fills in the results of the clients and the sampler.
 fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
     let clients = || measured.clients.iter();
     clients().for_each(|client| recorder.add(&client.recorder));

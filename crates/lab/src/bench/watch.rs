@@ -47,7 +47,7 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Creates a watch for a workload of `of` operations that ends after `seconds`, if given.
+    /// Creates a sampler for a workload of `of` operations that ends after `seconds`, if given.
     pub fn new(engine: &'a dyn Engine, shared: &'a Shared<'a>, of: u64, seconds: Option<f64>) -> Watch<'a> {
         Watch { engine, shared, of, end: seconds.map(Duration::from_secs_f64), seen: Seen::default() }
     }

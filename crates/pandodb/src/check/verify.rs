@@ -1,10 +1,11 @@
 //! `verify`: reads and checks everything that a store reaches, and accounts for every page.
 //!
 //! Steps: check both superblock slots and both copies of the catalogue; then, for each index, the large values that its
-//! memtables name, and its nodes, runs, live messages and large values; then the allocation: no page has two owners,
-//! and every owned page is marked as used; then that the superblock names all features that blocks use. Problems are
-//! collected: verification continues after each of them. The log is not read again: opening has replayed it, and
-//! refuses a store whose log is damaged.
+//! memtables name, and its nodes, runs, live messages and large values; then that the superblock names all features that
+//! blocks use. The allocation is checked once for all indexes, from the extents that they list: no page has two owners,
+//! and every owned page is marked as used. Pages that nothing owns are not reported: they belong to unfinished runs, to
+//! old views, or wait for superblocks. Problems are collected: verification continues after each of them. The log is
+//! not read again: opening has replayed it, and refuses a store whose log is damaged.
 //!
 //! **A consistent set of pages.** The store may be written during the verification: a page that one index frees is
 //! reused two checkpoints later, perhaps by another index. So the verification accounts for the pages in use at one
@@ -12,7 +13,7 @@
 //!
 //! ```text
 //!   durable_root locked:  read the catalogue ─▶ pin index 1 ─▶ pin index 2 ─▶ …        no checkpoint, create, drop
-//!   unlocked:             read index 1 and unpin it, read index 2 and unpin it, …
+//!   unlocked:             list the extents of all pins; read index 1 and unpin it, read index 2 and unpin it, …
 //! ```
 //!
 //! 1. The catalogue owns its pages until the next superblock, so until after the last pin. It is read before that.
@@ -26,7 +27,7 @@
 
 use std::sync::Arc;
 
-use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, SeededBug};
+use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, seeded};
 use crate::index::{Verification, Visitor};
 use crate::memtable;
 use crate::space::data::DATA_FILE;
@@ -74,8 +75,9 @@ struct Verifier<'a> {
     features: u64,
 }
 
-impl Visitor for Verifier<'_> {
-    fn extent(&mut self, extent: Extent) {
+impl Verifier<'_> {
+    /// Compares pages that an index, or the catalogue, owns with those of all others, and with the allocation map.
+    fn owns(&mut self, extent: Extent) {
         let (start, len) = (extent.start.0, u64::from(extent.pages));
         let addr = BlockAddr { page: extent.start, pages: extent.pages };
         if self.owned.overlaps(start, len) {
@@ -88,7 +90,9 @@ impl Visitor for Verifier<'_> {
             self.problem(self.data.corrupt(addr, "allocation", format!("{len} pages are in use but marked as free")));
         }
     }
+}
 
+impl Visitor for Verifier<'_> {
     fn block(&mut self, kind: BlockKind, bytes: u64) {
         debug_assert!(bytes > 0, "a block of kind {} has bytes", kind.name());
         self.report.blocks += 1;
@@ -141,7 +145,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     let data = &engine.core.data;
     let mut verifier = Verifier { data, report: VerifyReport::default(), owned: RangeSet::default(), features: 0 };
     let keyspaces: Vec<Arc<KeyspaceState>>;
-    let pins: Vec<Option<Verification<'_>>>;
+    let mut pins: Vec<Box<dyn Verification + '_>> = Vec::new();
     {
         // Held until all roots are pinned, so that no checkpoint changes them.
         let root = engine.checkpointer.root.lock();
@@ -153,7 +157,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
                 Err(e) => verifier.problem(e),
             }
         }
-        root.superblock.catalog.extents().into_iter().for_each(|extent| verifier.extent(extent));
+        root.superblock.catalog.extents().into_iter().for_each(|extent| verifier.owns(extent));
         for (copy, addr) in root.superblock.catalog.0.into_iter().enumerate() {
             match Catalog::check_copy(data, &root.superblock, copy) {
                 Ok(catalog) if catalog == root.catalog => verifier.block(BlockKind::Catalog, addr.bytes() as u64),
@@ -163,13 +167,19 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         }
         assert_eq!(root.superblock.store_id, data.store_id(), "checksums cover the identity of the store");
         keyspaces = engine.keyspaces.all();
-        let in_turn = SeededBug::VerifyPinsInTurn.is_on();
-        pins = keyspaces.iter().map(|keyspace| (!in_turn).then(|| keyspace.index.inspect().pin())).collect();
+        let pinned = seeded!(VerifyPinsInTurn: &[], &keyspaces[..]);
+        pins.extend(pinned.iter().map(|keyspace| keyspace.index.inspect().pin()));
     }
-    for (keyspace, pin) in keyspaces.iter().zip(pins) {
+    pins.iter().for_each(|pin| pin.for_each_extent(&mut |extent| verifier.owns(extent)));
+    let mut pins = pins.into_iter();
+    for keyspace in &keyspaces {
         verify_memtables(engine, keyspace, &mut verifier)?;
-        let check = pin.unwrap_or_else(|| keyspace.index.inspect().pin());
-        check(&mut verifier)?;
+        let pin = pins.next().unwrap_or_else(|| {
+            let late = keyspace.index.inspect().pin();
+            late.for_each_extent(&mut |extent| verifier.owns(extent));
+            late
+        });
+        pin.check(&mut verifier)?;
     }
     // The next superblock will name the features that were used since this opening.
     let named = engine.checkpointer.root.lock().superblock.incompatible | data.features();

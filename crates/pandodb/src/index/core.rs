@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::owed;
+use super::stored::Repairs;
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::base::{KeyspaceId, OwnerId, Seqno};
 use crate::memtable::Memtable;
@@ -39,8 +40,10 @@ pub struct Core {
     pub rows: Arc<RowCache>,
     /// The source of identities of runs and metadata blocks.
     pub ids: Arc<IdSource>,
-    /// The store is open for writing: a damaged copy of a metadata block is repaired when it is read.
+    /// The store is open for writing: both copies of a metadata block are read, to repair a damaged one.
     pub repair: bool,
+    /// The damaged copies that were found, for the core to repair once all pages are marked.
+    pub repairs: Arc<Repairs>,
     /// The account to which the index adds its debt.
     pub share: owed::Share,
 }

@@ -1,7 +1,7 @@
 //! Read-only inspection of an index: verification, description, salvage.
 //!
 //! ```text
-//!   verify   Inspect::pin ─▶ Verification(visitor): every extent, block, message, problem of one root
+//!   verify   Inspect::pin ─▶ Verification: every extent; every block, message, problem of one root
 //!   inspect  Inspect::describe: the structure, or one object of it, as text; IndexType::describe_block: one block
 //!   salvage  Inspect::salvage ─▶ SalvagePiece { keys, sources newest first } ─▶ SalvageSource::next: messages and gaps
 //! ```
@@ -18,7 +18,7 @@ use crate::space::BlockKind;
 pub trait Inspect {
     /// Pins the current root, for a check of everything that it reaches. The caller makes sure that no checkpoint runs
     /// during the call, so that it is known which parts of the structure are on disk.
-    fn pin(&self) -> Verification<'_>;
+    fn pin(&self) -> Box<dyn Verification + '_>;
 
     /// Describes the structure, or the object with that identity, as lines of text. Returns false if there is no such
     /// object.
@@ -28,13 +28,21 @@ pub trait Inspect {
     fn salvage(&self) -> Vec<SalvagePiece>;
 }
 
-/// Reads and checks everything that a pinned root reaches. Until it is done or dropped, none of these pages is reused.
-pub type Verification<'a> = Box<dyn FnOnce(&mut dyn Visitor) -> Result<()> + 'a>;
+/// A pinned root. Until it is dropped, none of the pages that it reaches is reused.
+pub trait Verification {
+    /// Lists every page that the root owns, each once. Blocks that were not on disk when the root was pinned are left
+    /// out, even if a checkpoint has written them since.
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent));
 
-/// Receives the results of a [`Verification`].
+    /// Reads and checks everything that the root reaches.
+    ///
+    /// # Errors
+    /// One that ends the verification; damage is reported to the visitor.
+    fn check(&self, visit: &mut dyn Visitor) -> Result<()>;
+}
+
+/// Receives the results of [`Verification::check`].
 pub trait Visitor {
-    /// Pages that the index owns.
-    fn extent(&mut self, extent: Extent);
     /// A block that was read and checked.
     fn block(&mut self, kind: BlockKind, bytes: u64);
     /// A message that was read.

@@ -145,8 +145,9 @@ impl<'a> Lookup<'a> {
     }
 
     /// Uses a row of the row cache: a value without operands above it.
-    pub fn take_row(&mut self, value: Vec<u8>) {
-        self.base = Base::Owned(value.into());
+    pub fn take_row(&mut self, value: Arc<[u8]>) {
+        debug_assert!(!self.done, "a lookup ends once");
+        self.base = Base::Owned(value);
         self.done = true;
     }
 }

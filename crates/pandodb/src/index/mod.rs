@@ -13,7 +13,7 @@
 //!    lookup does no I/O: it requests blocks ([`Step::Need`]).
 //! 3. A checkpoint fixes the contents of the next root while commits are quiesced ([`Index::begin_checkpoint`]) and
 //!    writes it afterwards ([`Checkpoint::write`]).
-//! 4. The store uses an index through its entry in the registry ([`types`]) and this trait only.
+//! 4. The store uses an index through its entry in the registry ([`registry`]) and this trait only.
 //!
 //! Invariants of every index, asserted where that is cheap:
 //! * on any search path a message is visible in exactly one place (a violation is hidden by puts, but visible with
@@ -37,9 +37,12 @@ pub mod inspect;
 mod lookup;
 pub mod options;
 pub mod owed;
+pub mod registry;
 pub mod runs;
+pub mod spec;
 mod stats;
 pub mod stbe;
+pub mod stored;
 #[cfg(test)]
 mod stub;
 #[cfg(test)]
@@ -50,14 +53,15 @@ pub use self::cola::ColaOptions;
 pub use self::core::{Core, IdSource, SealedBatch};
 pub use self::inspect::{Inspect, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
 pub use self::lookup::{Base, Lookup, Probe, ProbeTally, Step};
-pub use self::options::{IndexOptions, OptionSpec, Settings, Values};
+pub use self::options::IndexOptions;
+pub use self::spec::{Mode, OptionSpec, Settings, Values};
 pub use self::stats::{Deadline, Debt, Estimate, Figure, FigureKind, IndexStats, Progress, Room};
 pub use self::stbe::StbeOptions;
-pub use self::types::{IndexKind, IndexType, Mode, Order};
+pub use self::types::{IndexKind, IndexType, Order};
 
 use std::sync::Arc;
 
-use crate::base::{Entry, EntryBlock, KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{Entry, EntryBlock, Extent, KeyRange, RangeTombstone, Result, Seqno};
 use crate::resolve::Stripes;
 
 /// The durable root of an index: its own encoding, opaque to the catalogue.
@@ -206,6 +210,14 @@ pub trait Index: Send + Sync {
 
     /// Removes all data: the keyspace was dropped. Pages are freed when the last reader is gone.
     fn clear(&self);
+
+    /// Lists every page that the current root owns, each once: both copies of its nodes, its runs, its large values.
+    ///
+    /// Opening calls it when all indexes are built, and marks the pages, before the first page of the store is
+    /// allocated. So building an index from its root record must neither allocate nor write.
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
+        self.inspect().pin().for_each_extent(visit);
+    }
 
     // ---- looking at it ----
 

@@ -15,8 +15,8 @@
 //! Invariant: an `IndexOptions` holds its values in the order of the specs of its type, each at most once.
 
 use std::fmt;
-use std::str::FromStr;
 
+use super::spec::Settings;
 use super::types::{IndexKind, Mode};
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{Error, Result};
@@ -24,114 +24,13 @@ use crate::filter::Filters;
 use crate::resolve::Operator;
 use crate::run::Compression;
 
+pub use super::spec::{COMPRESSION, FILTERS, OptionSpec, Values};
+pub(crate) use super::spec::{compression_value, filters_value};
+
 /// The name of the mode in text.
 const MODE: &str = "mode";
 /// Maximum number of options of a type: limits how many are decoded from a catalogue.
 const MOST_OPTIONS: usize = 64;
-
-/// One option of an index type.
-#[derive(Clone, Copy, Debug)]
-pub struct OptionSpec {
-    /// Its name, as in `name=value`.
-    pub name: &'static str,
-    /// What it does, in one sentence.
-    pub about: &'static str,
-    /// The value for a keyspace that was created without this option; for words, the index in the list.
-    pub default: u64,
-    /// The possible values.
-    pub values: Values,
-}
-
-/// The possible values of an option.
-#[derive(Clone, Copy, Debug)]
-pub enum Values {
-    /// Whole numbers from the first to the second, both included.
-    Range(u64, u64),
-    /// One of some words. The index of a word in the list is persisted.
-    Words(&'static [&'static str]),
-}
-
-impl OptionSpec {
-    /// Checks a value.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] with the option, the value and the valid values.
-    pub fn check(&self, value: u64) -> Result<()> {
-        let fine = match self.values {
-            Values::Range(least, most) => (least..=most).contains(&value),
-            Values::Words(words) => value < words.len() as u64,
-        };
-        if fine { Ok(()) } else { Err(self.refuse(&value.to_string())) }
-    }
-
-    /// Parses a value.
-    ///
-    /// # Errors
-    /// As [`OptionSpec::check`].
-    pub fn parse(&self, text: &str) -> Result<u64> {
-        let value = match self.values {
-            Values::Range(..) => text.parse().ok(),
-            Values::Words(words) => words.iter().position(|&word| word == text).map(|place| place as u64),
-        };
-        value.filter(|&value| self.check(value).is_ok()).ok_or_else(|| self.refuse(text))
-    }
-
-    /// A value as text that [`OptionSpec::parse`] accepts.
-    pub fn show(&self, value: u64) -> String {
-        match self.values {
-            Values::Range(..) => value.to_string(),
-            Values::Words(words) => {
-                words.get(value as usize).map_or_else(|| value.to_string(), |&word| word.to_owned())
-            }
-        }
-    }
-
-    /// The valid values as text.
-    pub fn possible(&self) -> String {
-        match self.values {
-            Values::Range(least, most) => format!("{least} to {most}"),
-            Values::Words(words) => words.join(", "),
-        }
-    }
-
-    fn refuse(&self, value: &str) -> Error {
-        let one_of = if matches!(self.values, Values::Words(_)) { "one of " } else { "" };
-        Error::invalid(format!("`{}` is {value}; it must be {one_of}{}", self.name, self.possible()))
-    }
-}
-
-/// The option for the filters of runs.
-pub const FILTERS: OptionSpec = OptionSpec {
-    name: "filters",
-    about: "The filters of new runs; `auto` selects the default of the index and its mode.",
-    default: 0,
-    values: Values::Words(&["auto", "bloom", "quotient", "maplet"]),
-};
-
-/// The option for compressing the lowest level of a structure.
-pub const COMPRESSION: OptionSpec = OptionSpec {
-    name: "compression",
-    about: "Compression of the leaf blocks that compactions write to the lowest level of the structure.",
-    default: 0,
-    values: Values::Words(&["none", "lz4"]),
-};
-
-/// The value of [`FILTERS`] for `filters`.
-pub(crate) fn filters_value(filters: Filters) -> u64 {
-    match filters {
-        Filters::Bloom => 1,
-        Filters::Quotient => 2,
-        Filters::Maplet => 3,
-    }
-}
-
-/// The value of [`COMPRESSION`] for `compression`.
-pub(crate) fn compression_value(compression: Compression) -> u64 {
-    match compression {
-        Compression::None => 0,
-        Compression::Lz4 => 1,
-    }
-}
 
 /// A type of index with some of its options set. Options that are not set take the defaults of the store, or of the
 /// type.
@@ -196,6 +95,25 @@ impl IndexOptions {
         Ok(self)
     }
 
+    /// Sets an option of the type, for its builder. The value is checked when the keyspace is created.
+    #[must_use]
+    pub(crate) fn set(mut self, spec: &OptionSpec, value: u64) -> IndexOptions {
+        self.put(spec.name, value);
+        self
+    }
+
+    /// Sets the filters of new runs, for a builder of a type with the option [`FILTERS`].
+    #[must_use]
+    pub(crate) fn set_filters(self, filters: Filters) -> IndexOptions {
+        self.set(&FILTERS, filters_value(filters))
+    }
+
+    /// Sets the compression, for a builder of a type with the option [`COMPRESSION`].
+    #[must_use]
+    pub(crate) fn set_compression(self, compression: Compression) -> IndexOptions {
+        self.set(&COMPRESSION, compression_value(compression))
+    }
+
     /// The options that were set: names and values as text, without the mode.
     pub fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
         let spec = |name| self.kind.options().iter().find(|spec| spec.name == name).expect("set by its spec");
@@ -218,6 +136,7 @@ impl IndexOptions {
         self.values.retain(|(other, _)| *other != name);
         let at = self.values.partition_point(|(other, _)| place(other) < place(name));
         self.values.insert(at, (specs[place(name)].name, value));
+        debug_assert!(self.values.is_sorted_by_key(|(name, _)| place(name)), "values are in the order of the specs");
     }
 
     /// The value that was set for an option.
@@ -283,12 +202,13 @@ impl IndexOptions {
     pub(crate) fn settings(&self, memtable_bytes: u64, operator: Option<Operator>) -> Settings {
         let value = |spec: &OptionSpec| self.get(spec.name).unwrap_or(spec.default);
         let values = self.kind.options().iter().map(|spec| (spec.name, value(spec))).collect();
-        Settings { mode: self.mode.unwrap_or_default(), values, memtable_bytes, operator }
+        Settings::new(self.mode.unwrap_or_default(), values, memtable_bytes, operator)
     }
 
     /// Appends the persisted form: the name of the type, then, preceded by its length: mode, number of values, name and
     /// value of each.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.values.len() <= MOST_OPTIONS, "an opening accepts as many options");
         put_bytes(out, self.kind.name().as_bytes());
         let mut body = Vec::new();
         put_varint(&mut body, self.mode.unwrap_or_default() as u64);
@@ -300,17 +220,14 @@ impl IndexOptions {
         put_bytes(out, &body);
     }
 
-    /// Decodes the persisted form.
+    /// Decodes the options of a type, after the type's name.
     ///
     /// # Errors
-    /// [`Error::Corruption`]; [`Error::UnknownIndex`] and [`Error::Unsupported`] if this version lacks the type, or one
-    /// of the options or values.
-    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<IndexOptions> {
-        let name = std::str::from_utf8(reader.bytes()?).map(str::to_owned);
-        let name = name.map_err(|_| reader.corrupt("the name of an index is not UTF-8"))?;
-        let body = reader.bytes()?.to_vec();
-        let mut options = IndexOptions::from(IndexKind::named(&name)?);
-        let mut body = Reader::new(&body, "options of a keyspace");
+    /// [`Error::Corruption`]; [`Error::Unsupported`] if this version lacks one of the options or values.
+    pub(super) fn decode_values(kind: IndexKind, bytes: &[u8]) -> Result<IndexOptions> {
+        let name = kind.name();
+        let mut options = IndexOptions::from(kind);
+        let mut body = Reader::new(bytes, "options of a keyspace");
         let lacks =
             |what: &str| Error::Unsupported { detail: format!("index `{name}` with {what} is of a later version") };
         options.mode = match body.varint()? {
@@ -346,68 +263,5 @@ impl fmt::Display for IndexOptions {
             write!(f, "{}{name}={value}", if i == 0 { ":" } else { "," })?;
         }
         Ok(())
-    }
-}
-
-impl FromStr for IndexOptions {
-    type Err = Error;
-
-    /// Reads `type` or `type:name=value,name=value`.
-    fn from_str(text: &str) -> Result<IndexOptions> {
-        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
-        let options = IndexOptions::from(IndexKind::named(kind)?);
-        rest.into_iter().flat_map(|rest| rest.split(',')).try_fold(options, |options, part| {
-            let (name, value) = part.split_once('=').ok_or_else(|| {
-                Error::invalid(format!(
-                    "`{part}` is not an option of index `{kind}`; write name=value, as in `{kind}:mode=paper`"
-                ))
-            })?;
-            options.with(name.trim(), value.trim())
-        })
-    }
-}
-
-/// The complete settings of an index: the options of its keyspace with all defaults filled in, and the sizes of the
-/// store.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The variant.
-    pub mode: Mode,
-    /// Bytes of a full memtable.
-    pub memtable_bytes: u64,
-    /// Folds operands. Without an operator they are kept unfolded.
-    pub operator: Option<Operator>,
-    values: Vec<(&'static str, u64)>,
-}
-
-impl Settings {
-    /// The defaults of a type, for memtables of `memtable_bytes`.
-    pub fn of(kind: IndexKind, memtable_bytes: u64, operator: Option<Operator>) -> Settings {
-        IndexOptions::from(kind).settings(memtable_bytes, operator)
-    }
-
-    /// The value of an option that the type declares.
-    ///
-    /// # Panics
-    /// If the type does not declare it.
-    pub fn get(&self, name: &str) -> u64 {
-        let value = self.values.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
-        value.unwrap_or_else(|| panic!("the index type declares no option `{name}`"))
-    }
-
-    /// The chosen filters; `auto` if none were chosen.
-    pub fn filters(&self, auto: Filters) -> Filters {
-        let filters = [Filters::Bloom, Filters::Quotient, Filters::Maplet];
-        let chosen = self.get(FILTERS.name);
-        filters.into_iter().find(|&filters| filters_value(filters) == chosen).unwrap_or(auto)
-    }
-
-    /// The chosen compression.
-    pub fn compression(&self) -> Compression {
-        if self.get(COMPRESSION.name) == compression_value(Compression::Lz4) {
-            Compression::Lz4
-        } else {
-            Compression::None
-        }
     }
 }

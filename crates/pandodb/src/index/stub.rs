@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::inspect::{SalvagePiece, SalvageSource, SalvageStep, Verification};
+use super::inspect::{SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
 use super::owed::{Owing, Share};
 use super::{
     Base, Checkpoint, Core, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect,
@@ -15,7 +15,8 @@ use super::{
 use crate::base::codec::{Reader, put_varint};
 use crate::base::sync::Mutex;
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Fragments, KeyCodec, KeyRange, Kind, OwnerId, RangeTombstone, Result, Seqno,
+    BlobRef, Entry, EntryBlock, Error, Extent, Fragments, KeyCodec, KeyRange, Kind, OwnerId, RangeTombstone, Result,
+    Seqno,
 };
 use crate::pool::Block;
 use crate::resolve::Stripes;
@@ -74,7 +75,6 @@ impl Stub {
     fn load(core: &Core, record: &RootRecord) -> Result<Stub> {
         let stub = Stub::new(core, record.through);
         let blob = BlobRef::decode(&record.bytes)?;
-        core.data.mark(blob.extent())?;
         let bytes = core.data.read_blob(&blob)?;
         let mut reader = Reader::new(&bytes[..blob.len as usize], "stub");
         while !reader.is_empty() {
@@ -277,16 +277,25 @@ impl Checkpoint for StubCheckpoint<'_> {
     }
 }
 
+/// A stub has no blocks, and owns the pages of the messages that its last checkpoint wrote.
+struct PinnedStub(Arc<dyn IndexView>, Option<BlobRef>);
+
+impl Verification for PinnedStub {
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
+        self.1.iter().for_each(|blob| visit(blob.extent()));
+    }
+
+    fn check(&self, visitor: &mut dyn Visitor) -> Result<()> {
+        let (mut cursor, mut block) = (self.0.clone().drain()?, EntryBlock::new());
+        cursor.fill(usize::MAX, &mut block)?;
+        block.iter().for_each(|entry| visitor.entry(&entry));
+        Ok(())
+    }
+}
+
 impl Inspect for Stub {
-    fn pin(&self) -> Verification<'_> {
-        let (view, stored) = (self.view(), *self.stored.lock());
-        Box::new(move |visitor| {
-            stored.iter().for_each(|blob| visitor.extent(blob.extent()));
-            let (mut cursor, mut block) = (view.drain()?, EntryBlock::new());
-            cursor.fill(usize::MAX, &mut block)?;
-            block.iter().for_each(|entry| visitor.entry(&entry));
-            Ok(())
-        })
+    fn pin(&self) -> Box<dyn Verification + '_> {
+        Box::new(PinnedStub(self.view(), *self.stored.lock()))
     }
 
     fn describe(&self, object: Option<OwnerId>, _: &mut String) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Base, Core, IdSource, Index, Lookup, Progress, SealedBatch, Step};
 pub use crate::base::random::Rng as Random;
-use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Seqno, StoreId};
+use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::MemDevice;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
@@ -36,8 +36,23 @@ pub fn core(device: &MemDevice) -> Core {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1)),
         repair: true,
+        repairs: Arc::default(),
         share: Default::default(),
     }
+}
+
+/// Marks the pages of a reopened index, as an opening of a store does.
+pub fn mark(core: &Core, index: &dyn Index) -> Result<()> {
+    let mut result = Ok(());
+    index.for_each_extent(&mut |extent| {
+        if result.is_ok() {
+            result = core.data.mark(extent);
+        }
+    });
+    result?;
+    core.data.end_marking();
+    core.repairs.write(&core.data);
+    Ok(())
 }
 
 impl<I: Index> Bench<I> {
@@ -141,6 +156,34 @@ impl<I: Index> Bench<I> {
             }
         }
     }
+}
+
+/// Feeds memtables while jobs are suspended after small steps, with snapshots that come and go, and checks the contents
+/// against the model. `observe` sees the index after each memtable. In the end there is no debt.
+pub fn suspend_jobs<I: Index>(bench: &mut Bench<I>, seed: u64, rounds: u64, mut observe: impl FnMut(&I)) {
+    for round in 0..rounds {
+        let keys = if seed.is_multiple_of(2) { 30_000 } else { 30_000 >> (round % 4) };
+        bench.feed(700, keys, if round > 40 { 30 } else { 3 });
+        // A few small steps: compactions stay unfinished while the next memtables arrive and change the structure.
+        for _ in 0..bench.random.below(12) {
+            let budget = 1 + bench.random.below(16 << 10);
+            bench.step(budget);
+        }
+        if round % 9 == 4 {
+            bench.pack_all();
+            bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+        }
+        if round % 9 == 8 && bench.snapshots.len() > 1 {
+            let oldest = bench.random.below(bench.snapshots.len() as u64) as usize;
+            bench.snapshots.remove(oldest);
+        }
+        if round % 12 == 11 {
+            bench.check();
+        }
+        observe(&bench.tree);
+    }
+    bench.drain();
+    bench.check();
 }
 
 /// A key's messages, newest first.

@@ -1,33 +1,16 @@
-//! The registry of index types: the information that the store needs to create or open an index.
+//! The description of an index type: what the store needs to create or open an index without knowing which it is.
 //!
-//! ```text
-//!   keyspace options ──▶ IndexOptions { type, mode, values } ──create──▶ log record, catalogue: name, mode, values
-//!                                                                                  │
-//!   IndexType::open ◀── Settings { mode, every value } ◀── IndexOptions::restore ◀─┘   opening, backup, salvage
-//! ```
-//!
-//! 1. An index type has one line in [`TYPES`]: its [`IndexType`], a `static` next to its code.
-//! 2. The store refers to indexes by [`IndexKind`] only. A name that is not in [`TYPES`] is [`Error::UnknownIndex`],
-//!    before anything is written.
-//! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit: a version without the
-//!    type refuses the store at its first block.
-//!
-//! Invariants, checked by a test below: names and feature bits are unique, and every default is a valid value.
+//! The types themselves are listed in [`super::registry`].
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::options::{OptionSpec, Settings};
+use super::spec::{OptionSpec, Settings};
 use super::{Core, Index, RootRecord};
-use crate::base::{BlockAddr, Error, KeyCodec, Result, Seqno};
+use crate::base::{BlockAddr, KeyCodec, Result, Seqno};
 use crate::space::{BlockKind, Prefetch};
 
-/// Every type of index; the first is the default.
-#[cfg(not(test))]
-pub static TYPES: [&IndexType; 2] = [&super::stbe::TYPE, &super::cola::TYPE];
-/// As above, and an index in hash order for the unit tests of the store.
-#[cfg(test)]
-pub static TYPES: [&IndexType; 3] = [&super::stbe::TYPE, &super::cola::TYPE, &super::stub::TYPE];
+pub use super::spec::Mode;
 
 /// The order of the keys in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,38 +31,9 @@ impl Order {
     }
 }
 
-/// The variant of the structure. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare with the
-/// published design.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The variant that is faster in our measurements.
-    #[default]
-    Product,
-    /// The variant of the published design (see the [sources]). For `stbe`: tiered leaves, one compaction for each
-    /// arrival in a node, a quotient filter for each run.
-    ///
-    /// [sources]: https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md
-    Paper,
-}
-
-impl Mode {
-    /// The name on the command line and in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Product => "product",
-            Mode::Paper => "paper",
-        }
-    }
-
-    /// The mode of that name.
-    pub fn from_name(name: &str) -> Option<Mode> {
-        [Mode::Product, Mode::Paper].into_iter().find(|mode| mode.name() == name)
-    }
-}
-
 /// Creates an empty index that contains every message up to a seqno (there is none).
 pub type Create = fn(&Core, &Settings, Seqno) -> Result<Arc<dyn Index>>;
-/// Opens the index that a checkpoint wrote, and marks the pages that it reaches.
+/// Opens the index that a checkpoint wrote; see [`Index::for_each_extent`].
 pub type Open = fn(&Core, &Settings, &RootRecord, &mut Prefetch) -> Result<Arc<dyn Index>>;
 
 /// A type of index.
@@ -121,24 +75,6 @@ pub struct IndexType {
 pub struct IndexKind(&'static IndexType);
 
 impl IndexKind {
-    /// All types of this build, the default first.
-    pub fn all() -> impl ExactSizeIterator<Item = IndexKind> {
-        TYPES.iter().map(|index_type| IndexKind(index_type))
-    }
-
-    /// The type with that name.
-    ///
-    /// # Errors
-    /// [`Error::UnknownIndex`] if this build has no type with that name.
-    pub fn named(name: &str) -> Result<IndexKind> {
-        let found = IndexKind::all().find(|kind| kind.name() == name);
-        found.ok_or_else(|| Error::UnknownIndex {
-            index: name.to_owned(),
-            keyspace: None,
-            known: IndexKind::all().map(IndexKind::name).collect::<Vec<_>>().join(", "),
-        })
-    }
-
     /// The name in the catalogue and on the command line.
     pub fn name(self) -> &'static str {
         self.0.name
@@ -179,21 +115,13 @@ impl IndexType {
         record: &RootRecord,
         prefetch: &mut Prefetch,
     ) -> Result<Arc<dyn Index>> {
-        match record.bytes.is_empty() {
+        let index = match record.bytes.is_empty() {
             true => (self.create)(core, settings, record.through),
             false => (self.open)(core, settings, record, prefetch),
-        }
-    }
-}
-
-/// The incompatible feature bits of all index types.
-pub fn features() -> u64 {
-    TYPES.iter().fold(0, |bits, index_type| bits | index_type.feature)
-}
-
-impl Default for IndexKind {
-    fn default() -> IndexKind {
-        IndexKind(TYPES[0])
+        }?;
+        assert_eq!(index.index_type().name, self.name, "a type builds its own indexes");
+        assert_eq!(index.view().through(), record.through, "an index holds what its root record says");
+        Ok(index)
     }
 }
 
@@ -214,28 +142,5 @@ impl fmt::Debug for IndexKind {
 impl fmt::Display for IndexKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::space::superblock::CORE_FEATURES;
-
-    #[test]
-    fn names_and_feature_bits_are_unique_and_defaults_are_valid() {
-        let mut bits = CORE_FEATURES;
-        for (i, index_type) in TYPES.iter().enumerate() {
-            let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-            assert!(plain(index_type.name) && !index_type.modes.is_empty() && !index_type.about.is_empty());
-            assert!(TYPES[..i].iter().all(|other| other.name != index_type.name), "{}", index_type.name);
-            assert!(index_type.feature.count_ones() <= 1 && bits & index_type.feature == 0, "{}", index_type.name);
-            bits |= index_type.feature;
-            for (j, option) in index_type.options.iter().enumerate() {
-                assert!(plain(option.name) && option.name != "mode", "{}", option.name);
-                assert!(index_type.options[..j].iter().all(|other| other.name != option.name), "{}", option.name);
-                assert!(option.check(option.default).is_ok(), "{}: {}", index_type.name, option.name);
-            }
-        }
     }
 }

@@ -19,12 +19,14 @@ pub struct Cursor {
     reverse: bool,
     /// The last message that was returned.
     after: Option<(Vec<u8>, Seqno)>,
+    /// The last call of [`Cursor::fill`] began with the key at which the call before it had ended.
+    continues_key: bool,
 }
 
 impl Cursor {
     /// A walk over `range`, downwards if `reverse`. Reads nothing yet.
     pub fn new(memtable: Arc<Memtable>, range: KeyRange, reverse: bool) -> Cursor {
-        Cursor { memtable, range, reverse, after: None }
+        Cursor { memtable, range, reverse, after: None, continues_key: false }
     }
 
     /// Appends the next messages to `out`, about `max_bytes` of them; nothing at the end.
@@ -43,6 +45,7 @@ impl Cursor {
             }),
             "a walk does not return a message twice"
         );
+        self.continues_key = after.is_some_and(|(key, _)| key == out.get(before).key);
         let last = out.get(out.len() - 1);
         debug_assert!(self.range.contains(last.key), "a walk stays in its range");
         let (key, seqno) = self.after.get_or_insert_default();
@@ -51,18 +54,18 @@ impl Cursor {
         *seqno = last.seqno;
     }
 
-    /// The key of the last message that was returned.
-    pub fn last_key(&self) -> Option<&[u8]> {
-        self.after.as_ref().map(|(key, _)| key.as_slice())
+    /// Whether the first message of the last [`Cursor::fill`] has the key of the message before it.
+    pub fn continues_key(&self) -> bool {
+        self.continues_key
     }
 
     /// Continues at the first key that is not before `key`, in the cursor's direction; `key` is ahead of the position.
     pub fn seek(&mut self, key: &[u8]) {
         debug_assert!(
-            self.last_key().is_none_or(|last| if self.reverse { key <= last } else { key >= last }),
+            self.after.as_ref().is_none_or(|(last, _)| if self.reverse { key <= &**last } else { key >= &**last }),
             "a walk does not turn back"
         );
-        self.after = None;
+        (self.after, self.continues_key) = (None, false);
         if self.reverse {
             self.range.to = successor(key);
         } else {

@@ -17,7 +17,7 @@
 //! Invariant: the loan is the number of bytes that the shards may use above the minimum. Both change under one lock.
 //! When the loan grows, the bytes are reserved before the shards grow; when it shrinks, the shards shrink first.
 //!
-//! Source: design §4 (hot-record cache); [decision 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
+//! Source: [decision 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
 
 use std::sync::Arc;
 

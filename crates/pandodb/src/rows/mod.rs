@@ -33,7 +33,7 @@
 //! Locks: the lock of a shard, for one row, with no lock under it. The balance's lock, taken before those of shards and
 //! of the pool.
 //!
-//! Source: design §4 (hot-record cache). The queue with a second chance is equivalent to CLOCK (002 §3.6.1).
+//! The queue with a second chance is equivalent to CLOCK (002 §3.6.1).
 
 mod balance;
 mod segment;
@@ -47,7 +47,7 @@ use self::balance::{Balance, PIECES};
 pub use self::shard::Change;
 use self::shard::{Shard, segment_bytes};
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
-use crate::base::{Ghosts, SeededBug, Seqno, Slab, key_hash, seeded};
+use crate::base::{Ghosts, SeededBug, Seqno, Slab, seeded};
 use crate::pool::Pool;
 
 /// The most shards.
@@ -198,12 +198,11 @@ impl RowCache {
 
 impl IndexRows {
     /// Returns the value that a root with `through` has for a key at the read point `at`, if it is cached. `hash` is
-    /// the key's [`crate::base::key_hash`].
-    pub fn get(&self, key: &[u8], hash: u64, at: Seqno, through: Seqno) -> Option<Vec<u8>> {
+    /// the hash of the key that the keyspace's [`crate::base::KeyCodec`] gives.
+    pub fn get(&self, key: &[u8], hash: u64, at: Seqno, through: Seqno) -> Option<Arc<[u8]>> {
         if self.cache.off {
             return None;
         }
-        debug_assert_eq!(hash, key_hash(key), "the hash of the key");
         let at = seeded!(RowOfNewerRoot: at, at.min(through));
         let (found, misses) = {
             let mut shard = self.cache.shard(hash).lock();
@@ -220,7 +219,6 @@ impl IndexRows {
         if self.cache.off {
             return;
         }
-        debug_assert_eq!(hash, key_hash(key), "the hash of the key");
         debug_assert!(seqno <= through, "a root through {through} does not hold {seqno}");
         let mut shard = self.cache.shard(hash).lock();
         let stale = self.absorbed.load(Ordering::Acquire) != through.0;
@@ -242,7 +240,6 @@ impl IndexRows {
     /// Updates or removes the cached row of a key in the memtable that the next root will hold.
     /// REQUIRES: [`IndexRows::begin`] was called for this root.
     pub fn absorb(&self, key: &[u8], hash: u64, change: Change<'_>) {
-        debug_assert_eq!(hash, key_hash(key), "the hash of the key");
         seeded!(RowOutlivesOverwrite: (), self.cache.shard(hash).lock().change(self.index, key, hash, change));
     }
 

@@ -208,7 +208,7 @@ impl Shard {
         self.by_index.get(index as usize).copied().unwrap_or(0)
     }
 
-    pub(super) fn get(&mut self, index: u32, key: &[u8], hash: u64, at: Seqno) -> Option<Vec<u8>> {
+    pub(super) fn get(&mut self, index: u32, key: &[u8], hash: u64, at: Seqno) -> Option<Arc<[u8]>> {
         let Some(slot) = self.find(index, key, hash) else {
             self.misses += 1;
             self.ghosts.came(u64::from(hash as u32));
@@ -217,7 +217,7 @@ impl Shard {
         let row = self.row_mut(self.table[slot] - 1);
         let head = Head::read(row);
         row[12] = 1;
-        let found = (head.seqno <= at).then(|| row[HEAD + head.key..][..head.value].to_vec());
+        let found = (head.seqno <= at).then(|| row[HEAD + head.key..][..head.value].into());
         *if found.is_some() { &mut self.hits } else { &mut self.misses } += 1;
         found
     }

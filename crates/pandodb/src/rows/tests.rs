@@ -21,7 +21,7 @@ fn keep(rows: &IndexRows, i: u64, value: &[u8], seqno: u64, through: u64) {
 }
 
 fn get(rows: &IndexRows, i: u64, at: u64) -> Option<Vec<u8>> {
-    rows.get(&key(i), key_hash(&key(i)), Seqno(at), Seqno::MAX)
+    rows.get(&key(i), key_hash(&key(i)), Seqno(at), Seqno::MAX).map(|value| value.to_vec())
 }
 
 fn change(rows: &IndexRows, i: u64, change: Change<'_>) {

@@ -20,7 +20,7 @@
 //!
 //! Invariants: a compressed leaf takes fewer pages than it would uncompressed; its LZ4 bytes are at most three quarters
 //! of it; it has at most [`MOST_PAGES`] pages in memory, so that damaged bytes on disk cannot make a reader allocate
-//! more. Source: design §9; [decision 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md).
+//! more. Source: [decision 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md).
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
@@ -84,8 +84,7 @@ impl Compressor {
     }
 
     /// Compresses a leaf. Returns the number of pages that it takes then, to be filled by [`Compressor::fill`]; `None`
-    /// if compression does not save enough. `pages_before` and `flags`: see [`LeafBuilder::encode`]. About 3 ns a byte
-    /// (design §9).
+    /// if compression does not save enough. `pages_before` and `flags`: see [`LeafBuilder::encode`]. About 3 ns a byte.
     pub fn compress(&mut self, leaf: &LeafBuilder, pages_before: u32, flags: u16) -> Option<u32> {
         let (length, pages) = (leaf.exact_size(), leaf.pages() as usize);
         assert!(pages <= MOST_PAGES, "a compressed leaf is bounded");

@@ -4,7 +4,7 @@
 //! cannot be read, the run opens all the same, and every reader that needs them gets the error ([`Run::fragments`]).
 //!
 //! [`Run::open`] opens a run that was just built; it owns all its pages. [`Run::reopen`] opens a run that a root on
-//! disk refers to. Its slices are then restored, and [`Run::settle`] marks the pages that they span in the allocation
+//! disk refers to. Its slices are then restored, and [`Run::take_ownership`] marks the pages that they span in the allocation
 //! map. Before that the run owns nothing, so that a failed opening frees nothing.
 //!
 //! Invariants: the pool gets checked blocks of the run only; a page is freed once: when no slice spans it, or with the
@@ -71,7 +71,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Opens a run of an existing store. It owns nothing before [`Run::settle`].
+    /// Opens a run of an existing store. It owns nothing before [`Run::take_ownership`].
     pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Arc<Run> {
         let starts = meta.extents.iter().scan(0, |next, extent| {
             let start = *next;
@@ -337,29 +337,23 @@ impl Run {
         let gone = {
             let mut holdings = self.holdings.lock();
             let unneeded = holdings.spans.release(span);
-            // Before the run has settled it owns nothing; `settle` considers the slices that exist then.
+            // Before the run has settled it owns nothing; `take_ownership` considers the slices that exist then.
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
         debug_assert!(gone.iter().all(|range| range.end <= self.meta.leaf_pages), "only leaves are freed early");
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
     }
 
-    /// Marks the pages of the run as used in the allocation map, after all slices were restored: the pages that slices
-    /// span, and all pages that are not leaves. The run owns these from now on. Other leaf pages are free or belong to
-    /// other owners.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`] if a page is beyond the file or belongs to another owner.
+    /// Takes ownership of the pages that slices span, and of all pages that are not leaves ([`Run::owned`]), after all
+    /// slices were restored. Other leaf pages are free or belong to other owners. The opening marks what the run owns.
     ///
     /// # Panics
     /// If the run owns its pages already.
-    pub fn settle(&self) -> Result<()> {
+    pub fn take_ownership(&self) {
         let mut holdings = self.holdings.lock();
         assert!(!holdings.settled, "a run settles once");
         holdings.spans.settle();
-        self.owned_pages(&holdings).into_iter().try_for_each(|extent| self.data.mark(extent))?;
         holdings.settled = true;
-        Ok(())
     }
 
     /// The leaf pages that slices span.

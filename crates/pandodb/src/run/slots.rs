@@ -14,14 +14,14 @@
 //!
 //! All numbers are little-endian. A *head* is the first four bytes of a key after the common prefix, padded with zeros,
 //! as a big-endian number, so that heads have the order of the keys. Heads *after* the prefix differ where heads of
-//! whole keys would all be equal (design §9: 60 ns a search against 166 with full keys). If heads are equal, the rest
+//! whole keys would all be equal (60 ns a search against 166 with full keys). If heads are equal, the rest
 //! of the keys is compared.
 //!
 //! Steps: a writer calls [`SlotsWriter::start`], then [`SlotsWriter::entry`] for each entry, then
 //! [`SlotsWriter::finish`]. A reader calls [`Slots::check`] once for bytes from disk and [`Slots::of`] later.
 //!
 //! Invariant: [`Slots`] knows the positions of the parts; leaf and inner blocks know the contents of an entry. After
-//! [`Slots::check`], no access is outside the parts. Source: 002 §3.3; heads: design §9.
+//! [`Slots::check`], no access is outside the parts. Source: 002 §3.3.
 
 use std::cmp::Ordering;
 use std::ops::Range;

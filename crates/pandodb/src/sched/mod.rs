@@ -1,4 +1,4 @@
-//! Background work: the worker threads, and how writers are throttled to their pace (design §7, 001 §5.1 for the
+//! Background work: the worker threads, and how writers are throttled to their pace (001 §5.1 for the
 //! deamortised form).
 //!
 //! `sched` knows only *debt*, the bytes of work that accepted writes have caused. It does not know the kinds of work.

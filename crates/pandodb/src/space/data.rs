@@ -91,6 +91,9 @@ struct Space {
     before_replay: Option<PageMap>,
     /// Set when the store is closed. The file may then be in use by another opener.
     closed: bool,
+    /// Set while a store is being opened, until all pages that its roots reach are marked. Unmarked pages may be in
+    /// use, so nothing is allocated; indexes of an opening that failed free nothing.
+    marking: bool,
 }
 
 impl Space {
@@ -147,7 +150,15 @@ impl DataFile {
     /// Wraps the data file of an existing store. The caller must mark all pages that roots reach before it allocates.
     pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
         let len = file.len().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
-        Self::around(file, store_id, len)
+        let data = Self::around(file, store_id, len)?;
+        data.state.lock().marking = true;
+        Ok(data)
+    }
+
+    /// Called once all pages that roots reach are marked: from now on pages may be allocated and freed.
+    pub fn end_marking(&self) {
+        let was_marking = std::mem::take(&mut self.state.lock().marking);
+        assert!(was_marking, "the marks are complete once");
     }
 
     fn around(file: Arc<dyn File>, store_id: StoreId, len: u64) -> Result<Arc<DataFile>> {
@@ -198,6 +209,7 @@ impl DataFile {
     /// [`Error::DiskFull`] or [`Error::Io`] if the file cannot grow.
     pub fn alloc(&self, pages: u32) -> Result<Extent> {
         let mut state = self.state.lock();
+        assert!(!state.marking, "all pages in use are marked before the first allocation");
         if let Some(extent) = state.map.alloc(pages) {
             return Ok(extent);
         }
@@ -242,6 +254,7 @@ impl DataFile {
     /// As [`DataFile::alloc`].
     pub fn alloc_apart(&self, pages: u32, other: Extent) -> Result<Extent> {
         let mut state = self.state.lock();
+        assert!(!state.marking, "all pages in use are marked before the first allocation");
         if let Some(extent) = state.map.alloc_apart(pages, other) {
             return Ok(extent);
         }
@@ -263,6 +276,9 @@ impl DataFile {
     /// Frees pages that a root may reach. They are reused once neither superblock can reach them.
     pub fn free(&self, extent: Extent) {
         let mut state = self.state.lock();
+        if state.marking {
+            return;
+        }
         debug_assert!(state.map.is_taken(extent), "{extent:?} is freed but not taken");
         let is_unreached = state.before_replay.as_ref().is_some_and(|before| before.is_free(extent));
         if is_unreached || SeededBug::FreedAtOnce.is_on() {

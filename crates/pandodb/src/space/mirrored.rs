@@ -110,8 +110,14 @@ impl MirroredBlock {
     /// [`crate::Error::Corruption`] if the pages are beyond the file or are marked already.
     pub fn mark(&self, data: &DataFile) -> Result<()> {
         self.extents().into_iter().try_for_each(|extent| data.mark(extent))?;
-        data.mirrored_bytes.fetch_add(self.bytes(), Relaxed);
+        self.adopt(data);
         Ok(())
+    }
+
+    /// Counts both copies among the blocks that roots consist of. For a block that an opening has read, and whose pages
+    /// are marked separately.
+    pub fn adopt(&self, data: &DataFile) {
+        data.mirrored_bytes.fetch_add(self.bytes(), Relaxed);
     }
 }
 

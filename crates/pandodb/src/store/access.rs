@@ -1,38 +1,41 @@
-//! Whether the handles of a store may be used: not once one of them has closed it, not in a forked child, and not by a merge
-//! operator.
+//! [`Access`]: whether the handles of a store may be used. They may not after one of them has closed the store, in a
+//! forked child, or inside a merge operator.
 //!
 //! # A store that is closed
 //!
-//! A close lets go of the store's lock, and then another opener, here or in another process, uses the pages again that this one
-//! reads. The checksum of a block names its owner and its place, so a block of another owner is never taken for the right one, but
-//! it looks like damage; a page that is punched out reads as zeros. So nothing that is read after the close may reach a caller:
+//! A close releases the store's lock. Then another process, or another opening in this process, may reuse the pages
+//! that a slow read still reads. The checksum of a block covers its owner and its address, so the block of another
+//! owner is never accepted, but it looks like damage. A page that was punched out reads as zeros. So no result of a
+//! read that ends after the close may reach a caller:
 //!
 //! ```text
-//!   reader   check ── reads memory and pages ── confirm: fence, closed? ──▶ no: the answer, or its error, counts
-//!                                                                      └──▶ yes: `Error::Closed`, whatever was read
+//!   reader   check ── reads memory and pages ── confirm: fence, closed? ──▶ no: return the result, or its error
+//!                                                                      └──▶ yes: return `Error::Closed`
 //!   closer                         closed = true ── … ── fence ── lock released ──▶ others may reuse pages
 //! ```
 //!
-//! 1. [`Access::check`] stands before each operation: a late one does not begin.
-//! 2. [`Access::confirm`] stands behind each read: if the store is open then, it was open when the last page was read, the lock was still
-//!    held, and no other opener had touched a page.
+//! 1. Every operation begins with [`Access::check`]. An operation that begins after the close fails here.
+//! 2. Every read ends with [`Access::confirm`]. If the store is open at this point, it was open when the last page was
+//!    read. So the lock was still held, and no other opening had modified a page.
 //!
-//! Nobody is counted and nobody waits: a read costs two loads of a line that is written once in a store's life
-//! ([decision 0040](../../../../docs/decisions/0040-closed-stores.md)).
+//! No reader is counted, and the close waits for no reader. A read costs two loads of a cache line that is written only
+//! once in the life of an open store ([decision 0040](../../../../docs/decisions/0040-closed-stores.md)).
 //!
 //! # A process that was forked
 //!
-//! A child has a copy of the store's memory, in which other threads may have held locks for ever, none of its threads, and the same
-//! open files. So an operation there fails before it takes a lock ([`Process`]), and what is dropped there takes none either: the
-//! last handle leaves the engine as it is, and closes only its copy of the lock's file, so that the store can be opened when the
-//! parent is gone ([decision 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
+//! A child has a copy of the store's memory and the same open files, but none of its threads. Locks in this memory may
+//! be held forever, by threads that exist only in the parent. So every operation in a child fails before it takes a
+//! lock ([`Process`]). Dropping objects there takes no lock either. Dropping the last handle leaks the engine and
+//! closes only the child's copy of the lock file, so that the store can be opened when the parent has exited
+//! ([decision 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
 //!
 //! # A merge operator
 //!
-//! It runs in the middle of a read, or of a step of background work that a close and `settle` wait for. What it asks of a store
-//! could wait for itself, so it is refused, whichever store it is ([`in_operator`]).
+//! An operator runs inside a read, or inside a step of background work for which a close or `settle` waits. If
+//! the operator called a store, the call could wait for the operator itself. So such calls fail, for every store
+//! ([`in_operator`]).
 //!
-//! Invariant: `closed` never goes back to `false`.
+//! Invariant: `closed` changes from `false` to `true` once, and never back.
 
 use crate::base::sync::{
     AtomicBool,
@@ -43,7 +46,8 @@ use crate::base::{Error, Result, SeededBug};
 use crate::device::Process;
 use crate::resolve::in_operator;
 
-/// The one thing that every operation asks first. In a cache line of its own, which is not written while the store is open.
+/// The state that every operation checks first. It has its own cache line, which is not written while the store is
+/// open.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(crate) struct Access {
@@ -52,7 +56,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// Of a store that is being opened.
+    /// For a store that this process is opening.
     pub(crate) fn new() -> Access {
         Access { closed: AtomicBool::new(false), opened_in: Process::current() }
     }
@@ -66,39 +70,40 @@ impl Access {
         if self.is_void() || self.is_inherited() || in_operator() { Err(self.refusal()) } else { Ok(()) }
     }
 
-    /// The answer of a read, unless the store was closed meanwhile.
+    /// Returns the result of a read, unless the store was closed before the read ended.
     ///
     /// # Errors
-    /// [`Error::Closed`] in the place of the answer, or of what the read failed with.
+    /// [`Error::Closed`] instead of the result or the error of the read.
     #[inline]
     pub(crate) fn confirm<T>(&self, answer: Result<T>) -> Result<T> {
-        // What the read has loaded was loaded before `closed` is.
+        // Orders the loads of the read before the load of `closed`.
         fence(Acquire);
         if self.is_void() && !SeededBug::AnswerAfterClose.is_on() { Err(Error::Closed) } else { answer }
     }
 
-    /// Whether the handles may not be used.
+    /// Returns whether a close forbids the use of the handles.
     #[inline]
     fn is_void(&self) -> bool {
         self.is_closed() && !SeededBug::ClosedHandleAnswers.is_on()
     }
 
-    /// Whether a handle has closed the store.
+    /// Returns whether a handle has closed the store.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
 
-    /// Whether this process is a forked child of the one that opened the store.
+    /// Returns whether this process is a forked child of the process that opened the store.
     #[inline]
     pub(crate) fn is_inherited(&self) -> bool {
         !self.opened_in.is_current()
     }
 
-    /// Closes the store for all handles.
+    /// Closes the store for all handles. REQUIRES: at most one call for each store.
     pub(crate) fn close(&self) {
+        assert!(!self.is_closed(), "REQUIRES: the store is closed once");
         self.closed.store(true, SeqCst);
-        // Before anything that lets others in.
+        // Orders the store before the release of the lock, which lets other openings reuse pages.
         fence(SeqCst);
     }
 
@@ -109,6 +114,7 @@ impl Access {
         } else if self.is_inherited() {
             Error::Forked
         } else {
+            debug_assert!(in_operator(), "a refusal has one of three reasons");
             Error::Reentrant
         }
     }

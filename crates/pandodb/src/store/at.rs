@@ -1,4 +1,4 @@
-//! [`KeyspaceAt`]: a keyspace as of a snapshot, for reading only.
+//! [`KeyspaceAt`]: a read-only keyspace as of a snapshot.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::value::Value;
 use crate::Keyspace;
 use crate::base::{IntoKeyRange, KeyRange, Result};
 
-/// A keyspace as it was at a snapshot: the same reads, no writes. Made by [`Keyspace::at`].
+/// A read-only keyspace as of a snapshot, with the same read operations as [`Keyspace`]. Made by [`Keyspace::at`].
 #[derive(Clone)]
 pub struct KeyspaceAt {
     pub(super) engine: Arc<Shared>,
@@ -32,23 +32,26 @@ impl KeyspaceAt {
         ReadPoint::At(&self.snapshot)
     }
 
-    /// The value of a key at the snapshot.
+    /// Returns the value that a key had at the snapshot.
     ///
     /// # Errors
-    /// As [`Keyspace::get`]; [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the snapshot is another store's.
+    /// As [`Keyspace::get`]; [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the snapshot belongs to
+    /// another store.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         read::get(&self.engine, &self.state, key.as_ref(), self.point())
     }
 
-    /// The values of many keys at the snapshot.
+    /// Returns the values that several keys had at the snapshot.
     ///
     /// # Errors
     /// As [`KeyspaceAt::get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        read::multi_get(&self.engine, &self.state, keys, self.point())
+        let values = read::multi_get(&self.engine, &self.state, keys, self.point())?;
+        assert_eq!(values.len(), keys.len(), "each key has an answer");
+        Ok(values)
     }
 
-    /// Whether a key had a value at the snapshot.
+    /// Returns whether a key had a value at the snapshot.
     ///
     /// # Errors
     /// As [`KeyspaceAt::get`].
@@ -56,7 +59,8 @@ impl KeyspaceAt {
         read::contains(&self.engine, &self.state, key.as_ref(), self.point())
     }
 
-    /// The smallest key that had a value at the snapshot, with that value. Costs what [`Keyspace::first_key_value`] costs.
+    /// Returns the smallest key that had a value at the snapshot, with that value. Costs as much as
+    /// [`Keyspace::first_key_value`].
     ///
     /// # Errors
     /// As [`KeyspaceAt::get`].
@@ -64,7 +68,8 @@ impl KeyspaceAt {
         self.iter().next().transpose()
     }
 
-    /// The largest key that had a value at the snapshot, with that value. Costs what [`Keyspace::first_key_value`] costs.
+    /// Returns the largest key that had a value at the snapshot, with that value. Costs as much as
+    /// [`Keyspace::first_key_value`].
     ///
     /// # Errors
     /// As [`KeyspaceAt::get`].
@@ -72,17 +77,17 @@ impl KeyspaceAt {
         self.iter().next_back().transpose()
     }
 
-    /// The keys of a range with their values, from both ends.
+    /// Iterates over the keys of a range with their values, from both ends.
     pub fn range(&self, range: impl IntoKeyRange) -> Range {
         Range::new(&self.engine, &self.state, range.into_key_range(), Some(&self.snapshot))
     }
 
-    /// The keys that start with `prefix`, with their values, from both ends.
+    /// Iterates over the keys that start with `prefix`, with their values, from both ends.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(&self.engine, &self.state, KeyRange::prefix(prefix.as_ref()), Some(&self.snapshot))
     }
 
-    /// All keys with their values, from both ends.
+    /// Iterates over all keys with their values, from both ends.
     pub fn iter(&self) -> Range {
         Range::new(&self.engine, &self.state, KeyRange::all(), Some(&self.snapshot))
     }

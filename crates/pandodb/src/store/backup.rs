@@ -1,7 +1,18 @@
-//! Online backup: a consistent copy of a store into a new one, while the store is in use.
+//! Online backup: a consistent copy of a store into a new store, while the source stays in use.
 //!
-//! The copy is logical: every keyspace is scanned at one snapshot and written into a fresh store, which thereby comes out
-//! compacted, and every block of the source is read and checked on the way. Merges arrive folded.
+//! ```text
+//!   source: snapshot ─▶ for each keyspace: iterate ─▶ batches of 1 MiB ─▶ target: memtables ─▶ settle, close
+//! ```
+//!
+//! The copy is logical: every keyspace is iterated at one snapshot and written into a new store. Therefore the copy is
+//! compacted, every block of the source that holds live data is read and checked, and merges arrive folded.
+//!
+//! A keyspace whose index stores keys in the order of a hash ([`KeyCodec::Hashed`]) is copied in the same way, because
+//! [`Keyspace::iter`] works for every index: it returns all keys in the order in which they are stored. So a backup
+//! does not use [`IndexView::drain`], which returns unresolved messages.
+//!
+//! [`KeyCodec::Hashed`]: crate::base::KeyCodec::Hashed
+//! [`IndexView::drain`]: crate::index::IndexView::drain
 
 use std::path::Path;
 
@@ -12,15 +23,15 @@ use super::options::{Durability, KeyspaceOptions};
 use super::snapshot::Snapshot;
 use crate::base::{Error, Result};
 
-/// Bytes that are committed to the copy at a time.
+/// The copy is committed in batches of about this many bytes.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What a backup copied.
+/// The amount of data that a backup copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackupReport {
-    /// Keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
-    /// Keys with a value.
+    /// Number of keys that have a value.
     pub records: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
@@ -28,10 +39,11 @@ pub struct BackupReport {
 
 /// # Backup
 impl Store {
-    /// Copies the store as of now into a new store in directory `to`, while this one stays in use.
+    /// Copies the store as of now into a new store in directory `to`. This store stays in use meanwhile.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `to` is a store with keyspaces; what reading and writing can fail with.
+    /// [`Error::InvalidArgument`] if `to` is a store that has keyspaces. The errors of reading this store and of
+    /// writing the copy.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport> {
         backup(self, to.as_ref(), None)
     }
@@ -50,14 +62,14 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`] if one of them does not exist; nothing is created then. As [`Store::backup`].
+    /// [`Error::NoKeyspace`] if one of them does not exist; then nothing is created. Otherwise as [`Store::backup`].
     pub fn backup_keyspaces(&self, to: impl AsRef<Path>, names: &[impl AsRef<str>]) -> Result<BackupReport> {
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         backup(self, to.as_ref(), Some(&names))
     }
 
-    /// As [`Store::backup`], into the store that `target` opens: with its own sizes, on its own device. Operators are to be
-    /// registered with `target`.
+    /// As [`Store::backup`], but into the store that `target` opens, with its settings and on its device. Merge
+    /// operators of the application must be registered with `target`.
     ///
     /// # Errors
     /// As [`Store::backup`].
@@ -75,11 +87,11 @@ fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupRepor
 }
 
 fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> Result<BackupReport> {
-    // Before anything is created.
+    // Fail before anything is created.
     store.engine.access.check()?;
     let snapshot = store.snapshot();
     for name in only.unwrap_or_default() {
-        // Before the target is made: a failed backup leaves nothing to clear away.
+        // Check the names before the target is created, so that a failed backup leaves nothing behind.
         store.open_keyspace(name)?.ok_or_else(|| Error::NoKeyspace { name: (*name).to_owned() })?;
     }
     let copy = builder.open()?;
@@ -100,9 +112,12 @@ fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> R
             options.operator = Some(operator.inner().clone());
         }
         let into = copy.keyspace_with(&info.name, options)?;
+        assert_eq!(into.operator(), from.operator(), "a copy has the operator of its source");
+        assert_eq!(into.state.blob_threshold, from.state.blob_threshold, "a copy has the threshold of its source");
         copy_keyspace(&copy, &from, &into, &snapshot, &mut report)?;
         report.keyspaces += 1;
     }
+    assert_eq!(copy.keyspaces().len() as u64, report.keyspaces, "the copy has the keyspaces of the report");
     copy.settle()?;
     copy.close()?;
     Ok(report)

@@ -1,4 +1,12 @@
-//! Batches: writes that are applied all or none, across keyspaces.
+//! [`Batch`]: several writes, possibly to several keyspaces, that are applied atomically.
+//!
+//! ```text
+//!   put, merge, delete … ─▶ check ─▶ payload (encoded operations)     commit: one log record, then the memtables
+//!                             └ a large value ─▶ extent of its own    drop, clear: frees these extents
+//! ```
+//!
+//! Invariants: `payload` holds `count` operations, and is at most [`MAX_BATCH`] bytes long. Every extent in `blobs`
+//! belongs to an operation of `payload`, unless an operation failed after its extent was written.
 
 use std::sync::Arc;
 
@@ -8,21 +16,21 @@ use super::options::Durability;
 use super::shared::Shared;
 use super::state::{KeyspaceState, check_key};
 use crate::base::{BlobRef, Error, IntoKeyRange, Kind, Result};
-use crate::wal::put_op;
+use crate::wal::{Ops, op_bytes, put_op};
 
-/// The most bytes of operations in one [`Batch`]: keys, operands, and values up to the keyspace's
-/// [`blob_threshold`](crate::KeyspaceOptions::blob_threshold), with some 10 bytes for each operation. Larger values are
-/// written to the disk as they are added and do not count.
+/// The maximum number of bytes of operations in one [`Batch`]. Keys, operands and small values count, with about 10
+/// bytes for each operation. Values above the keyspace's [`blob_threshold`](crate::KeyspaceOptions::blob_threshold) do
+/// not count, because they are written to disk when they are added.
 pub const MAX_BATCH: usize = 128 << 20;
 
-/// A batch that was committed keeps its buffer up to this many bytes.
+/// [`Batch::clear`] frees the buffer's memory above this many bytes.
 const KEEP_BYTES: usize = 1 << 20;
 
 /// Writes that become visible and durable together, or not at all. Made by [`Store::batch`](crate::Store::batch).
 ///
-/// If an operation is refused, every [`Batch::commit`] fails with its error and applies nothing, until [`Batch::clear`]. A batch
-/// holds at most [`MAX_BATCH`] bytes ([`Batch::bytes`]); an operation beyond that is refused. A batch keeps its store open
-/// until it is dropped.
+/// If an operation is rejected, every later [`Batch::commit`] fails with its error and applies nothing, until
+/// [`Batch::clear`]. A batch holds at most [`MAX_BATCH`] bytes ([`Batch::bytes`]); an operation beyond that is
+/// rejected. A batch keeps its store open until it is dropped.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -49,7 +57,7 @@ pub struct Batch {
     only_deletes: bool,
     blobs: Vec<BlobRef>,
     error: Option<Error>,
-    /// Values are taken as they are, whatever the keyspace's operator says of them.
+    /// Values are not validated by the keyspace's merge operator.
     trusting: bool,
 }
 
@@ -68,28 +76,29 @@ impl Batch {
         }
     }
 
-    /// A batch for copies of what a store holds already, perhaps from a version whose operators accepted other values.
+    /// Turns off the validation of values. For copies of existing data: an older version of an operator may have
+    /// accepted values that the current one rejects.
     pub(crate) fn trusting(mut self) -> Batch {
         self.trusting = true;
         self
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The bytes of the operations so far, as [`MAX_BATCH`] counts them.
+    /// Returns the size of the operations in bytes, as [`MAX_BATCH`] counts it.
     pub fn bytes(&self) -> usize {
         self.payload.len()
     }
 
-    /// Removes all operations, and the error of an operation that was refused.
+    /// Removes all operations, and the error of a rejected operation.
     pub fn clear(&mut self) {
         self.engine.give_back_blobs(&self.blobs);
         self.blobs.clear();
@@ -99,35 +108,56 @@ impl Batch {
         (self.count, self.bytes, self.only_deletes, self.error) = (0, 0, true, None);
     }
 
+    /// Runs `operation` and keeps its error, unless an earlier operation was rejected.
     fn attempt(&mut self, keyspace: &Keyspace, operation: impl FnOnce(&mut Batch) -> Result<()>) {
         if self.error.is_some() {
             return;
         }
         let result = if !Arc::ptr_eq(&keyspace.engine, &self.engine) {
-            Err(Error::invalid(format!("keyspace `{}` belongs to another store than the batch", keyspace.name())))
+            Err(Error::invalid(format!(
+                "keyspace `{}` and the batch belong to different stores; use a batch of the keyspace's store",
+                keyspace.name()
+            )))
         } else {
             operation(self)
         };
         self.error = result.err();
     }
 
+    /// Appends a checked operation, of which the key and the value have `bytes` bytes.
     fn add(&mut self, keyspace: &Keyspace, kind: Kind, key: &[u8], value: &[u8], bytes: usize) -> Result<()> {
         let before = self.payload.len();
         put_op(&mut self.payload, keyspace.state.id, kind, key, value);
         if self.payload.len() > MAX_BATCH {
             self.payload.truncate(before);
-            return Err(Error::invalid(format!("a batch may hold at most {MAX_BATCH} bytes; commit it in parts")));
+            return Err(Error::invalid(format!(
+                "the batch would hold more than {MAX_BATCH} bytes; commit it in several parts"
+            )));
         }
+        let added = self.payload.len() - before;
+        debug_assert_eq!(added, op_bytes(keyspace.state.id, kind, key, value), "an operation takes its encoded size");
+        debug_assert!(kind == Kind::BlobPut || bytes < added, "an operation takes more than its key and value");
         if !self.keyspaces.iter().any(|known| Arc::ptr_eq(known, &keyspace.state)) {
             self.keyspaces.push(keyspace.state.clone());
         }
         self.count += 1;
         self.bytes += bytes as u64;
         self.only_deletes &= matches!(kind, Kind::Delete | Kind::RangeDelete);
+        self.check_sums();
         Ok(())
     }
 
-    /// Sets the value of a key. A large value is written to the disk at once and given back if the batch is dropped.
+    /// Asserts that the parts of the batch agree. REQUIRES: no operation was rejected.
+    fn check_sums(&self) {
+        let count = self.count as usize;
+        assert_eq!(count == 0, self.payload.is_empty(), "{count} operations in {} bytes", self.payload.len());
+        assert!(self.payload.len() <= MAX_BATCH, "a batch of {} bytes", self.payload.len());
+        assert!(self.blobs.len() <= count, "{} large values in {count} operations", self.blobs.len());
+        assert!(self.keyspaces.len() <= count, "{} keyspaces in {count} operations", self.keyspaces.len());
+        assert!(self.blobs.is_empty() || !self.only_deletes, "a large value belongs to a put");
+    }
+
+    /// Sets the value of a key. A large value is written to disk at once; its space is freed if the batch is dropped.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.attempt(keyspace, |batch| {
@@ -140,6 +170,7 @@ impl Batch {
                 return batch.add(keyspace, Kind::Put, key, value, bytes);
             }
             let (blob, encoded) = batch.engine.write_blob(value)?;
+            assert_eq!(blob.len, value.len() as u64, "a reference has the length of its value");
             batch.blobs.push(blob);
             batch.add(keyspace, Kind::BlobPut, key, &encoded, bytes)
         });
@@ -155,7 +186,7 @@ impl Batch {
         });
     }
 
-    /// Folds an operand into the value of a key.
+    /// Adds an operand to a key, as [`Keyspace::merge`] does.
     pub fn merge(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) {
         let (key, operand) = (key.as_ref(), operand.as_ref());
         self.attempt(keyspace, |batch| {
@@ -175,21 +206,22 @@ impl Batch {
         });
     }
 
-    /// Applies everything, or nothing. Operations on the same key apply in the order in which they were added. The batch is
-    /// empty afterwards and can be used again.
+    /// Applies all operations, or none. Operations on the same key apply in the order in which they were added. After a
+    /// successful commit the batch is empty and can be used again.
     ///
-    /// If the commit fails with nothing applied, as on a full disk, the batch keeps its operations and can be committed again.
-    /// After a failure that makes the store refuse writes it is empty, since its operations may have been applied.
+    /// If a commit fails without effect, as on a full disk, the batch keeps its operations, and the commit can be
+    /// retried. If the failure makes the store refuse writes, the batch is empty, because its operations may have been
+    /// applied.
     ///
     /// # Errors
-    /// The first error of an operation; [`Error::DiskFull`], [`Error::Poisoned`]; [`Error::Indeterminate`] if the sync
-    /// failed.
+    /// The error of the first rejected operation; [`Error::DiskFull`], [`Error::Poisoned`]; [`Error::Indeterminate`] if
+    /// the sync failed.
     pub fn commit(&mut self, durability: Durability) -> Result<()> {
         self.commit_numbered(durability).map(|_| ())
     }
 
-    /// As [`Batch::commit`]; says at which seqno the last operation was applied, the others directly before it, or `None` if
-    /// there is none. For checkers of histories: where a commit stands among the snapshots cannot be seen from outside.
+    /// As [`Batch::commit`], but returns the seqno of the last operation. The seqnos of the others directly precede it.
+    /// Returns `None` for an empty batch. For test harnesses, which compare commits with the seqnos of snapshots.
     ///
     /// # Errors
     /// As [`Batch::commit`].
@@ -198,9 +230,12 @@ impl Batch {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
+        self.check_sums();
         if self.count == 0 {
             return self.engine.check_writable().map(|_| None);
         }
+        debug_assert_eq!(Ops::new(&self.payload).count(), self.count as usize, "the payload holds all operations");
+        let count = u64::from(self.count);
         let payload = Payload {
             ops: PayloadOps::Many(&self.payload, self.count),
             bytes: self.bytes,
@@ -209,13 +244,16 @@ impl Batch {
         };
         let committed = self.engine.commit(payload, durability);
         if committed.is_ok() {
-            // The commit owns them now.
+            // The commit owns the extents now.
             self.blobs.clear();
         }
         if committed.is_ok() || self.engine.writer.poison.is_set() {
             self.clear();
         }
-        committed.map(|last| Some(last.0))
+        let last = committed?.0;
+        assert!(self.is_empty() && self.blobs.is_empty(), "a committed batch is empty");
+        assert!(last >= count, "each of {count} operations has a seqno of its own, up to {last}");
+        Ok(Some(last))
     }
 }
 

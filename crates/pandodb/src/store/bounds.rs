@@ -1,5 +1,7 @@
-//! The bounds of a store's settings, checked before a file is touched. A setting out of bounds is an error that names it; it never
-//! aborts the process for lack of memory, and is never replaced silently.
+//! The bounds of a store's settings, checked before any file is opened.
+//!
+//! A setting out of bounds is an error that names the setting, its value and its bounds. The setting is never silently
+//! replaced, and the process never aborts for lack of memory.
 //!
 //! | setting | from | to |
 //! | --- | --- | --- |
@@ -11,11 +13,13 @@
 //! | `background_threads` | 0 | 64 |
 //! | `log_streams` | 1 | 16 |
 //!
-//! The options of the default index are checked against those that its type declares ([`crate::index::options`]).
+//! The options of the default index are checked against the bounds that the index type declares
+//! ([`crate::index::options`]).
 //!
-//! A store allocates a small part of its budget when it opens, the rest as it is used. The check allocates that part once and frees it
-//! ([`probe`]), so that a refusal of the system is an error, too. Limits of a container are not checked: they may change while the store
-//! is open, and the system enforces them only by killing a process.
+//! A store allocates a small part of its budget when it opens, and the rest when it is used. The check allocates the
+//! first part once and frees it ([`probe`]): if the system denies the memory, that is an error too. The limits of a
+//! container are not checked. They may change while the store is open, and the system enforces them only by killing a
+//! process.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -25,9 +29,9 @@ use crate::base::{Error, PAGE, Result};
 use crate::device::most_memory;
 use crate::wal::{MAX_STREAMS, SEGMENT_BYTES};
 
-/// The largest reserve, in bytes.
+/// The maximum reserve, in bytes.
 const MAX_RESERVE: u64 = 1 << 40;
-/// A store allocates less than this fraction of its budget when it opens: hash chains of the pool, records of evicted keys, tables of
+/// An opening allocates less than 1/AT_ONCE of the budget: hash chains of the pool, records of evicted keys, tables of
 /// rows.
 const AT_ONCE: usize = 32;
 
@@ -36,7 +40,7 @@ fn bounded<T: PartialOrd + Display>(setting: &str, value: T, bounds: RangeInclus
         return Ok(());
     }
     let (least, most) = bounds.into_inner();
-    Err(Error::invalid(format!("`{setting}` is {value}; it must be {least} to {most}{words}")))
+    Err(Error::invalid(format!("`{setting}` is {value}; it must be from {least} to {most}{words}")))
 }
 
 impl Config {
@@ -46,16 +50,11 @@ impl Config {
     /// [`Error::InvalidArgument`] with the setting, its value and its bounds.
     pub(super) fn check(&self) -> Result<()> {
         let budget = self.memory_budget;
-        bounded(
-            "memory_budget",
-            budget,
-            MIN_BUDGET..=most_memory(),
-            " bytes, which is what this process may use here",
-        )?;
+        bounded("memory_budget", budget, MIN_BUDGET..=most_memory(), " bytes, the memory that this process may use")?;
         let memtable = self.memtable_bytes.unwrap_or(MIN_MEMTABLE);
-        bounded("memtable_bytes", memtable, MIN_MEMTABLE..=budget, " bytes, which is the memory budget")?;
+        bounded("memtable_bytes", memtable, MIN_MEMTABLE..=budget, " bytes, the memory budget")?;
         let rows = self.row_cache_bytes.unwrap_or(0);
-        bounded("row_cache_bytes", rows, 0..=budget / 4, " bytes, which is a quarter of the memory budget")?;
+        bounded("row_cache_bytes", rows, 0..=budget / 4, " bytes, a quarter of the memory budget")?;
         bounded("segment_bytes", self.segment(), SEGMENT_BYTES, " bytes")?;
         if !self.segment().is_multiple_of(PAGE as u64) {
             return Err(Error::invalid(format!(
@@ -67,6 +66,8 @@ impl Config {
         bounded("background_threads", self.background_threads, 0..=64, "")?;
         bounded("log_streams", self.streams(), 1..=MAX_STREAMS, "")?;
         self.index_options(None).check()?;
+        assert!(self.memtable() <= budget, "a memtable of {} bytes fits into the budget", self.memtable());
+        assert!(self.pool() + self.rows() <= budget, "the pool and the row cache fit into the budget together");
         probe(budget / AT_ONCE)
     }
 }
@@ -75,8 +76,8 @@ impl Config {
 fn probe(bytes: usize) -> Result<()> {
     Vec::<u8>::new().try_reserve_exact(bytes).map_err(|e| {
         let detail =
-            format!("`memory_budget`: {bytes} bytes of it are needed at once, and the system refuses them ({e})");
-        Error::invalid(format!("{detail}; choose a smaller budget, or raise the limit of memory (`ulimit -v`)"))
+            format!("`memory_budget`: an opening needs {bytes} bytes of it at once, and the system denies them ({e})");
+        Error::invalid(format!("{detail}; choose a smaller budget, or raise the memory limit (`ulimit -v`)"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! [`StoreBuilder`]: settings, and the opening of a store with them.
+//! [`StoreBuilder`]: the settings for opening a store.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::index::{IndexOptions, Mode};
 use crate::resolve::MergeOperator;
 use crate::run::Compression;
 
-/// How to open a store. Made by [`Store::builder`].
+/// Settings for opening a store. Made by [`Store::builder`].
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -36,7 +36,7 @@ pub struct StoreBuilder {
 }
 
 impl Store {
-    /// Opens the store in a directory with the default options, creating it if it does not exist.
+    /// Opens the store in a directory with the default settings, and creates it if it does not exist.
     ///
     /// # Errors
     /// As [`StoreBuilder::open`].
@@ -44,7 +44,7 @@ impl Store {
         Store::builder(path).open()
     }
 
-    /// Options for opening the store in a directory.
+    /// Returns the default settings for opening the store in a directory.
     pub fn builder(path: impl AsRef<Path>) -> StoreBuilder {
         StoreBuilder::new(path.as_ref())
     }
@@ -55,9 +55,10 @@ impl StoreBuilder {
         StoreBuilder { path: path.to_owned(), device: None, config: Config::default(), operators: HashMap::new() }
     }
 
-    /// Bytes of memory for write buffers (memtables), the cache of blocks (the buffer pool), filters, iterators and compaction
-    /// together. At least 1 MiB, at most the memory of the machine, or what the process may map (`ulimit -v`); the limit of a
-    /// container is not looked at. The default is 256 MiB, or half of that most if it is less. How to choose it: see the [recipe].
+    /// Sets the total memory in bytes for write buffers (memtables), the block cache (buffer pool), filters, iterators
+    /// and compactions. At least 1 MiB; at most the memory of the machine or the limit on the process's address space
+    /// (`ulimit -v`). The memory limit of a container is not checked. The default is 256 MiB, or half of the maximum if
+    /// that is less. For advice see the [recipe].
     ///
     /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#memory-and-threads
     pub fn memory_budget(mut self, bytes: usize) -> Self {
@@ -65,49 +66,54 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes of a full memtable, from 4 KiB to the whole memory budget; the default is an eighth of the memory budget, and at most a thirty-second of the disk space that
-    /// the store has and can still get when it is opened.
+    /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. The default is an
+    /// eighth of the memory budget, but at most 1/32 of the disk space that the store occupies or can still use when it
+    /// is opened.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.config.memtable_bytes = Some(bytes);
         self
     }
 
-    /// The durability of writes that do not name one. The default is [`Durability::Buffered`].
+    /// Sets the durability of writes that do not specify one. The default is [`Durability::Buffered`].
     pub fn durability(mut self, durability: Durability) -> Self {
         self.config.durability = durability;
         self
     }
 
-    /// Threads for packing and compacting, 0 to 64; the default is 1. One more takes checkpoints and mostly waits for the
-    /// disk. With 0, writers do the work themselves, in small steps, and the store is deterministic.
+    /// Sets the number of threads for packing and compaction, from 0 to 64. The default is 1. An additional thread
+    /// takes checkpoints and mostly waits for the disk. With 0, writers do this work themselves in small steps, and the
+    /// store is deterministic.
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.config.background_threads = threads;
         self
     }
 
-    /// Which variant of its structure a new keyspace uses, and which form the log and the row cache have; leave it at [`Mode::Product`]
-    /// unless you reproduce published figures. In [`Mode::Paper`] the log carries generations of the memtable's leaves, and there is no
-    /// row cache. A keyspace keeps the mode that it was created with.
+    /// Sets the mode: the variant of the index that new keyspaces use, and the form of the log and the row cache. Keep
+    /// the default [`Mode::Product`] unless you reproduce published figures. In [`Mode::Paper`] the log carries
+    /// generations of the memtable's leaves, and there is no row cache. A keyspace keeps the mode with which it was
+    /// created.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.config.mode = mode;
         self
     }
 
-    /// Which filters the data of new keyspaces gets, so that lookups skip parts of the structure that lack the key. The default depends on
-    /// the index and the mode: for `stbe`, [`Filters::Maplet`] in [`Mode::Product`], [`Filters::Quotient`] in [`Mode::Paper`]. A keyspace
-    /// keeps the filters that it was created with.
+    /// Sets the filters of new keyspaces. Lookups use filters to skip parts of the index that do not have the key. The
+    /// default depends on the index and the mode: for `stbe`, [`Filters::Maplet`] in [`Mode::Product`] and
+    /// [`Filters::Quotient`] in [`Mode::Paper`]. A keyspace keeps the filters with which it was created.
     pub fn filters(mut self, filters: Filters) -> Self {
         self.config.filters = Some(filters);
         self
     }
 
-    /// How compactions of new keyspaces store the data at the bottom of the structure; the default is [`Compression::None`]. With
-    /// [`Compression::Lz4`], leaves of up to 16 KiB are stored as LZ4 where that makes them at least a quarter shorter. That
-    /// saves disk space, and bytes read and written by compactions and long scans; it takes processor time in compactions and
-    /// for each leaf that is read, and a cached row takes the memory of its whole leaf.
+    /// Sets the compression of new keyspaces. The default is [`Compression::None`]. With [`Compression::Lz4`],
+    /// compactions at the bottom of the index compress leaves of up to 16 KiB, if this makes the leaf at least a
+    /// quarter shorter.
     ///
-    /// A keyspace keeps the compression that it was created with. Data that was loaded in the order of keys is not compacted, so it stays
-    /// uncompressed.
+    /// Compression saves disk space, and I/O of compactions and long scans. It costs processor time in compactions and
+    /// for each leaf that is read. A cached row then takes the memory of its whole leaf.
+    ///
+    /// A keyspace keeps the compression with which it was created. Data that was loaded in key order is not compacted,
+    /// and therefore stays uncompressed.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -120,28 +126,29 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether to create the store if it does not exist (the default).
+    /// Sets whether to create the store if it does not exist. The default is `true`.
     pub fn create(mut self, create: bool) -> Self {
         self.config.create = create;
         self
     }
 
-    /// Opens for reading: nothing is modified, other readers may open too, a writer may not. The log's tail is replayed
-    /// into memory. A trunk node that is lost costs its range of keys then, not the opening.
+    /// Opens the store for reading only: nothing is modified. Other processes may also open it for reading, but not for
+    /// writing. The tail of the log is replayed into memory. If a trunk node is lost, only reads of its key range fail,
+    /// not the opening.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.config.read_only = read_only;
         self
     }
 
-    /// Registers a merge operator of your own, each time the store is opened. The built-in ones are always registered. Takes
-    /// the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
+    /// Registers a merge operator of the application. This is necessary at each opening; the built-in operators are
+    /// always registered. Takes the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
     pub fn operator(mut self, operator: impl MergeOperator) -> Self {
         self.operators.insert(operator.name().to_owned(), Arc::new(operator));
         self
     }
 
-    /// The index of keyspaces that are created without naming one, and its options. The default is `stbe` with its defaults. A keyspace
-    /// keeps the index and the options that it was created with.
+    /// Sets the index, with its options, of new keyspaces that do not specify one. The default is `stbe` with its
+    /// default options. A keyspace keeps the index and the options with which it was created.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -156,9 +163,10 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes of the memory budget that are reserved for the cache of single rows. The default is a sixteenth of the budget,
-    /// and 0 in [`Mode::Paper`]; at most a quarter. The cache may borrow up to half of the buffer pool's memory where that
-    /// saves reads. 0 switches it off: that is right where all keys are read about equally often.
+    /// Sets the part of the memory budget in bytes that is reserved for the row cache, which caches single rows. The
+    /// default is 1/16 of the budget, or 0 in [`Mode::Paper`]; the maximum is a quarter of the budget. The row cache
+    /// can borrow up to half of the buffer pool's memory if that saves reads. 0 disables the row cache, which is best
+    /// if all keys are read about equally often.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -171,18 +179,18 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes of a log segment, a multiple of 4,096 from 8 KiB to 16 GiB; the default is a quarter of a memtable, at most 16 MiB.
-    /// Under load, a stream has one to four empty segments on the disk that were made ahead, of 32 MiB together at most, unless one is
-    /// larger.
+    /// Sets the size of a log segment in bytes: a multiple of 4,096 from 8 KiB to 16 GiB. The default is a quarter of a
+    /// memtable, at most 16 MiB. Under load, each log stream preallocates one to four empty segments. Together they
+    /// take at most 32 MiB, or one segment if that is larger.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.config.segment_bytes = Some(bytes);
         self
     }
 
-    /// How many streams the log has, 1 to 16; the default is 2, and 1 without background threads. Threads are spread over the
-    /// streams, so that they do not wait for each other's writes. Writes that are [`Durability::Synced`] share the first
-    /// stream, and its syncs. The number may be another one at each opening. Each stream that is used takes a segment of
-    /// disk.
+    /// Sets the number of log streams, from 1 to 16. The default is 2, or 1 without background threads. Threads are
+    /// distributed over the streams, so that they do not wait for each other's writes. Writes with
+    /// [`Durability::Synced`] share the first stream and its syncs. The number may change at each opening. Each stream
+    /// in use takes one segment of disk space.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -195,12 +203,13 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether the log may be written through memory that is mapped to its files (the default), on file systems where that is
-    /// safe (ext4, XFS, tmpfs): a commit with [`Durability::Buffered`] then takes no system call. The price: where the file
-    /// system fails under the mapping, the process is ended by a signal (`SIGBUS`) instead of getting an error. That is when
-    /// another program cuts a file of an open store short, when the disk fills up after a `cp --reflink` of an open store's
-    /// directory on XFS, and when the file system shuts itself down. No acknowledged write is lost by it. `false` makes such
-    /// failures errors.
+    /// Sets whether the log is written through memory-mapped files where the file system makes this safe (ext4, XFS,
+    /// tmpfs). The default is `true`: a commit with [`Durability::Buffered`] then needs no system call.
+    ///
+    /// The disadvantage: if the file system fails under the mapping, the process is killed by the signal `SIGBUS`. This
+    /// happens if another program truncates a file of an open store, if the disk fills up after a `cp --reflink` of an
+    /// open store's directory on XFS, and if the file system shuts down. No acknowledged write is lost. With `false`,
+    /// such failures are errors.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -213,26 +222,30 @@ impl StoreBuilder {
         self
     }
 
-    /// The most bytes of disk that are kept back so that a store on a full disk can be emptied: for checkpoints, for the log of
-    /// deletes, and for packing and compaction piece by piece. By default as much as these need: a log segment for each stream; a
-    /// sixteenth of the store, at most 64 MiB, but at least one and a quarter memtables, or five small ones; and one and a quarter times
-    /// what the nodes of the trees take. It is never more than the store itself occupies, or 1 MiB if that is more. With less than
-    /// the default, deletes on a full disk may be refused until other files make room. At most 1 TiB.
+    /// Sets the maximum disk space in bytes that the store reserves, so that data can still be deleted when the disk is
+    /// full. The reserve is used for checkpoints, for the log records of deletes, and for packing and compaction in
+    /// small pieces.
+    ///
+    /// By default, the reserve is the sum of these needs: one log segment for each stream; 1/16 of the store, at most
+    /// 64 MiB, but at least 1.25 memtables, or up to 5 if they are small; and 1.25 times the size of the index nodes.
+    /// The reserve is never larger than the store itself, or 1 MiB if that is more. With a smaller limit, deletes on a
+    /// full disk may fail until other files make room. At most 1 TiB.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.config.reserve_bytes = Some(bytes);
         self
     }
 
-    /// How the data file is read. The default is [`Io::Auto`]: reads of one caller that do not depend on each other go through
-    /// io_uring together. Where the system lacks io_uring or refuses it, as most containers do, they are done one after the
-    /// other, and everything works. A device of your own ([`StoreBuilder::device`]) reads as it likes.
+    /// Sets how the data file is read. The default is [`Io::Auto`]: independent reads of one caller go through io_uring
+    /// together. If the system lacks io_uring or denies it, as most containers do, the reads are done one after the
+    /// other. A device of the application ([`StoreBuilder::device`]) does not use this setting.
     ///
-    /// *Signals.* With io_uring, a thread that has reads in flight (an open iterator, a write that does background work) may
-    /// see its own waiting system calls end with `EINTR` when a read completes. [`Io::Sync`] avoids that.
+    /// *Signals.* With io_uring, a thread that has reads in flight (an open iterator, a write that does background
+    /// work) may see its own blocking system calls fail with `EINTR` when a read completes. [`Io::Sync`] avoids this.
     ///
-    /// *Processor time.* A thread that waits for a few pages polls for up to 0.3 ms before it sleeps, where that pays: a
-    /// lookup that reads is a quarter faster and takes some 15 % more of the processor. A writer that waits for background
-    /// work polls the clock in the same way, with any device. [`Io::Sleeping`] switches both off.
+    /// *Processor time.* A thread that waits for a few pages polls for up to 0.3 ms before it sleeps, if polling has
+    /// been paying off: a lookup that reads is then a quarter faster and takes about 15 % more processor time. In the
+    /// same way, with any device, a writer that waits for background work polls the clock. [`Io::Sleeping`] disables
+    /// both.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -245,13 +258,13 @@ impl StoreBuilder {
         self
     }
 
-    /// Uses a device other than the directory: memory, a simulator. The path is then only a name.
+    /// Uses another device than the directory, for example memory or a simulator. The path is then only a name.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self
     }
 
-    /// The sizes that matter for speed, by name, to be printed beside a measurement.
+    /// The settings that affect performance, by name, for benchmark reports.
     #[doc(hidden)]
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let config = &self.config;
@@ -268,22 +281,24 @@ impl StoreBuilder {
         ]
     }
 
-    /// Opens what can be read of a damaged store. For [`crate::check::salvage`], which knows how to treat it.
+    /// Opens the readable part of a damaged store. For [`crate::check::salvage`], which handles the missing parts.
     pub(crate) fn open_to_salvage(mut self) -> Result<Store> {
         self.config.read_only = true;
         self.config.salvage = true;
         self.open()
     }
 
-    /// Opens the store: takes its lock, reads its superblock, replays its log. Costs one block read for each trunk node
-    /// and the log since the last checkpoint, whatever the size of the data.
+    /// Opens the store: takes its lock, reads its superblock and replays its log. The cost is one block read for each
+    /// trunk node, plus a read of the log since the last checkpoint. It does not depend on the amount of data
+    /// otherwise.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a setting out of bounds, [`Error::Locked`] if it is open elsewhere,
-    /// [`Error::NotAStore`] if there is none (and `create` is off) or this version cannot read it, [`Error::Corruption`] if
-    /// it is damaged.
+    /// [`Error::InvalidArgument`] if a setting is out of bounds, [`Error::Locked`] if the store is open elsewhere,
+    /// [`Error::NotAStore`] if there is no store (and `create` is off) or this version cannot read it,
+    /// [`Error::Corruption`] if the store is damaged.
     pub fn open(self) -> Result<Store> {
         self.config.check()?;
+        assert!(self.config.read_only || !self.config.salvage, "a salvage only reads");
         let device: Arc<dyn Device> = match self.device {
             Some(device) => device,
             None => {
@@ -295,14 +310,14 @@ impl StoreBuilder {
     }
 }
 
-/// The directory at `path`, made if `create` says so.
+/// Opens the directory at `path`, and creates it if `create` is set.
 pub(crate) fn open_directory(path: &Path, create: bool, io: Io) -> Result<FileDevice> {
     use std::io::ErrorKind::{InvalidInput, NotADirectory, NotFound};
     let device = FileDevice::open(path, create).and_then(|device| device.with_io(io));
     let path = || path.display().to_string().escape_debug().to_string();
     device.map_err(|e| match e.kind() {
         NotFound | NotADirectory => Error::NotAStore { path: path(), detail: e.to_string() },
-        InvalidInput => Error::invalid(format!("a store cannot be at `{}`: {e}; name another path", path())),
+        InvalidInput => Error::invalid(format!("no store can be opened at `{}`: {e}; name another path", path())),
         _ => Error::io("open", &path(), None, &e),
     })
 }

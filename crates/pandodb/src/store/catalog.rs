@@ -1,19 +1,22 @@
-//! The catalogue: the keyspaces of a store and the roots of their indexes, as one block that each checkpoint writes,
-//! twice ([`crate::space::mirrored`]).
+//! [`Catalog`]: the keyspaces of a store and the roots of their indexes. Each checkpoint writes the catalogue as one
+//! block with two copies ([`crate::space::mirrored`]).
 //!
-//! Persisted form, after the block header (all integers varint, strings with their length in front):
+//! Persisted form, after the block header (all integers are varints, strings are preceded by their length):
 //!
 //! ```text
 //!  version (3) | next keyspace id | user bytes | written bytes | cut | count | for each keyspace:
 //!    a created keyspace (below) | through | root record
 //!
-//!  created keyspace:  id | name | index type and its options ([`IndexOptions`]) | operator name ("" for none) | operator version |
-//!    blob threshold
+//!  created keyspace:  id | name | index type and its options ([`IndexOptions`]) |
+//!    operator name ("" for none) | operator version | blob threshold
 //! ```
 //!
-//! A keyspace that was created since the last checkpoint stands in the log, in a record of its own whose payload is a created
-//! keyspace ([`Identity`]). `cut` says which of those records are in the catalogue: all through that seqno. A keyspace that such
-//! a record creates and the catalogue lacks was dropped.
+//! A keyspace that was created after the last checkpoint is in the log: its creation is a record whose payload is a
+//! created keyspace ([`Identity`]). The catalogue includes all creations with seqnos up to `cut`. If the log has such a
+//! creation and the catalogue lacks the keyspace, then the keyspace was dropped.
+//!
+//! Invariants: keyspaces are in ascending order of ids, and all ids are below `next_id`: asserted when a catalogue is
+//! written, checked when one is read. No root includes more than the commits up to `cut`.
 
 use std::sync::Arc;
 
@@ -26,52 +29,52 @@ use crate::space::superblock::MAX_CATALOG_BYTES;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch, Superblock};
 
 const VERSION: u64 = 3;
-/// No store has made so many keyspaces; as many again can be made.
+/// Ids are below this. Half of the possible ids stay free, so that a writer can increment them without a check.
 const MAX_ID: u64 = 1 << 31;
-/// The longest name of a keyspace, in bytes.
+/// The maximum length of a keyspace's name, in bytes.
 pub const MAX_NAME: usize = 255;
 
 /// The catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// Every keyspace ever created has a smaller id.
+    /// All ids ever assigned to a keyspace are below this.
     pub next_id: u32,
-    /// Bytes of keys and values that users wrote in all lives of the store.
+    /// Bytes of keys and values that users wrote since the store was created.
     pub user_bytes: u64,
-    /// Bytes that the store wrote for them, log and data.
+    /// Bytes that the store wrote to the log and the data file since it was created.
     pub written_bytes: u64,
-    /// Every creation and drop through here is regarded, none after it.
+    /// The catalogue includes every creation and every drop up to this seqno, and none after it.
     pub cut: Seqno,
-    /// In the order of their ids.
+    /// In ascending order of ids.
     pub keyspaces: Vec<KeyspaceRecord>,
 }
 
-/// What a keyspace is from its creation on.
+/// The properties of a keyspace that its creation fixes. Only options of the index can be altered later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Never used again, not even once the keyspace is dropped.
+    /// Never reused, even after the keyspace is dropped.
     pub id: KeyspaceId,
-    /// Its name.
+    /// The name, of 1 to [`MAX_NAME`] bytes.
     pub name: String,
-    /// Its index, with the mode and all options that are not the default.
+    /// The index type, its mode and all options that differ from the defaults.
     pub index: IndexOptions,
-    /// The name and version of its merge operator.
+    /// The name and version of the merge operator.
     pub operator: Option<(String, u32)>,
-    /// Values above this many bytes are stored apart.
+    /// Values longer than this, in bytes, are stored in extents of their own.
     pub blob_threshold: u64,
 }
 
 /// One keyspace in the catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceRecord {
-    /// What it is.
+    /// The properties of the keyspace.
     pub identity: Identity,
-    /// Where its index begins.
+    /// The root of its index.
     pub root: RootRecord,
 }
 
 impl KeyspaceRecord {
-    /// The blocks with which opening the keyspace's index begins.
+    /// Returns the blocks that an opening of the keyspace's index reads first.
     pub(crate) fn first_blocks(&self, core: &Core) -> Vec<BlockAddr> {
         (self.identity.index.kind().index_type().first_blocks)(core, &self.root)
     }
@@ -92,7 +95,7 @@ impl Identity {
     /// Decodes the payload of a record that creates a keyspace.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if bytes are missing or left over, or the id is out of bounds.
+    /// [`Error::Corruption`] if bytes are missing or left over, or the id or the name is out of bounds.
     pub fn decode(bytes: &[u8]) -> Result<Identity> {
         let mut reader = Reader::new(bytes, "created keyspace");
         let identity = Identity::read(&mut reader)?;
@@ -116,8 +119,11 @@ impl Identity {
 }
 
 impl Catalog {
-    /// The persisted form, without the block header.
+    /// Encodes the persisted form, without the block header.
     pub fn encode(&self) -> Vec<u8> {
+        let ids = || self.keyspaces.iter().map(|keyspace| keyspace.identity.id.0);
+        assert!(ids().is_sorted_by(|a, b| a < b), "keyspace ids ascend");
+        assert!(ids().all(|id| id < self.next_id), "keyspace ids are below {}", self.next_id);
         let mut out = Vec::new();
         put_varint(&mut out, VERSION);
         put_varint(&mut out, self.next_id.into());
@@ -133,10 +139,10 @@ impl Catalog {
         out
     }
 
-    /// Decodes what [`Catalog::encode`] wrote.
+    /// Decodes a catalogue that [`Catalog::encode`] wrote.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if bytes are missing or left over, or ids are not in order.
+    /// [`Error::Corruption`] if bytes are missing or left over, or the ids are not in order.
     pub fn decode(bytes: &[u8]) -> Result<Catalog> {
         let mut reader = Reader::new(bytes, "catalogue");
         let version = reader.varint()?;
@@ -164,25 +170,40 @@ impl Catalog {
         Ok(Catalog { next_id, user_bytes, written_bytes, cut, keyspaces })
     }
 
-    /// The log is needed above this: every keyspace's runs hold everything up to here, and every creation up to here is
-    /// regarded.
+    /// The log is needed only above this seqno: the runs of every keyspace include everything up to it, and the
+    /// catalogue includes every creation up to it.
     pub(crate) fn through(&self) -> Seqno {
         self.keyspaces.iter().fold(self.cut, |least, keyspace| least.min(keyspace.root.through))
     }
 
-    /// Writes both copies: where they are, and the length of one.
+    /// Writes both copies. Returns their addresses and the length of one copy in bytes.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], before anything is written, if an opening would refuse the catalogue; else as [`MirroredBlock::write`].
+    /// [`Error::TooLarge`] if an opening would reject the catalogue; then nothing was written. Otherwise as
+    /// [`MirroredBlock::write`].
     pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(MirroredBlock, u64)> {
+        assert!(u64::from(self.next_id) <= MAX_ID, "an opening accepts the next id {}", self.next_id);
+        let covered = |keyspace: &KeyspaceRecord| keyspace.root.through <= self.cut;
+        assert!(self.keyspaces.iter().all(covered), "roots hold the commits up to {}", self.cut);
         let body = self.encode();
         check_size(body.len() as u64)?;
-        let twin = MirroredBlock::write(data, &body, OwnerId(generation), BlockKind::Catalog)?;
-        Ok((twin, body.len() as u64))
+        debug_assert!(self.is_encoded_as(&body), "decoding a catalogue reverses its encoding");
+        let copies = MirroredBlock::write(data, &body, OwnerId(generation), BlockKind::Catalog)?;
+        assert!(copies.0.iter().all(|addr| addr.bytes() >= BLOCK_HEADER + body.len()), "a copy has room for the body");
+        Ok((copies, body.len() as u64))
     }
 
-    /// Reads the catalogue that a superblock names: the first copy that is whole. A damaged one is written anew with the
-    /// next checkpoint, since each writes the catalogue.
+    /// Whether `body` decodes to this catalogue. An operator without a name is not stored, so it is ignored here.
+    fn is_encoded_as(&self, body: &[u8]) -> bool {
+        let mut stored = self.clone();
+        for keyspace in &mut stored.keyspaces {
+            keyspace.identity.operator.take_if(|(name, _)| name.is_empty());
+        }
+        Catalog::decode(body).is_ok_and(|decoded| decoded == stored)
+    }
+
+    /// Reads the catalogue that a superblock refers to, from the first intact copy. A damaged copy is not repaired,
+    /// because the next checkpoint writes a new catalogue.
     pub(crate) fn read(data: &Arc<DataFile>, superblock: &Superblock) -> Result<Catalog> {
         let buf = superblock.catalog.read(
             &mut Prefetch::new(data.clone()),
@@ -192,7 +213,7 @@ impl Catalog {
         parse(data, superblock, superblock.catalog.0[0], &buf)
     }
 
-    /// Reads one copy; for verification.
+    /// Reads one copy, for verification.
     pub(crate) fn check_copy(data: &DataFile, superblock: &Superblock, copy: usize) -> Result<Catalog> {
         let addr = superblock.catalog.0[copy];
         let buf = data.read_block(addr, superblock.catalog_owner(), BlockKind::Catalog)?;
@@ -200,22 +221,24 @@ impl Catalog {
     }
 }
 
-/// Bytes of everything in a catalogue but its keyspaces, at most: the version and five numbers.
+/// The maximum size in bytes of a catalogue without its keyspaces: the version and five numbers.
 const HEAD_BYTES: u64 = 60;
-/// Bytes of what checkpoints add to the record of a created keyspace, at most: `through`, and the root record with its length.
+const _: () = assert!(HEAD_BYTES >= 6 * 10, "a varint has at most 10 bytes");
+/// The maximum number of bytes that a checkpoint adds to a created keyspace: `through`, and the root record with its
+/// length.
 const ROOT_BYTES: u64 = 10 + 2 + RootRecord::MAX_BYTES as u64;
 
-/// The most bytes that a keyspace will ever take in the catalogue. `created` is the size of the record that creates it.
+/// The maximum size in bytes of a keyspace in any catalogue. `created` is the size of its creation record.
 pub(super) fn most_bytes(created: usize) -> u64 {
     created as u64 + ROOT_BYTES
 }
 
-/// The most bytes that the catalogue of these keyspaces will ever take, if it takes `bytes` now.
+/// The maximum size in bytes of a later catalogue with the same keyspaces. `bytes` is its size now.
 pub(super) fn most_bytes_of(catalog: &Catalog, bytes: u64) -> u64 {
     bytes + HEAD_BYTES + ROOT_BYTES * catalog.keyspaces.len() as u64
 }
 
-/// Refuses a catalogue that no opening would accept.
+/// Rejects a catalogue that an opening would reject.
 ///
 /// # Errors
 /// [`Error::TooLarge`].
@@ -253,7 +276,11 @@ fn string(reader: &mut Reader<'_>) -> Result<String> {
 fn parse(data: &DataFile, superblock: &Superblock, addr: BlockAddr, block: &[u8]) -> Result<Catalog> {
     let end = (BLOCK_HEADER as u64).saturating_add(superblock.catalog_len);
     if end > block.len() as u64 {
-        return Err(data.corrupt(addr, "catalogue", format!("length {} exceeds the block", superblock.catalog_len)));
+        return Err(data.corrupt(
+            addr,
+            "catalogue",
+            format!("its length of {} bytes exceeds the block", superblock.catalog_len),
+        ));
     }
     Catalog::decode(&block[BLOCK_HEADER..end as usize]).map_err(|e: Error| e.in_file(DATA_FILE, addr.page.offset()))
 }
@@ -272,12 +299,13 @@ pub(super) mod tests {
         pub(in super::super) static LIMIT: Cell<u64> = const { Cell::new(MAX_CATALOG_BYTES) };
     }
 
-    /// It was written whatever its size, and then neither superblock opened the store.
+    /// Regression: such a catalogue was written, and then the store could not be opened from either superblock.
     #[test]
     fn a_catalogue_that_no_opening_accepts_is_not_written() {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
         let of = |root: u64| Catalog {
             next_id: 9,
+            cut: Seqno(1),
             keyspaces: vec![KeyspaceRecord {
                 identity: identity(),
                 root: RootRecord { through: Seqno(1), bytes: vec![7; root as usize] },

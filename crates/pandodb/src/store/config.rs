@@ -1,7 +1,10 @@
-//! [`Config`]: the settings of an open store, and the sizes that follow from them.
+//! [`Config`]: the settings of an open store, and the sizes that are derived from them.
 //!
-//! A size that the user has not set follows from the memory budget, and on a small disk from that. The bounds of
-//! settings are in `bounds`.
+//! A size that the user did not set is derived from the memory budget; on a small disk also from the size of the disk.
+//! The module `bounds` checks the settings.
+//!
+//! Invariants, for settings within their bounds: a memtable is no larger than the budget, the pool and the row cache
+//! fit into the budget together, and no size is 0 (except that of a disabled row cache).
 
 use super::options::Durability;
 use super::reserve::{LEAST_IN_UNITS, Shares};
@@ -12,11 +15,11 @@ use crate::index::options::{COMPRESSION, FILTERS, compression_value, filters_val
 use crate::index::{IndexOptions, Mode};
 use crate::run::Compression;
 
-/// The least memory budget, in bytes.
+/// The minimum memory budget, in bytes.
 pub(super) const MIN_BUDGET: usize = 1 << 20;
 /// The smallest memtable, in bytes.
 pub(super) const MIN_MEMTABLE: usize = 4 << 10;
-/// The budget of a store that was not given one, in bytes, on a machine with twice as much memory.
+/// The default budget in bytes, on a machine with at least twice as much memory.
 const DEFAULT_BUDGET: usize = 256 << 20;
 
 /// The settings of an open store.
@@ -26,15 +29,15 @@ pub(crate) struct Config {
     pub memtable_bytes: Option<usize>,
     pub durability: Durability,
     pub background_threads: usize,
-    /// The form of the log and of the row cache, and the mode of new keyspaces.
+    /// The form of the log and the row cache, and the mode of new keyspaces.
     pub mode: Mode,
-    /// The index of new keyspaces that name none; what it leaves open follows the store-wide defaults.
+    /// The index of new keyspaces that do not specify one. Options that it does not set get the store-wide defaults.
     pub index: IndexOptions,
     pub filters: Option<Filters>,
     pub compression: Option<Compression>,
     pub create: bool,
     pub read_only: bool,
-    /// For a salvage: the log ends at the first damage. Goes with `read_only`.
+    /// For salvage: replay ends at the first damage in the log. Implies `read_only`.
     pub salvage: bool,
     pub row_cache_bytes: Option<usize>,
     pub segment_bytes: Option<u64>,
@@ -42,17 +45,22 @@ pub(crate) struct Config {
     pub mapped_log: bool,
     pub reserve_bytes: Option<u64>,
     pub io: Io,
-    /// Bytes of disk that the store has or can still get, where the device knows: found out as it is opened.
+    /// Bytes of disk that the store occupies or can still use, if the device knows. Set during the opening.
     pub disk_bytes: Option<u64>,
 }
 
-/// A memtable takes at most one part of the disk in so many, unless the caller has set its size: the log, the space that is kept
-/// back and the least compaction are each as large as some memtables.
+/// A default memtable takes at most 1/DISK_MEMTABLES of the disk: the log, the reserve and the smallest compaction are
+/// each as large as several memtables.
 const DISK_MEMTABLES: u64 = 32;
-/// The share of the reserve that checkpoints have at the least and at the most, before the size of the roots is known.
+/// Bounds, in bytes, of the reserve's share for checkpoints, before the size of the roots is known.
 const CHECKPOINT_SHARE: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
-/// Compactions on a full disk are cut into pieces of about this size, but at least of a memtable.
+/// The target size in bytes of a piece of a compaction on a full disk. A piece is never smaller than a memtable.
 const PIECE: u64 = 1 << 20;
+const _: () = {
+    assert!(MIN_MEMTABLE <= MIN_BUDGET / 8, "the smallest budget has room for the default memtable");
+    assert!(*CHECKPOINT_SHARE.start() <= *CHECKPOINT_SHARE.end());
+    assert!(DEFAULT_BUDGET >= MIN_BUDGET);
+};
 
 impl Default for Config {
     fn default() -> Config {
@@ -80,19 +88,19 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Bytes of a full memtable: unless the caller has set it, an eighth of the budget, and less on a small disk.
+    /// The size of a full memtable in bytes: by default an eighth of the budget, but less on a small disk.
     pub(crate) fn memtable(&self) -> usize {
         let of_disk = self.disk_bytes.map_or(usize::MAX, |bytes| (bytes / DISK_MEMTABLES) as usize);
         self.memtable_bytes.unwrap_or(of_disk.min(self.memory_budget / 8)).max(MIN_MEMTABLE)
     }
 
-    /// Streams of the log. Which of several a thread writes depends on what other threads there were in the process; a store
-    /// without threads of its own is to do the same each time.
+    /// The number of log streams. With several streams, the stream of a thread depends on the other threads of the
+    /// process. A store without background threads must be deterministic, so it has one stream.
     pub(crate) fn streams(&self) -> usize {
         self.log_streams.unwrap_or(if self.background_threads == 0 { 1 } else { 2 })
     }
 
-    /// The options that a new keyspace is created with, where `chosen` (or the default index) leaves them open.
+    /// Completes `chosen`, or else the default index, to the options of a new keyspace.
     pub(crate) fn index_options(&self, chosen: Option<&IndexOptions>) -> IndexOptions {
         let filters = self.filters.map(|filters| (FILTERS.name, filters_value(filters)));
         let compression = self.compression.map(|compression| (COMPRESSION.name, compression_value(compression)));
@@ -100,7 +108,8 @@ impl Config {
         chosen.unwrap_or(&self.index).with_defaults(&self.index, self.mode, &common)
     }
 
-    /// Bytes of the row cache that it need not borrow: a sixteenth of the budget, since a few hot rows are worth most.
+    /// Bytes that are reserved for the row cache. The default is 1/16 of the budget: the hottest rows save the most
+    /// reads.
     pub(crate) fn rows(&self) -> usize {
         let default = match self.mode {
             Mode::Product => self.memory_budget / 16,
@@ -109,23 +118,27 @@ impl Config {
         self.row_cache_bytes.unwrap_or(default).min(self.memory_budget / 4)
     }
 
-    /// Bytes of the pool, of which memtables borrow what they take: all but the row cache and an eighth, in which compactions and reads
-    /// work. Memtables (one active, up to two sealed while the disk keeps up) take an eighth each.
+    /// Bytes of the pool: the budget without the row cache and without an eighth for the work of compactions and reads.
+    /// Memtables reserve their memory from the pool: an eighth of the budget each, for one active and up to two sealed
+    /// ones if the disk keeps up.
     pub(crate) fn pool(&self) -> usize {
-        self.memory_budget - self.memory_budget / 8 - self.rows()
+        let (work, rows) = (self.memory_budget / 8, self.rows());
+        assert!(work + rows <= self.memory_budget, "the row cache takes at most a quarter of the budget");
+        self.memory_budget - work - rows
     }
 
-    /// Bytes of a log segment: a quarter of a memtable, 64 KiB to 16 MiB.
+    /// Bytes of a log segment: by default a quarter of a memtable, from 64 KiB to 16 MiB.
     pub(crate) fn segment(&self) -> u64 {
         self.segment_bytes
             .unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
     }
 
-    /// What a full disk needs to be emptied again: a segment of the log for each stream, a packed memtable or a piece of a compaction
-    /// with its filter, and the nodes and the catalogue of a checkpoint.
+    /// The disk space that each kind of work needs on a full disk: a log segment for each stream; a packed memtable or
+    /// a piece of a compaction, with its filter; the nodes and the catalogue of a checkpoint.
     pub(crate) fn shares(&self) -> Shares {
         let memtable = self.memtable() as u64;
         let piece = (4 * memtable).min(PIECE).max(memtable);
+        assert!(piece >= memtable, "a packed memtable fits into a piece");
         Shares {
             checkpoint: (memtable / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
             freeing: self.segment() * self.streams() as u64,
@@ -133,29 +146,32 @@ impl Config {
         }
     }
 
-    /// The most bytes that are kept back for a full disk.
+    /// The maximum size of the reserve in bytes.
     pub(crate) fn reserve(&self) -> u64 {
         self.reserve_bytes.unwrap_or(u64::MAX)
     }
 
-    /// The least bytes of disk on which a new store can work: what it keeps back, its log, and some data. The need grows with the
-    /// disk, so it is raised until disk and need agree.
+    /// The minimum disk size in bytes for a new store: its reserve, its log and some data. The need grows with the disk
+    /// size, so the disk size is raised until it covers the need.
     pub(crate) fn least_disk(&self) -> u64 {
         let mut config = self.clone();
-        while config.disk_bytes.is_some_and(|disk| disk < config.need()) {
+        while let Some(disk) = config.disk_bytes.filter(|disk| *disk < config.need()) {
             config.disk_bytes = Some(config.need());
+            assert!(config.disk_bytes > Some(disk), "each round raises the disk size");
         }
-        config.need()
+        let need = config.need();
+        assert!(config.disk_bytes.is_none_or(|disk| disk >= need), "the disk covers the need");
+        need
     }
 
-    /// What a new store needs on a disk of the size that this one has.
+    /// The disk space that a new store needs on a disk of `disk_bytes`.
     fn need(&self) -> u64 {
         let log = 2 * self.segment() * self.streams() as u64;
         let shares = self.shares();
         let unit = if self.reserve() < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT };
         let whole = |share: u64| share.next_multiple_of(unit);
         let kept = whole(shares.checkpoint) + whole(shares.freeing) + whole(shares.background);
-        // Ordinary writes leave room for a checkpoint beside what is kept back.
+        // Ordinary writes leave room for a checkpoint in addition to the reserve.
         kept.min(self.reserve()) + shares.checkpoint + log + 2 * self.memtable() as u64
     }
 }

@@ -8,7 +8,7 @@ use super::config::Config;
 use crate::base::{Error, Result};
 use crate::device::Device;
 use crate::index::owed::Share;
-use crate::index::types::features as index_features;
+use crate::index::registry::features as index_features;
 use crate::index::{Core, IdSource};
 use crate::pool::Pool;
 use crate::rows::RowCache;
@@ -104,6 +104,7 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
         pool,
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         repair: !config.read_only,
+        repairs: Arc::default(),
         share: Share::default(),
     }
 }

@@ -1,15 +1,19 @@
-//! Generations of memtable leaves, held against the order of commits (002 §3.6.4).
+//! [`Generations`]: a check of recovery in paper mode. It compares the generations of memtable leaves with the order of
+//! commits (002 §3.6.4).
 //!
 //! ```text
 //!   key k   seqno 40, generation 17     seqno 52, generation 31     seqno 53, generation 30: not one history
-//!           seqno 51, none: it came after 52 into the memtable, and only its seqno says where it belongs
+//!           seqno 51, no generation: it reached the memtable after seqno 52, so only its seqno gives its position
 //! ```
 //!
-//! The paper orders the messages of a key by these numbers, since it has no others. Here seqnos say the order and where the
-//! log ends; what a store in paper mode recovers must agree with what its leaves counted. If it does not, records were put
-//! together that do not belong to one history, and recovery says so instead of serving them.
+//! The paper orders the messages of a key by generations, because it has no seqnos. PandoDB orders them by seqno. The
+//! generations in the log must agree with this order. If they do not, the log has records of different histories, and
+//! recovery returns an error instead of serving them.
 //!
-//! Takes memory for each different key in records that carry generations; nothing for others.
+//! Memory: one entry for each distinct key in records that carry generations; none for other records.
+//!
+//! Invariant: a key's entry is its insertion with the highest seqno, because records are checked in the order of
+//! seqnos.
 
 use std::collections::HashMap;
 
@@ -22,22 +26,23 @@ pub(super) struct Generations {
     newest: HashMap<(KeyspaceId, Box<[u8]>), Newest>,
 }
 
-/// An insertion.
+/// One insertion into a memtable leaf.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
-    /// Memtables of different lives, or of one, count for themselves.
+    /// The epoch of the log. Generations of different lives, or of different memtables, are not comparable.
     life: u32,
     tag: Tag,
     seqno: Seqno,
 }
 
 impl Generations {
-    /// Takes the next record, by seqno.
+    /// Checks the next record. REQUIRES: its seqnos are above those of all records before it.
     ///
     /// # Errors
-    /// `Corruption` if its generations contradict its place.
+    /// `Corruption` if a generation contradicts the seqnos.
     pub(super) fn check(&mut self, record: &Record<'_>) -> Result<()> {
         let Some(tags) = record.tags else { return Ok(()) };
+        assert_eq!(tags.tags.len(), record.count as usize, "decoding a record checks that each operation has a tag");
         for ((op, seqno), tag) in record.ops().zip(record.first.0..).zip(&tags.tags) {
             let op = op?;
             let Some(tag) = *tag else { continue };
@@ -46,7 +51,7 @@ impl Generations {
             let met = before.filter(|before| before.life == this.life && before.tag.memtable == tag.memtable);
             if let Some(before) = met.filter(|before| before.tag.generation >= tag.generation) {
                 let detail = format!(
-                    "seqno {seqno} has generation {} in its memtable's leaf, seqno {} of the same key before it {}",
+                    "seqno {seqno} has leaf generation {}, but the earlier seqno {} of the same key has {}",
                     tag.generation, before.seqno, before.tag.generation
                 );
                 return Err(Error::corruption("log record", 0, detail));

@@ -17,29 +17,37 @@ use crate::base::Result;
 use crate::check::VerifyReport;
 use crate::index::IndexOptions;
 
-/// An open store. Cheap to clone, usable from any thread; one process writes at a time.
+/// An open store. Cloning a handle is cheap, and any thread may use it. Only one process at a time can have a store
+/// open for writing.
 ///
 /// # Errors of every operation
 ///
-/// Whatever an operation says of its own errors, each one also fails with [`Error::Closed`] on the handles of a store that one of them
-/// has closed, with [`Error::Forked`] in a forked child, and with [`Error::Reentrant`] inside a [`MergeOperator`](crate::MergeOperator).
+/// In addition to the errors that it documents, every operation fails with [`Error::Closed`] after any handle has
+/// closed the store, with [`Error::Forked`] in a forked child, and with [`Error::Reentrant`] inside a
+/// [`MergeOperator`](crate::MergeOperator).
 ///
 /// # Forks
 ///
-/// A store belongs to the process that opened it. In a child that was forked since, every operation on its handles fails with
-/// [`Error::Forked`], and dropping them there does nothing to the parent's store; values that were read before the fork stay valid.
-/// A child may open stores of its own, but only if no store was busy in the parent at the moment of the fork: otherwise they may wait for
-/// ever for a lock that a thread of the parent held. To be safe, fork before you open the first store. As long as it lives and has not dropped the inherited handles it keeps the lock of the
-/// parent's store, should the parent be killed; a parent that closes its store releases the lock whatever the child does. Another
-/// program that a child becomes (`exec`), as `std::process::Command` has it, inherits nothing.
+/// A store belongs to the process that opened it. After a fork, every operation on the child's inherited handles fails
+/// with [`Error::Forked`]. Dropping these handles in the child does not affect the parent's store, and values that were
+/// read before the fork stay valid.
+///
+/// A child may open stores of its own only if no thread of the parent was using a store at the moment of the fork.
+/// Otherwise the child may wait forever for a lock that such a thread held. To be safe, fork before you open the first
+/// store.
+///
+/// If the parent is killed, the lock of its store stays held until the child exits or drops the inherited handles. A
+/// parent that closes its store releases the lock in every case. A program that is started with `exec`, as by
+/// `std::process::Command`, inherits nothing.
 ///
 /// # Limits and signals of the process
 ///
-/// Where the process has too many open files, a write that needs a new one is refused with [`Error::TooManyFiles`], and the store goes
-/// on; one with 2 streams has up to 20 open. A limit on the size of files (`ulimit -f`) makes the system send SIGXFSZ, which ends the
-/// process, as it does any other that writes files: a host that would rather see an error ignores that signal, and gets
-/// [`Error::Io`], after which the store refuses writes. Nothing acknowledged is lost either way. What a mapped log means for
-/// SIGBUS stands at [`StoreBuilder::mapped_log`].
+/// * **Open files.** A write that needs another file when the process has reached its limit fails with
+///   [`Error::TooManyFiles`], and the store stays usable. A store with 2 log streams has up to 20 files open.
+/// * **File size** (`ulimit -f`). When a file would exceed the limit, the system sends SIGXFSZ, which by default ends
+///   the process. If the process ignores this signal, the write fails with [`Error::Io`] instead, and the store refuses
+///   further writes. In both cases no acknowledged write is lost.
+/// * **SIGBUS.** See [`StoreBuilder::mapped_log`].
 ///
 /// # Example
 ///
@@ -67,35 +75,38 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// A keyspace of a store, without opening it.
+/// Description of a keyspace, as [`Store::keyspaces`] returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyspaceInfo {
     /// The name.
     pub name: String,
-    /// The identity.
+    /// The id, which is never reused within a store.
     pub id: u32,
-    /// The index that holds its data, with its mode and all options that are not the default.
+    /// The index type, its mode and all options that differ from the defaults.
     pub index: IndexOptions,
-    /// The merge operator that it was created with.
+    /// The name of the merge operator with which the keyspace was created.
     pub operator: Option<String>,
-    /// Whether that operator is registered; without it merges can be verified and dumped, not read.
+    /// Whether this operator is registered. Without it, merges can be verified and dumped, but not read.
     pub operator_registered: bool,
-    /// Values of more bytes than this are stored in extents of their own.
+    /// Values longer than this, in bytes, are stored in extents of their own.
     pub blob_threshold: usize,
 }
 
 impl Store {
     pub(super) fn new(engine: Shared) -> Store {
+        assert!(!engine.access.is_closed(), "a store has just been opened");
+        assert_eq!(engine.writer.log.is_none(), engine.config.read_only, "a store has a log if it can be written");
         Store { engine: Arc::new(engine) }
     }
 
-    /// Opens the keyspace of that name, or **creates it** with the default options if there is none. Where a missing
-    /// keyspace is a mistake, [`Store::open_keyspace`] finds it without creating it.
+    /// Opens the keyspace with this name, or **creates it** with the default options if it does not exist. To find a
+    /// keyspace without creating it, use [`Store::open_keyspace`].
     ///
-    /// An existing keyspace is opened as it was created, with its merge operator if it has one.
+    /// An existing keyspace keeps the options and the merge operator with which it was created.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an impossible name; what a write can fail with, if it has to be created.
+    /// [`Error::InvalidArgument`] if the name is not valid. If the keyspace has to be created, also the errors of a
+    /// write.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         if let Some(keyspace) = self.open_keyspace(name)? {
             return Ok(keyspace);
@@ -103,12 +114,13 @@ impl Store {
         self.keyspace_with(name, KeyspaceOptions::default())
     }
 
-    /// Opens the keyspace of that name, which must have been created with these options, or creates it with them. A creation
-    /// is a record of the log, synced before this returns.
+    /// Opens the keyspace with this name, or creates it with these options if it does not exist. A creation is logged,
+    /// and the log is synced before this returns.
     ///
-    /// What must agree with an existing keyspace: the name and version of the merge operator (also its absence:
-    /// `KeyspaceOptions::new()` does not open a keyspace of counters, [`Store::keyspace`] does), and whatever `options` set of the
-    /// index, its options and the [`KeyspaceOptions::blob_threshold`].
+    /// An existing keyspace must agree with `options` in two ways. Its merge operator must have the same name and
+    /// version, or be absent in both: `KeyspaceOptions::new()` does not open a keyspace of counters
+    /// ([`Store::keyspace`] does). Every index option and the [`KeyspaceOptions::blob_threshold`] must match, as far as
+    /// `options` sets them.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -123,8 +135,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an impossible name, or if the keyspace exists and does not agree with `options`. What
-    /// a write can fail with, if it has to be created; the next opening may then find it, empty.
+    /// [`Error::InvalidArgument`] if the name is not valid, or if the keyspace exists and does not agree with
+    /// `options`. If the keyspace has to be created, also the errors of a write. After such a failure the next opening
+    /// may find the keyspace, empty.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.engine.access.check()?;
         let state = match self.engine.find_keyspace(name) {
@@ -132,19 +145,26 @@ impl Store {
             None => self.engine.create_keyspace(name, &options)?,
         };
         state.check_options(&options)?;
-        Ok(Keyspace { engine: self.engine.clone(), state })
+        Ok(self.handle_of(name, state))
     }
 
-    /// The keyspace of that name as it was created; `None` if there is none. Creates nothing.
+    /// A handle to the keyspace that was found, or created, under `name`.
+    fn handle_of(&self, name: &str, state: Arc<KeyspaceState>) -> Keyspace {
+        assert_eq!(state.name, name, "the table of keyspaces is keyed by their names");
+        assert!(state.operator.is_none() || state.operator_name.is_some(), "an operator is stored by its name");
+        Keyspace { engine: self.engine.clone(), state }
+    }
+
+    /// Opens the keyspace with this name as it was created. Returns `None` if it does not exist, and creates nothing.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
         self.engine.access.check()?;
-        Ok(self.engine.find_keyspace(name).map(|state| Keyspace { engine: self.engine.clone(), state }))
+        Ok(self.engine.find_keyspace(name).map(|state| self.handle_of(name, state)))
     }
 
-    /// All keyspaces, in the order of their creation. None in a forked child.
+    /// Describes all keyspaces, in the order of their creation. Returns an empty list in a forked child.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         if self.engine.access.is_inherited() {
             return Vec::new();
@@ -157,11 +177,14 @@ impl Store {
             operator_registered: state.operator_name.is_none() || state.operator.is_some(),
             blob_threshold: state.blob_threshold,
         };
-        self.engine.keyspaces.read().values().map(info).collect()
+        let infos: Vec<KeyspaceInfo> = self.engine.keyspaces.read().values().map(info).collect();
+        debug_assert!(infos.is_sorted_by(|a, b| a.id < b.id), "ids ascend in the order of creation");
+        infos
     }
 
-    /// Changes options of a keyspace's index, which it keeps from then on: data that is there stays as it is, and new data follows them
-    /// from the next opening of the store on. What `changes` leaves open stays as it was. The type of the index cannot be changed.
+    /// Changes options of a keyspace's index permanently. Existing data is not rewritten. New data follows the changed
+    /// options from the next opening of the store on. Options that `changes` does not set keep their values. The index
+    /// type cannot be changed.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -174,35 +197,36 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`]; [`Error::InvalidArgument`] for another type of index or a value out of bounds; what a checkpoint can fail
-    /// with.
+    /// [`Error::NoKeyspace`] if the keyspace does not exist. [`Error::InvalidArgument`] for another index type or a
+    /// value out of bounds. The errors of [`Store::checkpoint`].
     pub fn alter_keyspace(&self, name: &str, changes: impl Into<IndexOptions>) -> Result<()> {
         self.engine.access.check()?;
         self.engine.alter_keyspace(name, &changes.into())
     }
 
-    /// Drops a keyspace with all its data. Its space is given back; open handles to it fail from now on.
+    /// Drops a keyspace with all its data, and frees its space. Open handles to the keyspace fail from now on.
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`]; what a checkpoint can fail with.
+    /// [`Error::NoKeyspace`] if the keyspace does not exist. The errors of [`Store::checkpoint`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.engine.drop_keyspace(name)
     }
 
-    /// An empty batch: writes that become visible and durable together, or not at all.
+    /// Returns an empty batch. The writes of a batch become visible and durable together, or not at all.
     pub fn batch(&self) -> Batch {
         Batch::new(self.engine.clone())
     }
 
-    /// A consistent view of all keyspaces as of now.
+    /// Returns a consistent view of all keyspaces at this moment.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot(Arc::new(self.engine.snapshots.register()))
     }
 
-    /// Makes every write acknowledged so far as durable as asked.
+    /// Makes every write that was acknowledged so far at least as durable as `durability`.
     ///
     /// # Errors
-    /// [`Error::Poisoned`], [`Error::Indeterminate`].
+    /// [`Error::Poisoned`] after an earlier failure; [`Error::Indeterminate`] if the write or the sync of the log
+    /// failed.
     pub fn persist(&self, durability: Durability) -> Result<()> {
         let log = self.engine.check_writable()?;
         match durability {
@@ -216,10 +240,11 @@ impl Store {
         }
     }
 
-    /// Moves everything that was written so far from memory and log into the data file, durably: an opening after this replays only what
-    /// was written later, and the log before it is deleted. Costs the writing of what is in memory, at most some memtables.
-    /// [`Store::close`] does the same; the store takes checkpoints by itself, too, whenever a memtable is full, but leaves what is in
-    /// memory there.
+    /// Moves all data from the memtables and the log into the data file, durably. Afterwards an opening replays only
+    /// later writes, and the earlier log is deleted. The cost is that of writing all memtables to disk.
+    ///
+    /// [`Store::close`] does the same. The store also takes checkpoints of its own whenever a memtable is full, but
+    /// these do not write the other memtables to disk.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -230,64 +255,69 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::DiskFull`] (nothing is lost, the log keeps what it has), [`Error::Poisoned`], [`Error::Io`].
+    /// [`Error::DiskFull`] (nothing is lost: the data stays in the log), [`Error::Poisoned`], [`Error::Io`].
     pub fn checkpoint(&self) -> Result<()> {
         self.engine.checkpoint_all()
     }
 
-    /// Writes what is in memory as runs and waits for it, without a checkpoint. For benchmarks; users call
-    /// [`Store::checkpoint`].
+    /// Writes all memtables as runs and waits until this is done, without a checkpoint. For benchmarks; applications
+    /// call [`Store::checkpoint`].
     ///
     /// # Errors
-    /// [`Error::Poisoned`], or what the packing failed with.
+    /// [`Error::Poisoned`], or the error of the background work that failed.
     #[doc(hidden)]
     pub fn pack(&self) -> Result<()> {
         self.engine.pack()
     }
 
-    /// Waits until all background work is done, then gives freed space back to the file system.
+    /// Waits until all background work is done, then returns free space to the file system.
     ///
     /// # Errors
-    /// What the background work failed with.
+    /// The error of the background work that failed.
     pub fn settle(&self) -> Result<()> {
         self.engine.settle()
     }
 
-    /// Background work owed, in bytes. 0 in a forked child.
+    /// Returns the outstanding background work in bytes, or 0 in a forked child.
     pub fn debt(&self) -> u64 {
         if self.engine.access.is_inherited() { 0 } else { self.engine.debt().total() }
     }
 
-    /// Reads and checks everything: superblocks, catalogue, every block, every message, the allocation of every page.
-    /// Changes nothing.
+    /// Reads and checks everything: superblocks, catalogue, every block, every message and the allocation of every
+    /// page. Modifies nothing.
     ///
     /// # Errors
-    /// What keeps it from looking; what it finds wrong is in the report.
+    /// If the check cannot run. Damage is not an error here, but part of the report.
     pub fn verify(&self) -> Result<VerifyReport> {
         let access = &self.engine.access;
         access.check()?;
         access.confirm(crate::check::verify(&self.engine))
     }
 
-    /// Figures. Cheap: no I/O but a `stat`.
+    /// Returns statistics of the store. Cheap: the only I/O is one `stat` of the data file.
     ///
     /// # Errors
-    /// [`Error::Io`] if the data file cannot be asked for its size.
+    /// [`Error::Io`] if the size of the data file cannot be determined.
     pub fn stats(&self) -> Result<StoreStats> {
         let access = &self.engine.access;
         access.check()?;
         access.confirm(self.engine.stats())
     }
 
-    /// Closes the store: moves what is in memory into the data file, as [`Store::checkpoint`] does, and ends the log, so that the
-    /// next opening has nothing to replay. On a full disk what does not fit stays in the log, and is replayed. Every other handle,
-    /// iterator and snapshot answers [`Error::Closed`] from then on, reads that are under way on other threads included; values
-    /// that were read before stay valid. What cannot fail goes on answering from memory: [`Store::keyspaces`], [`Store::debt`],
-    /// [`Keyspace::approximate_len`]. Dropping the last handle does the same, but reports no failure.
+    /// Closes the store: moves all data into the data file, as [`Store::checkpoint`] does, and ends the log, so that
+    /// the next opening has nothing to replay. If the disk is full, the data that does not fit stays in the log and is
+    /// replayed.
+    ///
+    /// All other handles, iterators and snapshots fail with [`Error::Closed`] from now on. This includes reads that
+    /// other threads have in progress. Values that were read before stay valid. Operations that cannot fail still
+    /// answer from memory: [`Store::keyspaces`], [`Store::debt`], [`Keyspace::approximate_len`].
+    ///
+    /// Dropping the last handle closes the store too, but reports no error.
     ///
     /// # Errors
-    /// [`Error::Closed`] if another handle has closed the store or is about to: that one is told how it went. [`Error::Io`], [`Error::Indeterminate`]; [`Error::Poisoned`] after an earlier failure: what was not durable then was
-    /// not made durable now.
+    /// [`Error::Closed`] if another handle has closed the store, or is closing it: the call on that handle returns the
+    /// result. [`Error::Io`], [`Error::Indeterminate`]. [`Error::Poisoned`] after an earlier failure: writes that were
+    /// not durable then are still not durable.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

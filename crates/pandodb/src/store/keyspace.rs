@@ -1,4 +1,4 @@
-//! [`Keyspace`]: the handle through which a keyspace is written and read.
+//! [`Keyspace`]: the handle for reading and writing a keyspace.
 
 use std::sync::Arc;
 
@@ -16,11 +16,12 @@ use crate::base::Error;
 use crate::base::{IntoKeyRange, KeyRange, Kind, Result};
 use crate::index::Estimate;
 
-/// A handle to a keyspace: an ordered map from keys of 1 to 65,535 bytes to values of up to 64 MiB, in bytewise order.
-/// Cheap to clone, usable from any thread.
+/// A handle to a keyspace: an ordered map from keys of 1 to 65,535 bytes to values of up to 64 MiB. Keys are ordered
+/// bytewise. Cloning a handle is cheap, and any thread may use it.
 ///
-/// There are no transactions: between a [`Keyspace::get`] and a [`Keyspace::put`] another thread may write. To update a
-/// value by what it was, merge, or guard the key with a lock of your own ([recipe]).
+/// There are no transactions: another thread may write between a [`Keyspace::get`] and a [`Keyspace::put`]. To compute
+/// a value from the previous one, use [`Keyspace::merge`], or protect the key with a lock in your application
+/// ([recipe]).
 ///
 /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#read-change-write
 ///
@@ -49,11 +50,15 @@ impl std::fmt::Debug for Keyspace {
 
 /// # Writes
 ///
-/// Each is atomic and blind: it reads nothing, and so never returns the old value. The plain form has the durability of the
-/// store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)), the `_with` form one of its own. To write several keys all or none, use
-/// a [`Batch`](crate::Batch).
+/// Each write is atomic and blind: it reads nothing, and therefore does not return the old value. The plain form has
+/// the default durability of the store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)). The `_with`
+/// form takes the durability as an argument. To write several keys atomically, use a [`Batch`](crate::Batch).
 impl Keyspace {
+    /// Commits one operation. REQUIRES: the arguments are checked, and a value above the threshold is written apart.
     fn one(&self, kind: Kind, key: &[u8], value: &[u8], bytes: u64, durability: Durability) -> Result<()> {
+        debug_assert!(kind == Kind::RangeDelete || check_key(key).is_ok(), "a key of {} bytes", key.len());
+        debug_assert!(kind != Kind::Put || value.len() <= self.state.blob_threshold, "a large value is a reference");
+        debug_assert!(bytes >= key.len() as u64, "the bytes of an operation include its key");
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
         let keyspaces = std::slice::from_ref(&self.state);
@@ -63,17 +68,18 @@ impl Keyspace {
     /// Sets the value of a key.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a key or value out of bounds, or a value that the keyspace's merge operator refuses
-    /// ([`MergeOperator::validate_value`](crate::MergeOperator::validate_value)); [`Error::DiskFull`], [`Error::Poisoned`];
-    /// [`Error::Indeterminate`] if its record, or one that was under way before it, could not be written.
+    /// [`Error::InvalidArgument`] for a key or value out of bounds, or a value that the keyspace's merge operator
+    /// rejects ([`MergeOperator::validate_value`](crate::MergeOperator::validate_value)); [`Error::DiskFull`],
+    /// [`Error::Poisoned`]; [`Error::Indeterminate`] if the log record of this write, or of an earlier write in
+    /// progress, could not be written.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.engine.config.durability)
     }
 
-    /// Sets the value of a key, with a durability of its own.
+    /// Sets the value of a key, with the given durability.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; [`Error::Indeterminate`] if the sync failed, too.
+    /// As [`Keyspace::put`]; also [`Error::Indeterminate`] if the sync failed.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.state.check_put(key, value)?;
@@ -83,6 +89,7 @@ impl Keyspace {
             return self.one(Kind::Put, key, value, bytes, durability);
         }
         let (blob, encoded) = self.engine.write_blob(value)?;
+        assert_eq!(blob.len, value.len() as u64, "a reference has the length of its value");
         let result = self.one(Kind::BlobPut, key, &encoded, bytes, durability);
         if result.is_err() {
             self.engine.give_back_blobs(&[blob]);
@@ -90,7 +97,7 @@ impl Keyspace {
         result
     }
 
-    /// Removes a key, whether or not it has a value.
+    /// Removes a key. It is not an error if the key has no value.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
@@ -98,7 +105,7 @@ impl Keyspace {
         self.delete_with(key, self.engine.config.durability)
     }
 
-    /// Removes a key, with a durability of its own.
+    /// Removes a key, with the given durability.
     ///
     /// # Errors
     /// As [`Keyspace::put_with`].
@@ -109,16 +116,16 @@ impl Keyspace {
         self.one(Kind::Delete, key, &[], key.len() as u64, durability)
     }
 
-    /// Folds an operand into the value of a key with the keyspace's operator.
+    /// Adds an operand to a key. Reads and compactions fold it into the value with the keyspace's merge operator.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; [`Error::Unsupported`] without an operator, [`Error::InvalidArgument`] for an operand that the
-    /// operator refuses, [`Error::OperatorMissing`] if it is not registered.
+    /// As [`Keyspace::put`]; [`Error::Unsupported`] if the keyspace has no merge operator, [`Error::InvalidArgument`]
+    /// if the operator rejects the operand, [`Error::OperatorMissing`] if the operator is not registered.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         self.merge_with(key, operand, self.engine.config.durability)
     }
 
-    /// Folds an operand into the value of a key, with a durability of its own.
+    /// Adds an operand to a key, with the given durability.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -131,7 +138,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// As [`Keyspace::merge`]; [`Error::Indeterminate`] if the sync failed, too.
+    /// As [`Keyspace::merge`]; also [`Error::Indeterminate`] if the sync failed.
     pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, operand) = (key.as_ref(), operand.as_ref());
         self.state.check_merge(key, operand)?;
@@ -139,8 +146,8 @@ impl Keyspace {
         self.one(Kind::Merge, key, operand, bytes, durability)
     }
 
-    /// Removes every key of a range. One message, however many keys there are. The range may be empty or inverted: then
-    /// nothing is removed.
+    /// Removes every key of a range. The cost of the write does not depend on the number of keys: it is a single
+    /// message. An empty or inverted range removes nothing.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -158,7 +165,7 @@ impl Keyspace {
         self.delete_range_with(range, self.engine.config.durability)
     }
 
-    /// Removes every key of a range, with a durability of its own.
+    /// Removes every key of a range, with the given durability.
     ///
     /// # Errors
     /// As [`Keyspace::put_with`].
@@ -167,6 +174,7 @@ impl Keyspace {
         if range.is_empty() {
             return self.engine.check_writable().map(|_| ());
         }
+        debug_assert!(range.to.is_empty() || range.from < range.to, "an inverted range deletes nothing");
         let bytes = (range.from.len() + range.to.len()) as u64;
         self.one(Kind::RangeDelete, &range.from, &range.to, bytes, durability)
     }
@@ -174,26 +182,29 @@ impl Keyspace {
 
 /// # Single keys
 ///
-/// A read sees every write that was acknowledged before it began. To read several keys as of one moment, use
+/// A read sees every write that was acknowledged before the read began. To read several keys as of the same moment, use
 /// [`Keyspace::multi_get`], a [`Snapshot`] or an iterator.
 impl Keyspace {
-    /// The newest value of a key. About one read of a 4 KiB block if the key is cold.
+    /// Returns the newest value of a key. Costs about one read of a 4 KiB block if the key is not cached.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if a block on the way is damaged; other keys stay readable.
+    /// [`Error::Corruption`] if a block on the path to the key is damaged. Other keys stay readable.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         read::get(&self.engine, &self.state, key.as_ref(), ReadPoint::Newest)
     }
 
-    /// The newest values of many keys, as of one moment, with their reads in flight together.
+    /// Returns the newest values of several keys, all as of the same moment. The reads of all keys are in flight
+    /// together.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        read::multi_get(&self.engine, &self.state, keys, ReadPoint::Newest)
+        let values = read::multi_get(&self.engine, &self.state, keys, ReadPoint::Newest)?;
+        assert_eq!(values.len(), keys.len(), "each key has an answer");
+        Ok(values)
     }
 
-    /// Whether a key has a value. Does not read a large value's bytes.
+    /// Returns whether a key has a value. Does not read the bytes of a large value.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -201,9 +212,10 @@ impl Keyspace {
         read::contains(&self.engine, &self.state, key.as_ref(), ReadPoint::Newest)
     }
 
-    /// The smallest key that has a value, with its value. Costs what the first item of [`Keyspace::iter`] costs; that
-    /// includes a step over each deleted key before it that no compaction has removed yet. A queue that takes its head again
-    /// and again is better served by a cursor of its own ([recipe]).
+    /// Returns the smallest key that has a value, with its value. Costs as much as the first item of
+    /// [`Keyspace::iter`]. This includes a step over each smaller deleted key that no compaction has removed yet. An
+    /// application that repeatedly takes the first entry, such as a queue, should therefore remember its position
+    /// ([recipe]).
     ///
     /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#a-queue
     ///
@@ -224,8 +236,8 @@ impl Keyspace {
         self.iter().next().transpose()
     }
 
-    /// The largest key that has a value, with its value. Costs what the last item of [`Keyspace::iter`] costs: see
-    /// [`Keyspace::first_key_value`].
+    /// Returns the largest key that has a value, with its value. Costs as much as the last item of [`Keyspace::iter`]:
+    /// see [`Keyspace::first_key_value`].
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -236,9 +248,10 @@ impl Keyspace {
 
 /// # Ranges
 ///
-/// An iterator sees the keyspace as of its creation for its whole life; [`Range`] says what it holds and costs.
+/// An iterator sees the keyspace as of the iterator's creation. See [`Range`] for its cost and the resources that it
+/// holds.
 impl Keyspace {
-    /// The keys of a range with their values, from both ends.
+    /// Iterates over the keys of a range with their values, from both ends.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -258,30 +271,30 @@ impl Keyspace {
         Range::new(&self.engine, &self.state, range.into_key_range(), None)
     }
 
-    /// The keys that start with `prefix`, with their values, from both ends.
+    /// Iterates over the keys that start with `prefix`, with their values, from both ends.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(&self.engine, &self.state, KeyRange::prefix(prefix.as_ref()), None)
     }
 
-    /// All keys with their values, from both ends. `keyspace.iter().keys()` gives the keys alone.
+    /// Iterates over all keys with their values, from both ends. `keyspace.iter().keys()` returns only the keys.
     pub fn iter(&self) -> Range {
         Range::new(&self.engine, &self.state, KeyRange::all(), None)
     }
 
-    /// The keyspace as it was at a snapshot.
+    /// Returns the keyspace as of a snapshot, for reading.
     pub fn at(&self, snapshot: &Snapshot) -> KeyspaceAt {
         KeyspaceAt { engine: self.engine.clone(), state: self.state.clone(), snapshot: snapshot.clone() }
     }
 }
 
-/// # About the keyspace
+/// # Properties and maintenance
 impl Keyspace {
     /// The name.
     pub fn name(&self) -> &str {
         &self.state.name
     }
 
-    /// The identity; never reused within a store.
+    /// The id, which is never reused within a store.
     pub fn id(&self) -> u32 {
         self.state.id.0
     }
@@ -291,20 +304,24 @@ impl Keyspace {
         self.state.operator_name.as_ref().map(|(name, _)| name.as_str())
     }
 
-    /// About how many keys there are. Counts messages in runs and memtables: overwritten keys count until they are
-    /// compacted. No I/O, and no wait for background work; the first call after the index has changed counts its runs, the others do not. 0 in
-    /// a forked child.
+    /// Returns the approximate number of keys. It counts messages in runs and memtables, so an overwritten key counts
+    /// several times until it is compacted. Does no I/O and does not wait for background work. The first call after a
+    /// change of the index walks its runs; later calls use the stored result. Returns 0 in a forked child.
     pub fn approximate_len(&self) -> u64 {
         if self.engine.access.is_inherited() {
             return 0;
         }
         let containers = self.state.containers.load();
+        debug_assert!(
+            containers.sealed.is_sorted_by(|newer, older| newer.through >= older.through),
+            "sealed memtables are in order, newest first"
+        );
         let (entries, tombstones) = self.state.index.entries();
         let sealed: usize = containers.sealed.iter().map(|batch| batch.memtable.len()).sum();
         entries.saturating_sub(2 * tombstones) + (containers.active.len() + sealed) as u64
     }
 
-    /// About what a range holds in the index (what is still in memtables is not counted).
+    /// Estimates the data that the index holds in a range. Data in memtables does not count.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -316,8 +333,8 @@ impl Keyspace {
         access.confirm(self.state.index.estimate(&range))
     }
 
-    /// Brings everything in a range into its final place: one run a leaf, no tombstones, nothing superseded that no
-    /// snapshot needs. Waits until it is done.
+    /// Compacts a range completely, and waits until this is done. Afterwards each leaf of the tree has one run, and the
+    /// range has no tombstones and no superseded versions, except those that snapshots need.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Corruption`], [`Error::Poisoned`].

@@ -16,7 +16,7 @@
 //! | `backup`, `stats`, `tallies`, `roots` | tools |
 //!
 //! Each module imports only modules that are below it: parts know nothing of each other, and procedures over several
-//! parts are methods of [`engine::Engine`] in a module of their own.
+//! parts are methods of `Engine` in a module of their own.
 //!
 //! Handles ([`Store`], [`Keyspace`], [`Snapshot`]) are cheap clones of an `Arc`; the drop of the last one closes the store.
 
@@ -35,6 +35,7 @@ mod commit;
 mod config;
 mod create;
 pub(crate) mod engine;
+mod extents;
 mod found;
 mod generations;
 mod handle;

@@ -5,7 +5,7 @@
 //!    no store or a whole one.
 //! 3. Read the superblocks and the catalogue ([`Found`]). If the newer superblock or its catalogue is damaged, the older
 //!    pair is used: its log still exists.
-//! 4. Open the indexes.
+//! 4. Open the indexes, then mark the pages that they own (`extents`).
 //! 5. Recover the log (`recover`).
 //! 6. Start the background threads.
 //!
@@ -21,6 +21,7 @@ use super::checkpointer::Checkpointer;
 use super::config::Config;
 use super::create::{build, registered};
 use super::engine::Engine;
+use super::extents;
 use super::found::{Found, core};
 use super::initial::{refuse_or_create, unless_foreign};
 use super::keyspaces::Keyspaces;
@@ -120,8 +121,8 @@ fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Re
     Ok(reserve.with_shares(config.shares()))
 }
 
-/// Opens the keyspaces of the catalogue. If there are many, the first reads of several are in flight together, and several
-/// threads decode the blocks.
+/// Opens the keyspaces of the catalogue, and marks the pages of their indexes. If there are many, the first reads of several
+/// are in flight together, and several threads decode the blocks.
 fn keyspaces(
     config: &Config,
     core: &Core,
@@ -161,8 +162,14 @@ fn keyspaces(
     // A store without background threads is deterministic.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
     with_helpers(helpers, read_groups);
-    let first_error = failed.lock().take();
-    first_error.map_or(Ok(keyspaces), |(_, error)| Err(error))
+    if let Some((_, error)) = failed.lock().take() {
+        return Err(error);
+    }
+    match extents::mark(core, keyspaces.all().iter().map(|keyspace| &*keyspace.index)) {
+        // A salvage allocates nothing: it copies what it can read.
+        Err(e) if !config.salvage => Err(e),
+        _ => Ok(keyspaces),
+    }
 }
 
 /// The memory of a store's memtables.

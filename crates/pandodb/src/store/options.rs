@@ -1,4 +1,4 @@
-//! The choices of users for a write and for a keyspace: [`Durability`], [`KeyspaceOptions`].
+//! [`Durability`] of a write and [`KeyspaceOptions`] of a keyspace.
 
 use std::sync::Arc;
 
@@ -8,20 +8,22 @@ use crate::base::{Error, MAX_INLINE_VALUE, Result};
 use crate::index::IndexOptions;
 use crate::resolve::{MergeOperator, builtin};
 
-/// Which failures an acknowledged write survives.
+/// The failures that an acknowledged write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Logged lazily: a crash of the process may lose the last writes, never one before another.
+    /// Buffered in memory and written later. If the process crashes, the last writes may be lost. The lost writes are
+    /// always the newest ones.
     None,
-    /// In the system's page cache before the acknowledgement: survives the death of the process (`kill -9`), not of the
-    /// machine.
+    /// In the system's page cache before the acknowledgement. The write survives a crash or kill of the process (`kill
+    /// -9`), but not a crash of the machine.
     #[default]
     Buffered,
-    /// On stable storage before the acknowledgement: survives a power cut. Concurrent commits share a sync.
+    /// On stable storage before the acknowledgement. The write survives a power failure. Concurrent commits share a
+    /// sync.
     Synced,
 }
 
-/// Options of a keyspace, stored in the catalogue when it is created.
+/// Options of a keyspace. They are stored in the catalogue when the keyspace is created.
 ///
 /// ```
 /// use pandodb::{AddI64, KeyspaceOptions};
@@ -29,15 +31,16 @@ pub enum Durability {
 /// ```
 #[derive(Clone, Default)]
 pub struct KeyspaceOptions {
-    /// `None`: the store's default for a new keyspace, and whatever an existing one has.
+    /// `None`: a new keyspace gets the default of the store; an existing one keeps its own.
     pub(crate) index: Option<IndexOptions>,
     pub(crate) operator: Option<Arc<dyn MergeOperator>>,
-    /// `None`: [`BLOB_THRESHOLD`] for a new keyspace, and whatever an existing one has.
+    /// `None`: a new keyspace gets [`BLOB_THRESHOLD`]; an existing one keeps its own.
     pub(crate) blob_threshold: Option<usize>,
 }
 
-/// The threshold of a keyspace that was created without naming one.
+/// The default threshold, in bytes, above which values are stored in extents of their own.
 pub(crate) const BLOB_THRESHOLD: usize = 2 << 10;
+const _: () = assert!(BLOB_THRESHOLD <= MAX_INLINE_VALUE, "values up to the threshold are stored inline");
 
 impl std::fmt::Debug for KeyspaceOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -50,13 +53,15 @@ impl std::fmt::Debug for KeyspaceOptions {
 }
 
 impl KeyspaceOptions {
-    /// The defaults: the store's index ([`StoreBuilder::index`]), no merge operator, values over 2 KiB stored apart.
+    /// Returns the defaults: the store's index ([`StoreBuilder::index`]), no merge operator, values over 2 KiB stored
+    /// separately.
     pub fn new() -> KeyspaceOptions {
         KeyspaceOptions::default()
     }
 
-    /// The structure that holds the data, with options of its own: a builder such as [`StbeOptions`](crate::StbeOptions), an
-    /// [`IndexKind`](crate::IndexKind), or options that were read from text. What is left open takes the defaults of the store.
+    /// Sets the index and its options: a builder such as [`StbeOptions`](crate::StbeOptions), an
+    /// [`IndexKind`](crate::IndexKind), or parsed [`IndexOptions`]. Options that are not set get the defaults of the
+    /// store.
     ///
     /// ```
     /// use pandodb::{IndexOptions, KeyspaceOptions};
@@ -68,28 +73,33 @@ impl KeyspaceOptions {
         self
     }
 
-    /// The operator that merges fold with. One of your own must also be registered with [`StoreBuilder::operator`] when the
-    /// store is opened again.
+    /// Sets the merge operator of the keyspace. An operator of the application must also be registered with
+    /// [`StoreBuilder::operator`] at each later opening of the store.
     pub fn merge(mut self, operator: impl MergeOperator) -> Self {
         self.operator = Some(Arc::new(operator));
         self
     }
 
-    /// A built-in operator by its name.
+    /// Sets a built-in merge operator by its name.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there is none of that name.
+    /// [`Error::InvalidArgument`] if there is no built-in operator with this name.
     pub fn merge_named(mut self, name: &str) -> Result<Self> {
         let operator = builtin(name).ok_or_else(|| {
-            Error::invalid(format!("no operator `{name}`; there are {}", crate::resolve::BUILTIN_NAMES.join(", ")))
+            Error::invalid(format!(
+                "no built-in operator `{name}`; use one of {}",
+                crate::resolve::BUILTIN_NAMES.join(", ")
+            ))
         })?;
+        assert_eq!(operator.name(), name, "a built-in operator is found by its name");
         self.operator = Some(operator);
         Ok(self)
     }
 
-    /// Values longer than this are stored outside the tree: compactions do not copy them, and reading one takes one more read.
-    /// The default is 2 KiB; at most 64 KiB, which a larger number means, too. A keyspace keeps the threshold that it was
-    /// created with: opening it with another one is refused, and with none takes it as it is.
+    /// Sets the size in bytes above which values are stored outside the index. Compactions do not copy such values, but
+    /// reading one takes an additional read. The default is 2 KiB; values above 64 KiB are always stored outside. A
+    /// keyspace keeps the threshold with which it was created: opening it with another one fails, and opening it
+    /// without one uses the stored one.
     pub fn blob_threshold(mut self, bytes: usize) -> Self {
         self.blob_threshold = Some(bytes.min(MAX_INLINE_VALUE));
         self

@@ -1,16 +1,16 @@
-//! The iterators of the public API: [`Range`] with keys and values, [`Keys`] with keys alone.
+//! The iterators of the public API: [`Range`] returns keys with values, [`Keys`] only keys.
 //!
-//! Both ends share one piece of state, `rest`: the keys that neither end has passed. An end reads through a [`Side`] of
-//! its own, which is opened over `rest` when it is first needed, and again when it has become old.
+//! Both ends share one piece of state, `rest`: the keys that neither end has passed. Each end reads through its own
+//! [`Side`]. A side is opened over `rest` at its first use, and again when it has become too old ([`Side::is_old`]).
 //!
 //! ```text
-//!  bounds  |------------------------------------------|      what the caller asked for
-//!  rest            |--------------------|                    next() gives its first key, next_back() its last
-//!                  ^ seek moves this    ^ seek_back moves this, both within bounds
+//!   bounds  |------------------------------------------|      the range that the caller passed
+//!   rest            |--------------------|                    next() returns its first key, next_back() its last
+//!                   ^ seek moves this    ^ seek_back moves this, both within bounds
 //! ```
 //!
-//! Invariants: `rest` lies within `bounds`. Each side was opened over a range that covers `rest`, and is positioned at its
-//! end of `rest`, or has a pending seek to it.
+//! Invariants: `rest` lies within `bounds`. Each side was opened over a range that covers `rest`. Each side is
+//! positioned at its end of `rest`, or has a pending seek to it.
 
 use std::sync::Arc;
 
@@ -25,25 +25,25 @@ use crate::base::range::successor;
 use crate::base::{Error, KeyRange, Result, SeededBug, events};
 
 /// An iterator over the keys of a range with their values, from both ends. Made by [`Keyspace::range`],
-/// [`Keyspace::prefix`], [`Keyspace::iter`] and their like at a snapshot.
+/// [`Keyspace::prefix`], [`Keyspace::iter`] and the methods of [`KeyspaceAt`](crate::KeyspaceAt) with the same names.
 ///
-/// **What it sees.** The keyspace as of its creation (or as of the snapshot), for its whole life, like a snapshot of its
-/// own. Writes while it is open are fine, also by the same thread and also to the keys that it walks over; it does not
-/// see them. Versions that it needs stay on disk until it is dropped.
+/// **View.** The iterator sees the keyspace as of its creation, or as of the snapshot, during its whole life. The
+/// keyspace can be written meanwhile, also by the same thread and in the same range; the iterator does not see these
+/// writes. Versions that it needs stay on disk until it is dropped.
 ///
-/// **What it holds.** It keeps the store open, and so locked against other processes, until it is dropped. It can be sent
-/// to another thread.
+/// **Resources.** The iterator keeps the store open, and therefore locked against other processes, until it is dropped.
+/// It can be sent to another thread.
 ///
-/// **Errors.** An item is an error where a block is damaged, and the iterator ends after it. To continue behind the damage,
+/// **Errors.** If a block is damaged, the item is an error, and the iterator ends. To continue after the damage,
 /// [`Range::seek`] to a key above it, or [`crate::check::salvage`] the store.
 ///
-/// **Cost.** The first item of an end, and each [`Range::seek`] to a key that is not in memory, costs about one block read
-/// for each run on the path; from then on blocks are read ahead. Deleted keys that no compaction has removed yet are
-/// passed one by one.
+/// **Cost.** The first item of each end costs about one block read for each run on the path, and so does each
+/// [`Range::seek`] to a key that is not in memory. Later blocks are read ahead. The iterator also steps over each
+/// deleted key that no compaction has removed yet.
 pub struct Range {
     engine: Arc<Shared>,
     state: Arc<KeyspaceState>,
-    /// Registered for the life of the iterator; `None` if it could not be opened.
+    /// Registered for the life of the iterator. `None` if the iterator could not be opened.
     point: Option<Arc<Registered>>,
     bounds: KeyRange,
     /// The keys that neither end has passed yet.
@@ -52,7 +52,7 @@ pub struct Range {
     back: Option<Side>,
     values: bool,
     finished: bool,
-    /// The reason why the range could not be opened: its only item.
+    /// The error that prevented the opening, or that a seek caused. It is the next item.
     broken: Option<Error>,
 }
 
@@ -74,13 +74,15 @@ impl Range {
             }
             None => Some(Arc::new(snapshots.register())),
         };
+        assert!(point.is_some() || broken.is_some(), "a range without a read point has an error");
         let finished = bounds.is_empty() && broken.is_none();
         let (engine, state, rest) = (engine.clone(), state.clone(), bounds.clone());
         Range { engine, state, point, bounds, rest, front: None, back: None, values: true, finished, broken }
     }
 
-    /// The same keys without their values, from both ends. Does not read large values, except where a merge is newer than
-    /// the large value: then the operator decides whether the key has a value.
+    /// Iterates over the same keys without their values, from both ends. Large values are not read, with one exception:
+    /// if a merge is newer than the large value, the operator decides whether the key has a value, and needs the value
+    /// for that.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -96,15 +98,15 @@ impl Range {
         Keys(self)
     }
 
-    /// Moves the front end: [`Iterator::next`] continues at the first key that is not before `key`. The front end may move
-    /// forwards or backwards, within the range that the iterator was made for.
+    /// Moves the front end: [`Iterator::next`] continues at the first key that is not before `key`. The front end may
+    /// move forwards or backwards, within the range for which the iterator was made.
     ///
-    /// The back end does not move. The iterator always has the keys between its two ends left: if an end moves back over
-    /// keys that it has yielded, it yields them again; if it moves beyond the other end, no key is left. The iterator keeps
-    /// its view of the keyspace, and continues even if it had ended.
+    /// The back end does not move. The remaining keys are always those between the two ends: if an end moves back over
+    /// keys that were returned, they are returned again; if it moves beyond the other end, no key remains. The iterator
+    /// keeps its view of the keyspace. A seek also revives an iterator that had ended.
     ///
-    /// The call itself reads nothing. The next item costs a search in blocks that are in memory, or as much as the first
-    /// item of an iterator.
+    /// The call itself reads nothing. The next item costs a search in blocks that are in memory, or as much as the
+    /// first item of an iterator.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -112,7 +114,7 @@ impl Range {
     /// for key in ["ant/1", "ant/2", "bee/1", "cat/1", "cat/2"] {
     ///     ks.put(key, "")?;
     /// }
-    /// // The kinds, without a look at what each has.
+    /// // List the kinds without reading the entries of each.
     /// let mut kinds = Vec::new();
     /// let mut keys = ks.iter().keys();
     /// while let Some(key) = keys.next().transpose()? {
@@ -135,12 +137,13 @@ impl Range {
             front.seek_later(key);
         }
         let wider = from < self.rest.from;
+        debug_assert!(from >= self.bounds.from, "the front end stays within the bounds");
         self.rest.from = from;
         self.reopen(wider.then_some(false));
     }
 
-    /// Moves the back end: [`DoubleEndedIterator::next_back`] continues at the last key that is not after `key`. As
-    /// [`Range::seek`], with the ends exchanged.
+    /// Moves the back end: [`DoubleEndedIterator::next_back`] continues at the last key that is not after `key`.
+    /// Otherwise as [`Range::seek`], with the ends exchanged.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -171,9 +174,9 @@ impl Range {
         self.reopen(wider.then_some(true));
     }
 
-    /// Called when an end was moved; `wider` names the end that was moved outwards, if any (`true`: the back one). Closes the
-    /// side of that end, whose exhausted sources are gone, and the other side if `rest` exceeds the range that it was opened
-    /// over.
+    /// Adapts the sides after an end was moved. `wider` names the end if it moved outwards (`true`: the back end). The
+    /// side of this end is closed, because it may have dropped sources as exhausted. The other side is closed if `rest`
+    /// exceeds the range over which it was opened.
     fn reopen(&mut self, wider: Option<bool>) {
         self.finished = self.bounds.is_empty() || self.point.is_none() && self.broken.is_none();
         let Some(reverse) = wider.filter(|_| !self.engine.access.is_inherited()) else { return };
@@ -182,12 +185,23 @@ impl Range {
         if other.as_ref().is_some_and(|side| !side.over().covers(&self.rest)) {
             *other = None;
         }
+        self.check_sides();
     }
 
-    /// An iterator over keys in the order of a hash has no place for a key: its next item is that error.
+    /// Asserts the invariants of the module. REQUIRES: not in a forked child, where sides are not closed.
+    fn check_sides(&self) {
+        let covers = |side: &Option<Side>| side.as_ref().is_none_or(|side| side.over().covers(&self.rest));
+        debug_assert!(self.bounds.covers(&self.rest), "{:?} is not within {:?}", self.rest, self.bounds);
+        debug_assert!(covers(&self.front), "the front side was opened over {:?}", self.rest);
+        debug_assert!(covers(&self.back), "the back side was opened over {:?}", self.rest);
+    }
+
+    /// Returns whether a seek to `key` is impossible, because the index stores keys in the order of a hash. The error
+    /// becomes the next item.
     fn refuses_seek(&mut self, key: &[u8]) -> bool {
         self.broken = self.broken.take().or_else(|| self.state.check_sorted(&KeyRange::new(key, [])).err());
         self.finished &= self.broken.is_none();
+        debug_assert!(!self.finished || self.broken.is_none(), "an error is returned before the end");
         self.broken.is_some()
     }
 
@@ -200,14 +214,14 @@ impl Range {
             return None;
         }
         if let Err(e) = self.engine.access.check() {
-            // The sides stay: to drop them takes locks, which a forked child must not do.
+            // The sides stay open: dropping them takes locks, which a forked child must not do.
             self.finished = true;
             return Some(Err(e));
         }
         let item = self.advance(reverse);
         let item = self.engine.access.confirm(item).transpose();
         if !matches!(item, Some(Ok(_))) {
-            // A side may have consumed a key beyond the other end, or have failed in the middle of a key.
+            // A side may have consumed a key beyond the other end, or may have failed in the middle of a key.
             self.finished = true;
             (self.front, self.back) = (None, None);
         }
@@ -235,19 +249,20 @@ impl Range {
             }
         };
         let Some((key, found)) = side.next(engine, state, self.values)? else { return Ok(None) };
-        // Each end limits the other.
+        // An end must not pass the other one.
         let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(&key) };
         if passed && !may_pass {
             return Ok(None);
         }
-        // Keys without a value do not move the end: a side that is opened again passes them again.
+        // Keys without a value do not move the end. A side that is opened again skips them again.
         let bound = if reverse { &mut self.rest.to } else { &mut self.rest.from };
         bound.clear();
         bound.extend_from_slice(&key);
         if !reverse {
-            // The key's successor.
+            // Continue at the successor of this key.
             bound.push(0);
         }
+        self.check_sides();
         Ok(Some((key.without_prefix(state.codec.prefix()), found)))
     }
 }
@@ -255,7 +270,7 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         if self.engine.access.is_inherited() {
-            // To free what it pins takes locks, which a thread may hold that is not in this process.
+            // Freeing the pinned blocks takes locks, which a thread of the parent process may hold forever.
             std::mem::forget((self.front.take(), self.back.take()));
         }
     }
@@ -283,8 +298,8 @@ impl DoubleEndedIterator for Range {
 
 impl std::iter::FusedIterator for Range {}
 
-/// An iterator over the keys of a range, from both ends. Made by [`Range::keys`]; sees, holds and costs what a [`Range`]
-/// does.
+/// An iterator over the keys of a range, from both ends. Made by [`Range::keys`]. Its view, resources, errors and cost
+/// are those of a [`Range`].
 #[derive(Debug)]
 pub struct Keys(Range);
 

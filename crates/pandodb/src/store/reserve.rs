@@ -1,23 +1,25 @@
-//! The reserve: disk space that is kept back, so that a store on a full disk can be emptied.
+//! [`Reserve`]: disk space that is reserved so that data can still be deleted when the disk is full.
 //!
-//! A file `reserve` occupies space and holds nothing. Work that meets a full disk cuts the file shorter and goes on in the
-//! space that this frees. A checkpoint that finds room makes it longer again.
+//! The file `reserve` occupies disk space, but has no content. Work that finds the disk full truncates the file and
+//! uses the space that this frees. A later checkpoint extends the file again if there is room.
 //!
 //! ```text
 //!   file   | checkpoints | deletes | background work |
-//!            ◀── may cut down to here ──┘ deletes      checkpoints may cut all of it
-//!                          ◀── may cut down to here ───┘ background work
+//!          ^             ^         ^ background work may truncate the file to here
+//!          |             deletes may truncate it to here
+//!          checkpoints may truncate it to here
 //! ```
 //!
-//! The order of the shares is the order of need. A checkpoint is what gives freed space back, so nothing else may take its
-//! share. Deletes need room in the log. Packing and compaction take what is above both, and give more back than they took
-//! once a checkpoint has been taken.
+//! The shares are in the order of their importance. Only a checkpoint makes freed pages reusable, so no other work may
+//! use its share. Deletes need space in the log. Packing and compaction use the rest of the file. They free more space
+//! than they used, but only after the next checkpoint.
 //!
-//! The shares are multiples of [`ALLOCATED_UNIT`], so that truncating the file really frees what was cut off; not where the caller
-//! lets the store keep back less than 2 MiB.
+//! The shares are multiples of [`ALLOCATED_UNIT`], so that truncating the file really frees the space. The exception is
+//! a limit below [`LEAST_IN_UNITS`], where whole units would be too coarse.
 //!
-//! Invariant: while the file is shorter than it should be ([`Reserve::is_short`]), ordinary writes are refused, or they
-//! would take the space that the freeing work needs.
+//! Invariants: `held` is at most the length of the file, and changes only under the lock of the file. While the reserve
+//! is short ([`Reserve::is_short`]), ordinary writes fail, because they would use the space that is needed to free
+//! space.
 
 use std::sync::Arc;
 
@@ -28,33 +30,33 @@ use crate::space::data::SpaceStats;
 
 /// The name of the file.
 pub(crate) const RESERVE_FILE: &str = "reserve";
-/// The least that is kept back, unless the caller has set a lower limit.
+/// The minimum reserve in bytes, unless the user has set a lower limit.
 const MIN_RESERVE: u64 = 1 << 20;
-/// The least that is freed for a checkpoint, or kept back at a time.
+/// The minimum that is freed at a time for a checkpoint, and the minimum step of an extension, in bytes.
 const LEAST_STEP: u64 = 32 << 10;
-/// Where less may be kept back, the shares are not rounded to units of the file system.
+/// With a limit below this, in bytes, the shares are not rounded to units of the file system.
 pub(crate) const LEAST_IN_UNITS: u64 = 16 * ALLOCATED_UNIT;
-/// The share of checkpoints does not grow beyond this with the size of the roots.
+/// The share of checkpoints grows with the size of the roots up to this many bytes of roots.
 const MAX_ROOTS: u64 = 64 << 20;
 
-/// The share of background work is this part of what the store takes, at least. It is where deletes are packed: the more of them reach a
-/// leaf before it is compacted, the more that frees.
+/// The share of background work is at least 1/PART_FOR_WORK of the store, because packing deletes needs this space: the
+/// more deletes reach a leaf before it is compacted, the more space its compaction frees.
 const PART_FOR_WORK: u64 = 16;
-/// But not more than this for its size.
+/// The share of background work grows with the size of the store up to this many bytes.
 const MAX_FOR_WORK: u64 = 64 << 20;
 
-/// What space of the reserve is used for.
+/// The work that may use space of the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Trunk nodes, the catalogue.
+    /// Trunk nodes and the catalogue.
     Checkpoint,
-    /// A segment of the log for an operation that frees.
+    /// A log segment for an operation that frees space.
     Freeing,
     /// Packing and compaction.
     Background,
 }
 
-/// How much each purpose needs, in bytes.
+/// The space that each purpose needs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub checkpoint: u64,
@@ -63,28 +65,28 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// All of them.
+    /// The sum of all shares.
     pub(crate) fn total(self) -> u64 {
         self.checkpoint + self.freeing + self.background
     }
 }
 
-/// The kept-back space of an open store.
+/// The reserved disk space of an open store.
 pub(crate) struct Reserve {
     file: Mutex<Option<Arc<dyn File>>>,
     held: AtomicU64,
     short: AtomicBool,
     shares: Shares,
-    /// The most that is kept back.
+    /// The maximum size of the reserve in bytes.
     limit: u64,
-    /// Bytes that nodes and catalogue take: the share of checkpoints grows with them.
+    /// Bytes of index nodes and catalogue. The share of checkpoints grows with them.
     roots: AtomicU64,
-    /// Bytes that the store takes: the share of background work grows with them.
+    /// Bytes of allocated pages of the store. The share of background work grows with them.
     store: AtomicU64,
 }
 
 impl Reserve {
-    /// Opens the reserve of a store, creating the file if it is missing.
+    /// Opens the reserve of a store, and creates the file if it is missing.
     pub(crate) fn open(device: &dyn Device, limit: u64) -> Result<Reserve> {
         let fail = |op: &'static str| move |e: std::io::Error| Error::io(op, RESERVE_FILE, None, &e);
         let names = device.list().map_err(fail("list"))?;
@@ -96,13 +98,13 @@ impl Reserve {
         Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), limit, ..Reserve::none() })
     }
 
-    /// Sets what the purposes need.
+    /// Sets the shares.
     #[must_use]
     pub(crate) fn with_shares(self, shares: Shares) -> Reserve {
         Reserve { shares, ..self }
     }
 
-    /// No reserve: a store that is only read.
+    /// Returns an empty reserve, for a store that is open for reading only.
     pub(crate) fn none() -> Reserve {
         Reserve {
             file: Mutex::new(None),
@@ -115,20 +117,20 @@ impl Reserve {
         }
     }
 
-    /// Bytes kept back now.
+    /// The current size of the reserve in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.held.load(Relaxed)
     }
 
-    /// The unit of the shares in bytes: [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would leave a purpose without a
-    /// share.
+    /// The unit of the shares in bytes: [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would leave a
+    /// purpose without a share.
     fn unit(&self) -> u64 {
         if self.limit < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT }
     }
 
-    /// The shares, scaled to what may be kept back at most.
+    /// Returns the shares, scaled down to the limit if necessary.
     fn scaled(&self) -> Shares {
-        // All nodes and the catalogue anew, and what splits add.
+        // Space for a copy of all nodes and the catalogue, and a quarter more for splits.
         let roots = self.roots.load(Relaxed).min(MAX_ROOTS);
         let for_work = (self.store.load(Relaxed) / PART_FOR_WORK).min(MAX_FOR_WORK);
         let unit = self.unit();
@@ -144,14 +146,16 @@ impl Reserve {
         let part = |share: u64| (u128::from(share) * u128::from(self.limit) / u128::from(total)) as u64;
         let checkpoint = part(shares.checkpoint).next_multiple_of(unit);
         let freeing = part(shares.freeing).next_multiple_of(unit);
-        Shares { checkpoint, freeing, background: self.limit.saturating_sub(checkpoint + freeing) }
+        let shares = Shares { checkpoint, freeing, background: self.limit.saturating_sub(checkpoint + freeing) };
+        assert!(shares.total() < self.limit + 2 * unit, "rounding adds less than a unit to each of two shares");
+        shares
     }
 
-    /// Frees space for a purpose: background work gets all that it may use, a delete what segments of the log need, a checkpoint its share;
-    /// the latter two come back for more. How many bytes there were.
+    /// Frees space for a purpose, and returns the number of freed bytes. Background work gets all that it may use, a
+    /// delete the share for log segments, a checkpoint its share. Deletes and checkpoints can call this again for more.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be cut.
+    /// [`Error::Io`] if the file cannot be truncated.
     pub(crate) fn draw(&self, purpose: Purpose) -> Result<u64> {
         let shares = self.scaled();
         let (floor, most) = match purpose {
@@ -163,29 +167,32 @@ impl Reserve {
         let held = self.bytes();
         let Some(file) = file.as_ref().filter(|_| held > floor) else { return Ok(0) };
         let rest = floor.max(held.saturating_sub(most) / self.unit() * self.unit());
+        assert!(floor <= rest && rest < held, "{purpose:?} draws down to {rest} of {held} bytes, at least {floor}");
         file.set_len(rest).map_err(|e| Error::io("truncate", RESERVE_FILE, None, &e))?;
         self.held.store(rest, Relaxed);
         self.short.store(true, Relaxed);
         Ok(held - rest)
     }
 
-    /// Whether some of it was used and is not kept back again.
+    /// Returns whether space was used and the reserve has not been refilled since.
     pub(crate) fn is_short(&self) -> bool {
         self.short.load(Relaxed)
     }
 
-    /// Tells how much nodes and catalogue take, and the whole store: the shares follow from both.
+    /// Sets the sizes of the nodes and of the store, from which the shares follow.
     pub(crate) fn note_store(&self, space: &SpaceStats) {
         self.roots.store(space.mirrored_bytes, Relaxed);
         self.store.store(space.allocated_bytes, Relaxed);
     }
 
-    /// Keeps back what the shares say, but not more than the store occupies itself. Where that does not fit, first
-    /// what checkpoints and deletes need. A full disk is no failure: the next checkpoint tries again.
+    /// Extends the file to the sum of the shares, but not beyond the size of the store, or [`MIN_RESERVE`] if that is
+    /// more. First reserves the shares of checkpoints and deletes. A full disk is not an error: the next checkpoint
+    /// retries.
     pub(crate) fn refill(&self, store_bytes: u64) {
         let shares = self.scaled();
         let most = store_bytes.max(MIN_RESERVE).min(self.limit);
         let (first, all) = (shares.total() - shares.background, shares.total());
+        assert!(first <= all && most <= self.limit, "{first} of {all} bytes are reserved first");
         let file = self.file.lock();
         let Some(file) = file.as_ref().filter(|_| !SeededBug::ReserveGivenAway.is_on()) else { return };
         for want in [first.min(most), all.min(most)] {
@@ -197,25 +204,30 @@ impl Reserve {
                 return;
             }
         }
+        assert!(self.bytes() >= all.min(most), "the reserve is as large as wanted");
         self.short.store(false, Relaxed);
     }
 
-    /// Makes the file `want` bytes long, or as long as the disk allows in a few steps, each half as long as the one that failed. Whether it
-    /// is as long as wanted.
+    /// Extends the file to `want` bytes, or as far as the disk allows: after a failure the step is halved. Returns
+    /// whether the file is `want` bytes long.
     fn extend(&self, file: &dyn File, want: u64) -> bool {
+        assert!(want > self.bytes(), "REQUIRES: the file is shorter than {want} bytes");
         let mut step = want - self.bytes();
         let least = step.min(LEAST_STEP);
         while self.bytes() < want && step >= least {
             let held = self.bytes();
             let step_now = step.min(want - held);
+            assert!(step_now > 0, "each step extends the file");
             if file.allocate(held, step_now).is_ok() {
                 self.held.store(held + step_now, Relaxed);
             } else {
-                // What a failed allocation kept all the same is given back; a file that cannot be cut is cut by `draw`.
+                // A failed allocation may have extended the file: undo that. If this fails too, the next `draw`
+                // truncates the file.
                 let _ = file.set_len(held);
                 step /= 2;
             }
         }
-        self.bytes() >= want
+        assert!(self.bytes() <= want, "the file is extended to at most {want} bytes");
+        self.bytes() == want
     }
 }

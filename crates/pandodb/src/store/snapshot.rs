@@ -1,5 +1,10 @@
-//! Snapshots: registered read points (design §3). A snapshot is a number in a list and pins nothing; compactions keep,
-//! for each stripe between live snapshots, what a reader at them sees.
+//! [`Snapshots`]: the registered read points of a store, and [`Snapshot`], the user's handle to one (design §3).
+//!
+//! A read point is a seqno in a list. It pins no data structure. Instead, a compaction keeps for each live read point
+//! the versions that are visible at it ([`Stripes`]).
+//!
+//! Invariants: no registered read point is above `visible`, which never decreases while the store is open. Each entry
+//! of the list has a count of at least 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +21,9 @@ use crate::resolve::Stripes;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<Seqno, usize>>,
-    /// Everything up to here is applied and may be read.
+    /// Everything up to this seqno is applied and may be read.
     visible: AtomicU64,
-    /// In a forked child the list is left alone: its lock may be held by a thread that is not there.
+    /// A forked child must not use the list: a thread that is not in this process may hold its lock.
     made_in: Process,
 }
 
@@ -28,12 +33,12 @@ impl Snapshots {
         Seqno(self.visible.load(Acquire))
     }
 
-    /// Sets the newest read point, while nobody writes: when a store opens.
+    /// Sets the newest read point. REQUIRES: no other thread reads or writes, as during an opening.
     pub(crate) fn set_visible(&self, seqno: Seqno) {
         self.visible.store(seqno.0, Release);
     }
 
-    /// Moves the newest read point, unless it is further already. Any thread may, once it has seen everything up to `seqno`
+    /// Advances the newest read point to `seqno`, unless it is already higher. REQUIRES: everything up to `seqno` is
     /// applied.
     pub(crate) fn advance(&self, seqno: Seqno) {
         if self.visible.load(Relaxed) < seqno.0 {
@@ -41,8 +46,8 @@ impl Snapshots {
         }
     }
 
-    /// Registers the newest read point. The lock orders it against [`Snapshots::stripes`]: a compaction that does not
-    /// know the new read point started when nothing newer than it was visible.
+    /// Registers the newest read point. The lock orders this against [`Snapshots::stripes`]: if a compaction does not
+    /// know the new read point, nothing newer was visible when the compaction started.
     pub(crate) fn register(self: &Arc<Self>) -> Registered {
         if !self.made_in.is_current() {
             return Registered { seqno: self.visible(), of: self.clone() };
@@ -53,28 +58,31 @@ impl Snapshots {
         Registered { seqno, of: self.clone() }
     }
 
-    /// Registers a read point that is registered already.
+    /// Registers an already registered read point once more.
     fn again(self: &Arc<Self>, seqno: Seqno) -> Registered {
         if self.made_in.is_current() {
-            *self.live.lock().entry(seqno).or_default() += 1;
+            let mut live = self.live.lock();
+            let count = live.get_mut(&seqno).expect("a read point that is cloned is registered");
+            *count += 1;
         }
         Registered { seqno, of: self.clone() }
     }
 
-    /// The read points that a compaction which starts now must keep exact.
+    /// Returns the read points whose visible versions a compaction that starts now must keep.
     pub(crate) fn stripes(&self) -> Stripes {
         let live = self.live.lock();
         let snapshots = live.keys().copied().filter(|_| !SeededBug::SnapshotsIgnored.is_on()).collect();
+        debug_assert!(live.values().all(|count| *count > 0), "only registered read points are in the list");
         Stripes { snapshots, horizon: self.visible() }
     }
 
-    /// How many read points are registered.
+    /// Returns the number of registrations.
     pub(crate) fn len(&self) -> usize {
         self.live.lock().values().sum()
     }
 }
 
-/// A registered read point; dropping it takes it off the list.
+/// A registered read point. Dropping it removes the registration.
 #[derive(Debug)]
 pub(crate) struct Registered {
     seqno: Seqno,
@@ -87,7 +95,7 @@ impl Registered {
         self.seqno
     }
 
-    /// Whether it belongs to this store.
+    /// Returns whether the read point belongs to this store.
     pub(crate) fn is_of(&self, snapshots: &Arc<Snapshots>) -> bool {
         Arc::ptr_eq(&self.of, snapshots)
     }
@@ -105,7 +113,10 @@ impl Drop for Registered {
             return;
         }
         let mut live = self.of.live.lock();
-        if let Some(count) = live.get_mut(&self.seqno) {
+        let count = live.get_mut(&self.seqno);
+        debug_assert!(count.is_some(), "the read point {} is registered until its last drop", self.seqno);
+        if let Some(count) = count {
+            debug_assert!(*count > 0, "the count of an entry is at least 1");
             *count -= 1;
             if *count == 0 {
                 live.remove(&self.seqno);
@@ -114,8 +125,8 @@ impl Drop for Registered {
     }
 }
 
-/// A consistent view of all keyspaces of a store at one moment. Cheap to take, to clone and to hold: it copies nothing,
-/// but versions that it sees are kept on disk until it is dropped.
+/// A consistent view of all keyspaces of a store at one moment. Creating, cloning and holding a snapshot is cheap: it
+/// copies nothing. The versions that it sees stay on disk until it is dropped.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -138,7 +149,7 @@ impl std::fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    /// The read point: everything up to this sequence number is visible.
+    /// The sequence number of the snapshot: all writes up to it are visible.
     pub fn seqno(&self) -> u64 {
         self.0.seqno().0
     }

@@ -1,4 +1,4 @@
-//! Figures of an open store: what it holds, what it has written, how long operations took.
+//! Statistics of an open store: its contents, the bytes it has written, the latency of operations.
 
 use super::engine::Engine;
 use super::tallies::Latency;
@@ -6,69 +6,70 @@ use crate::base::Result;
 use crate::base::sync::Ordering::Relaxed;
 use crate::index::IndexStats;
 
-/// Bytes written by cause. All are counters since this opening of the store.
+/// Bytes written, by cause. All are counters since this opening of the store.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BytesByCause {
-    /// Keys, values and operands that users wrote: what amplification is measured against.
+    /// Keys, values and operands that users wrote: the base of write amplification.
     pub user: u64,
-    /// Log records, with their heads and padding.
+    /// Log records, with their headers and padding.
     pub log: u64,
-    /// Memtables packed into runs. Falls when a keyspace is dropped, since its part goes with it.
+    /// Memtables packed into runs. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
     pub pack: u64,
-    /// Compactions. Falls when a keyspace is dropped, since its part goes with it.
+    /// Compactions. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
     pub compact: u64,
-    /// Trunk nodes, catalogues, superblocks.
+    /// Trunk nodes, catalogues and superblocks.
     pub checkpoint: u64,
-    /// All writes to the data file: `pack`, `compact`, `checkpoint` and large values. With `log` it is all that was written.
+    /// All writes to the data file: `pack`, `compact`, `checkpoint` and large values. The store writes `log` + `data`
+    /// in total.
     pub data: u64,
 }
 
-/// Memory by part, in bytes, against the budget. All are gauges, as of the call.
+/// Memory by use, in bytes. All are gauges.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// What [`StoreBuilder::memory_budget`](crate::StoreBuilder::memory_budget) asked for. Does not change.
+    /// The setting [`StoreBuilder::memory_budget`](crate::StoreBuilder::memory_budget). Does not change.
     pub budget: u64,
     /// Active and sealed memtables, with their nodes.
     pub memtables: u64,
-    /// Keyspaces: their indexes, and the descriptions of the runs that these hold.
+    /// Keyspaces: their indexes, with the descriptions of their runs.
     pub keyspaces: u64,
-    /// Blocks in the buffer pool (filters and inner blocks included).
+    /// Blocks in the buffer pool, including filters and inner blocks.
     pub pool: u64,
-    /// Of these, blocks that callers' values pin.
+    /// The part of `pool` that values of callers pin.
     pub pinned: u64,
     /// The row cache.
     pub rows: u64,
 }
 
-/// Figures of one keyspace. All are gauges, as of the call; of `index` each field says what it is.
+/// Statistics of one keyspace. All are gauges, except that the fields of `index` document their own kind.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceStats {
     /// The name.
     pub name: String,
-    /// About how many keys: see [`Keyspace::approximate_len`](crate::Keyspace::approximate_len).
+    /// The approximate number of keys: see [`Keyspace::approximate_len`](crate::Keyspace::approximate_len).
     pub records: u64,
-    /// The index's figures.
+    /// The statistics of the index.
     pub index: IndexStats,
-    /// Bytes in its memtables.
+    /// Bytes in the keyspace's memtables.
     pub memtable_bytes: u64,
 }
 
-/// Figures of a store, all taken by one call of [`Store::stats`](crate::Store::stats). They are read one after the other
-/// while the store is in use, so a sum may be off by what happened in between.
+/// Statistics of a store, returned by one call of [`Store::stats`](crate::Store::stats). They are read one after the
+/// other while the store is in use, so sums may not match exactly.
 ///
-/// Each field is one of three kinds:
+/// Each field is of one of three kinds:
 ///
-/// * **gauge**: how things are at the call; rises and falls.
-/// * **counter**: what happened since this opening of the store; starts at 0 and never falls.
-/// * **lifetime counter**: what happened since the store was created; kept in checkpoints, so a crash may take it back to
-///   the last one.
+/// * **gauge**: the state at the time of the call; rises and falls.
+/// * **counter**: the total since this opening of the store; starts at 0 and never falls.
+/// * **lifetime counter**: the total since the store was created. It is saved by checkpoints, so a crash may set it
+///   back to the value of the last checkpoint.
 ///
-/// Sizes are in bytes. A call costs a walk over the trees' nodes in memory and one `stat` of the data file: some
-/// microseconds to some milliseconds, and no lock that writers wait for long. Once a second is fine.
-/// `examples/prometheus.rs` serves them to Prometheus.
+/// Sizes are in bytes. A call walks the index nodes in memory and does one `stat` of the data file. It takes from some
+/// microseconds to some milliseconds, and never blocks writers for long, so one call a second is fine.
+/// `examples/prometheus.rs` exports the statistics to Prometheus.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -83,21 +84,21 @@ pub struct KeyspaceStats {
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreStats {
-    /// Of each keyspace, in the order of their creation.
+    /// Statistics of each keyspace, in the order of creation.
     pub keyspaces: Vec<KeyspaceStats>,
-    /// Gauge: bytes of keys and values, superseded ones included until compactions remove them.
+    /// Gauge: bytes of keys and values. Superseded versions count until compactions remove them.
     pub logical_bytes: u64,
-    /// Gauge: bytes that the data file occupies on the device. Its length may be more: it has holes.
+    /// Gauge: bytes that the data file occupies on the device. The file may be longer, because it has holes.
     pub disk_bytes: u64,
-    /// Gauge: bytes of log that are kept: for the next opening, and segments that are made ahead.
+    /// Gauge: bytes of log segments, both those that the next opening may need and preallocated ones.
     pub log_bytes: u64,
-    /// Gauge: bytes kept back for a full disk.
+    /// Gauge: bytes of disk reserved for work on a full disk.
     pub reserve_bytes: u64,
-    /// Gauge: bytes of the data file's pages that are taken, `quarantined_bytes` included.
+    /// Gauge: bytes of the allocated pages of the data file, including `quarantined_bytes`.
     pub allocated_bytes: u64,
-    /// Gauge: bytes that were freed and wait for two more checkpoints to be used again.
+    /// Gauge: bytes of freed pages that can be reused after two more checkpoints.
     pub quarantined_bytes: u64,
-    /// Counters: bytes written by cause.
+    /// Counters: bytes written, by cause.
     pub written: BytesByCause,
     /// Counter: bytes read from the data file.
     pub read_bytes: u64,
@@ -105,73 +106,79 @@ pub struct StoreStats {
     pub reads: u64,
     /// Counter: keys looked up, by `get`, `contains` and `multi_get`.
     pub gets: u64,
-    /// Counter: blocks that these lookups asked the pool for, cached or not.
+    /// Counter: blocks that these lookups requested from the pool, cached or not.
     pub probed_blocks: u64,
-    /// Counter: filters that these lookups asked.
+    /// Counter: filters that these lookups probed.
     pub filters: u64,
-    /// Counter: leaves that they searched.
+    /// Counter: leaves that these lookups searched.
     pub leaves: u64,
     /// Counter: lookups that found their row in the row cache.
     pub row_hits: u64,
-    /// Counter: runs that lookups searched in vain, since the filter said that the key might be there.
+    /// Counter: runs that lookups searched without success, because of a false positive of the filter.
     pub false_positives: u64,
-    /// Gauge: background work owed, in bytes. Writers wait longer the more there is.
+    /// Gauge: outstanding background work, in bytes. The more there is, the more the store throttles writers.
     pub debt_bytes: u64,
     /// Lifetime counter: bytes of keys and values that users wrote.
     pub lifetime_user_bytes: u64,
-    /// Lifetime counter: bytes that the store wrote for them, log and data.
+    /// Lifetime counter: bytes that the store wrote to the log and the data file.
     pub lifetime_written_bytes: u64,
     /// Counter: checkpoints.
     pub checkpoints: u64,
-    /// Operations that this opening found in the log alone and applied again; fixed from then on. 0 after
-    /// [`Store::close`](crate::Store::close) or [`Store::checkpoint`](crate::Store::checkpoint).
+    /// Number of operations that this opening replayed from the log. Does not change afterwards. 0 if a
+    /// [`Store::close`](crate::Store::close) or [`Store::checkpoint`](crate::Store::checkpoint) was the last use of the
+    /// store.
     pub replayed_operations: u64,
-    /// How long this opening took, in microseconds; fixed from then on.
+    /// Duration of this opening in microseconds. Does not change afterwards.
     pub opening_us: u64,
     /// Gauge: live snapshots and open iterators. Versions that they see stay on disk.
     pub snapshots: u64,
-    /// Gauges: memory.
+    /// Gauges: memory by use.
     pub memory: MemoryStats,
-    /// Latency of commits: a put, a merge, a delete or a whole batch, with its sync if it asked for one, and with its wait for
-    /// background work.
+    /// Latency of commits, each of them a put, a merge, a delete or a whole batch. It includes the sync, if the commit
+    /// asked for one, and the time for which the store throttled the commit.
     pub write_latency: Latency,
     /// Latency of `get`.
     pub read_latency: Latency,
-    /// The failure that keeps the store from writing, or the last trouble of background work (cleared by the next success), or
-    /// the first damage that compactions met and no call has returned yet. `None` if all is well.
+    /// A problem, if there is one: the failure that made the store refuse writes; or the last failure of background
+    /// work, until background work succeeds again; or the first damage found by compactions that no call has returned
+    /// yet.
     pub trouble: Option<String>,
 }
 
 impl StoreStats {
-    /// Bytes written to the device for each byte that users wrote, over the life of the store; 0 before the first write.
+    /// Returns the bytes written to the device for each byte that users wrote, over the life of the store. 0 before the
+    /// first write.
     pub fn write_amplification(&self) -> f64 {
         ratio(self.lifetime_written_bytes, self.lifetime_user_bytes)
     }
 
-    /// Blocks asked for by each lookup; 0 before the first.
+    /// Returns the number of requested blocks for each lookup. 0 before the first lookup.
     pub fn read_amplification(&self) -> f64 {
         ratio(self.probed_blocks, self.gets)
     }
 
-    /// Bytes on the device (without log and reserve) for each logical byte.
+    /// Returns the bytes on the device, without log and reserve, for each logical byte. 0 for an empty store.
     pub fn space_amplification(&self) -> f64 {
         ratio(self.disk_bytes, self.logical_bytes)
     }
 }
 
 fn ratio(of: u64, to: u64) -> f64 {
-    if to == 0 { 0.0 } else { of as f64 / to as f64 }
+    let ratio = if to == 0 { 0.0 } else { of as f64 / to as f64 };
+    assert!(ratio.is_finite(), "{of} of {to}");
+    ratio
 }
 
 impl Engine {
-    /// Bytes that users wrote in all lives, and bytes that the store wrote for them.
+    /// Returns the bytes that users wrote, and the bytes that the store wrote to log and data file, since the store was
+    /// created.
     pub(crate) fn lifetime_bytes(&self) -> (u64, u64) {
         let (user, written) = self.figures.earlier;
         let log = self.writer.log.as_ref().map_or(0, |log| log.written_bytes());
         (user + self.figures.writes.user_bytes(), written + log + self.core.data.stats().written_bytes)
     }
 
-    /// Gathers the figures. Walks the trunks in memory; no I/O but a `stat` of the data file.
+    /// Gathers the statistics. Walks the trunks in memory; the only I/O is a `stat` of the data file.
     pub(crate) fn stats(&self) -> Result<StoreStats> {
         let mut stats = StoreStats::default();
         for keyspace in self.keyspaces.all() {

@@ -1,6 +1,10 @@
-//! Counters and histograms of an open store, in a form that many threads write to at once.
+//! Counters and histograms of an open store, which many threads update concurrently.
 //!
-//! Each thread counts in one of a few tallies, each in cache lines of its own; a reader adds them up.
+//! Each thread updates one of [`TALLIES`] tallies, chosen by its number. Each tally has its own cache lines, so that
+//! threads do not contend for them. A reader adds up all tallies.
+//!
+//! Invariant: counters only grow, and each is read atomically, but not all of them at the same moment: a sum may lag
+//! behind operations in progress.
 
 use std::time::Duration;
 
@@ -11,13 +15,13 @@ use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed, thread_number};
 #[derive(Default)]
 pub(crate) struct Figures {
     pub writes: Tallies<WriteTally>,
-    /// Bytes that users wrote before this opening, and bytes that the store wrote for them.
+    /// Bytes that users wrote, and bytes that the store wrote, before this opening.
     pub earlier: (u64, u64),
-    /// Bytes of log that a store which is open for reading has found.
+    /// Bytes of log that a read-only opening found.
     pub log_found: Counter,
-    /// Operations that the opening found only in the log, and applied again.
+    /// Operations that the opening replayed from the log.
     pub replayed: Counter,
-    /// How long the opening took, in microseconds.
+    /// Duration of the opening in microseconds.
     pub opening_us: Counter,
     pub blob_bytes: AtomicU64,
     pub checkpoint_bytes: Counter,
@@ -25,14 +29,14 @@ pub(crate) struct Figures {
     pub reads: Tallies<ReadTally>,
 }
 
-/// Latencies of one kind of operation, in microseconds, since this opening of the store: over all of that time, not over the
-/// last minute. Percentiles are upper bounds, exact to 7 %; 0 before the first operation.
+/// Latencies of one kind of operation in microseconds, over the whole time since this opening of the store. Percentiles
+/// are upper bounds, at most 7 % too high. All are 0 before the first operation.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
-    /// Operations. Counter.
+    /// Counter: operations.
     pub count: u64,
-    /// Half took at most this.
+    /// Half of the operations took at most this.
     pub p50_us: f64,
     /// 99 % took at most this.
     pub p99_us: f64,
@@ -40,15 +44,18 @@ pub struct Latency {
     pub p99_9_us: f64,
     /// 99.99 % took at most this.
     pub p99_99_us: f64,
-    /// The slowest took this. Never falls.
+    /// The slowest operation. Never falls.
     pub max_us: f64,
 }
 
-/// Sub-buckets for each power of two: percentiles are exact to about 6 %.
-const SUB: u64 = 16;
+/// Sub-buckets for each power of two: a bucket's bounds differ by about 6 %.
+const SUB: u64 = 1 << SUB_BITS;
+const SUB_BITS: u64 = 4;
 const BUCKETS: usize = 64 * SUB as usize;
+/// Longer durations are recorded as this many nanoseconds, so that the bounds of buckets fit into 64 bits.
+const LONGEST: u64 = u64::MAX >> 1;
 
-/// A histogram of durations that many threads record into: log-linear buckets of nanoseconds, relaxed counters.
+/// A histogram of durations that many threads record into. Buckets are log-linear in nanoseconds; counters are relaxed.
 pub(crate) struct Histogram {
     buckets: Vec<Counter>,
     max: Counter,
@@ -60,13 +67,15 @@ impl Default for Histogram {
     }
 }
 
+/// The bucket of a duration in nanoseconds. REQUIRES: at most [`LONGEST`].
 fn bucket(nanos: u64) -> usize {
     if nanos < SUB {
         return nanos as usize;
     }
     let power = 63 - nanos.leading_zeros() as u64;
-    let sub = (nanos >> (power - 4)) & (SUB - 1);
-    ((power - 3) * SUB + sub) as usize
+    debug_assert!(power >= SUB_BITS, "smaller durations have buckets of their own");
+    let sub = (nanos >> (power - SUB_BITS)) & (SUB - 1);
+    ((power - SUB_BITS + 1) * SUB + sub) as usize
 }
 
 /// The upper bound of a bucket, in nanoseconds.
@@ -75,20 +84,23 @@ fn bound(bucket: usize) -> u64 {
     if bucket < SUB {
         return bucket;
     }
-    let (power, sub) = (bucket / SUB + 3, bucket % SUB);
-    ((SUB + sub + 1) << (power - 4)) - 1
+    let (power, sub) = (bucket / SUB + SUB_BITS - 1, bucket % SUB);
+    debug_assert!(power < 63, "no duration is above LONGEST");
+    ((SUB + sub + 1) << (power - SUB_BITS)) - 1
 }
 
 impl Histogram {
     pub(crate) fn record(&self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX >> 1);
-        self.buckets[bucket(nanos).min(BUCKETS - 1)].fetch_add(1, Relaxed);
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(LONGEST).min(LONGEST);
+        let bucket = bucket(nanos);
+        debug_assert!(bucket < BUCKETS && bound(bucket) >= nanos, "{nanos} ns in bucket {bucket}");
+        self.buckets[bucket].fetch_add(1, Relaxed);
         if self.max.load(Relaxed) < nanos {
             self.max.fetch_max(nanos, Relaxed);
         }
     }
 
-    /// Of several as if they were one.
+    /// Summarises several histograms as one.
     fn summary_of(parts: &[&Histogram]) -> Latency {
         let sum = |i: usize| parts.iter().map(|part| part.buckets[i].load(Relaxed)).sum();
         let counts: Vec<u64> = (0..BUCKETS).map(sum).collect();
@@ -103,34 +115,38 @@ impl Histogram {
                     return bound(i).min(max) as f64 / 1000.0;
                 }
             }
+            assert_eq!(count, 0, "every rank is within the sum of all buckets");
             0.0
         };
-        Latency {
+        let latency = Latency {
             count,
             p50_us: at(0.5),
             p99_us: at(0.99),
             p99_9_us: at(0.999),
             p99_99_us: at(0.9999),
             max_us: max as f64 / 1000.0,
-        }
+        };
+        let percentiles = [latency.p50_us, latency.p99_us, latency.p99_9_us, latency.p99_99_us, latency.max_us];
+        assert!(percentiles.is_sorted(), "percentiles ascend: {latency:?}");
+        latency
     }
 }
 
-/// How many threads count without meeting each other.
+/// The number of tallies. Up to this many threads update counters without contention.
 const TALLIES: usize = 8;
 
-/// What operations are counted in: a tally for each of a few threads, so that they do not fight for its cache lines.
+/// One `T` for each of [`TALLIES`] groups of threads, each in its own cache lines.
 #[derive(Default)]
 pub(crate) struct Tallies<T>([CachePadded<T>; TALLIES]);
 
-/// Commits.
+/// Counters of commits.
 #[derive(Default)]
 pub(crate) struct WriteTally {
     user_bytes: Counter,
     pub latency: Histogram,
 }
 
-/// Point lookups.
+/// Counters of point lookups.
 #[derive(Default)]
 pub(crate) struct ReadTally {
     pub gets: Counter,
@@ -142,7 +158,7 @@ pub(crate) struct ReadTally {
 }
 
 impl<T> Tallies<T> {
-    /// The tally of this thread.
+    /// The tally of the calling thread.
     #[inline]
     pub(crate) fn mine(&self) -> &T {
         &self.0[thread_number() % TALLIES]
@@ -158,14 +174,14 @@ impl<T> Tallies<T> {
 }
 
 impl Tallies<WriteTally> {
-    /// A commit of so many bytes of keys and values took so long.
+    /// Records a commit of `user_bytes` bytes of keys and values that took `time`.
     pub(crate) fn record(&self, user_bytes: u64, time: Duration) {
         let tally = self.mine();
         tally.user_bytes.fetch_add(user_bytes, Relaxed);
         tally.latency.record(time);
     }
 
-    /// Bytes of keys and values since opening.
+    /// Bytes of keys and values since this opening.
     pub(crate) fn user_bytes(&self) -> u64 {
         self.sum(|tally| &tally.user_bytes)
     }

@@ -1,8 +1,11 @@
-//! [`Value`]: bytes handed to a caller without copying them where that is safe.
+//! [`Value`]: bytes that are returned to a caller, without a copy where possible.
 //!
-//! A value points into a cached block, into a batch of a scan, or owns its bytes. It pins what it points into. A small one
-//! owns a copy: that costs less than to count the pin, which all readers would count in one place. Once a
-//! quarter of the pool is pinned, so do all new ones: a caller who keeps many cannot starve the cache.
+//! A value owns its bytes, or points into a cached block, a large value's buffer or a block of a scan, which it then
+//! keeps in memory. A value of at most 1 KiB from a cached block is a copy, because copying is cheaper than a pin: all
+//! readers contend for the pool's counter of pins. When a quarter of the pool is pinned, all new values from cached
+//! blocks are copies, so that callers who hold many values cannot exhaust the cache.
+//!
+//! Invariant: the range of a value lies within the bytes that it points into.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -15,12 +18,11 @@ use crate::base::EntryBlock;
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Pool};
 
-/// Immutable bytes: a key or a value. Cloning is cheap; `Deref` gives the bytes. It compares, orders and hashes as the
-/// bytes do, so it can be the key of a map that is asked with a slice.
+/// Immutable bytes: a key or a value. Cloning is cheap; `Deref` returns the bytes. A `Value` compares, orders and
+/// hashes like its bytes, so it can be the key of a map that is looked up with a slice.
 ///
-/// A value of more than 1 KiB may keep the 4 KiB to 64 KiB of cache that it lies in from being reused; those that an
-/// iterator gives keep the block of up to 64 KiB that they came in. To hold many for long, hold copies
-/// ([`Value::to_vec`]).
+/// A `Value` of more than 1 KiB may pin the 4 KiB to 64 KiB of cache in which it lies. A `Value` from an iterator keeps
+/// the iterator's block of up to 64 KiB in memory. To hold many values for a long time, copy them ([`Value::to_vec`]).
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -42,38 +44,46 @@ pub struct Value(Repr);
 #[derive(Clone)]
 enum Repr {
     Owned(Arc<[u8]>),
-    /// A part of a pinned block of the pool, or of a large value. Behind a trait object, so that lints do not take the
-    /// counters of caches for a part of a key that may change (`clippy::mutable_key_type`), in the programs of users.
+    /// A part of a pinned block of the pool, or of a large value. A trait object hides the atomic counters inside:
+    /// otherwise clippy would warn about maps with `Value` keys in users' programs (`clippy::mutable_key_type`).
     Held(Arc<dyn Deref<Target = [u8]> + Send + Sync>, Range<usize>),
     Batch(Arc<EntryBlock>, Range<usize>),
 }
 
-/// The longest value that is copied rather than pinned, in bytes. To copy so many takes about as long as to meet another
-/// reader at the pool's count of pins.
+/// Values of at most this many bytes are copied instead of pinned. Copying 1 KiB takes about as long as one contended
+/// update of the pool's counter of pins.
 const COPIED: usize = 1024;
 
 impl Value {
+    /// A value that owns `bytes`.
     pub(crate) fn owned(bytes: Vec<u8>) -> Value {
         Value(Repr::Owned(bytes.into()))
     }
 
+    /// Bytes that are shared already.
     pub(crate) fn shared(bytes: Arc<[u8]>) -> Value {
         Value(Repr::Owned(bytes))
     }
 
+    /// A part of a cached block. REQUIRES: `range` lies within the block.
     pub(crate) fn in_block(pool: &Pool, block: Block, range: Range<usize>) -> Value {
+        debug_assert!(range.start <= range.end && range.end <= block.len(), "{range:?} of {} bytes", block.len());
         if range.len() <= COPIED || pool.should_copy() {
             return Value(Repr::Owned(block[range].into()));
         }
         Value(Repr::Held(Arc::new(block.pin()), range))
     }
 
+    /// A part of a block of a scan. REQUIRES: `range` lies within the block.
     pub(crate) fn in_batch(batch: &Arc<EntryBlock>, range: Range<usize>) -> Value {
+        let len = batch.raw().len();
+        debug_assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} bytes");
         Value(Repr::Batch(batch.clone(), range))
     }
 
-    /// The same bytes without the first `count`.
+    /// Returns the same bytes without the first `count`. REQUIRES: the value has at least `count` bytes.
     pub(crate) fn without_prefix(self, count: usize) -> Value {
+        debug_assert!(count <= self.len(), "a prefix of {count} in {} bytes", self.len());
         match self.0 {
             whole if count == 0 => Value(whole),
             Repr::Owned(bytes) => Value(Repr::Owned(bytes[count..].into())),
@@ -82,11 +92,13 @@ impl Value {
         }
     }
 
+    /// The first `len` bytes of `buf`: a large value without its padding.
     pub(crate) fn blob(buf: AlignedBuf, len: usize) -> Value {
+        assert!(len <= buf.len(), "a large value of {len} in {} bytes", buf.len());
         Value(Repr::Held(Arc::new(buf), 0..len))
     }
 
-    /// A copy of the bytes.
+    /// Returns a copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         self.deref().to_vec()
     }
@@ -132,7 +144,7 @@ impl PartialOrd for Value {
 }
 
 impl Ord for Value {
-    /// The order of the bytes, which is the order of keys.
+    /// Bytewise order, which is the order of keys.
     fn cmp(&self, other: &Value) -> Ordering {
         (**self).cmp(&**other)
     }

@@ -50,7 +50,7 @@
 //! sync, but never during a sync or during the writes of commits. A thread that leads a sync takes one state lock after
 //! the other, and holds the group's lock during none of them.
 //!
-//! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are documented with
+//! Source: 002 §3.6.4 (logical logging in per-thread logs). The bytes are documented with
 //! their encoders, in `format.rs` and `ops.rs`.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]

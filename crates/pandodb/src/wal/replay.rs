@@ -21,7 +21,7 @@
 //!
 //! Invariant: with [`Mode::Recover`], everything that was visited and kept is durable when [`replay()`] returns.
 //!
-//! Source: design §5.3, §5.5, §5.6. The streams are merged by sequence number; 002 §3.6.4 uses generation numbers of
+//! The streams are merged by sequence number; 002 §3.6.4 uses generation numbers of
 //! memtable leaves instead, which a visitor may compare ([`super::tags`]).
 
 use super::format::{HEADER_BYTES, RECORD_HEAD, RecordKind};

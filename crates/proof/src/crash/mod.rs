@@ -6,7 +6,7 @@
 //! | class | of 8 seeds | history | crashes |
 //! | --- | --- | --- | --- |
 //! | long | 4 | 40 to 120 steps | a sample at every operation |
-//! | window | 2 | 14 steps; one of [`PARTS`] parts of its windows | all that [`CrashPlan::default`] lists |
+//! | window | 2 | 14 steps; one of 16 parts of its windows | all that [`CrashPlan::default`] lists |
 //! | alphabet | 2 | [`ace::SLICE`] histories of at most four steps | all of a smaller plan at every sync |
 //!
 //! A window of a history ends right before a sync. Every loss that is possible inside a window is also possible at its
@@ -31,7 +31,7 @@ use crate::report::{Tally, Unit};
 use crate::script::{Mix, Script};
 
 /// The number of units that the windows of one short history are divided into.
-pub const PARTS: u64 = 16;
+const PARTS: u64 = 16;
 /// The most replays that minimising a failing history may take.
 const TRIES: usize = 60;
 

@@ -22,8 +22,6 @@ pub struct Summary {
     /// The largest number of compactions, flushes, node splits and node merges of one keyspace, counted since an
     /// opening.
     pub moves: u64,
-    /// Whether the sabotage was applied.
-    pub sabotaged: bool,
     /// A hash of the model's contents at the end.
     pub digest: u64,
 }
@@ -58,7 +56,6 @@ fn play_on(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -
     }
     world.finish(&mut Rng(words.len() as u64)).map_err(|Wrong(why)| Wrong(format!("at the end: {why}")))?;
     summary.note(&world)?;
-    summary.sabotaged = world.sabotaged;
     summary.digest = world.model.digest();
     Ok(summary)
 }

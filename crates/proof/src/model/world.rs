@@ -124,7 +124,7 @@ pub struct World {
     /// Number of writes so far; it chooses the writer (log stream) of the next one.
     turns: u64,
     /// Whether the sabotage was applied.
-    pub sabotaged: bool,
+    sabotaged: bool,
     /// The device; it outlives the store that is on it.
     pub disk: Disk,
 }

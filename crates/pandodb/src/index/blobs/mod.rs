@@ -31,6 +31,7 @@
 //! and pages are known from the parent; messages name the pages of the values, so every read works. Verification
 //! reports the loss.
 
+mod layout;
 mod node;
 mod persist;
 #[cfg(test)]
@@ -39,58 +40,16 @@ pub(super) mod tests;
 use std::slice;
 use std::sync::Arc;
 
-use self::node::{Child, Entries, Node, PageRange, change, end_of};
-use super::runs::Stored;
-use crate::base::Error;
+use self::layout::{PageRange, Totals};
+use self::node::{Child, Entries, Node, change, end_of};
+use super::stored::Stored;
+use crate::base::{BlockAddr, Error, Extent, Result, seeded};
 use crate::pool::Pool;
+use crate::space::DataFile;
+use crate::space::ranges::extents;
 
+pub use self::layout::Fanout;
 pub use self::persist::MapRoot;
-
-/// Maximum number of ranges in a leaf. In a typical fragmented file a range takes 2 to 4 bytes, so a full leaf uses
-/// most of its page.
-const MAX_RANGES: usize = 1024;
-/// Maximum number of children of an inner node. In the worst case its encoded form fits one page ([`persist`] checks
-/// that at compile time).
-const MAX_CHILDREN: usize = 88;
-/// The smallest valid fan-out: splitting and merging nodes needs some entries.
-const MIN_FANOUT: usize = 4;
-/// If memtables are small, nodes get one entry per this many bytes of a memtable.
-const MEMTABLE_BYTES_PER_ENTRY: u64 = 1024;
-
-/// The maximum number of entries in a node. A setting of the open map, not of the format: a node on disk may have any
-/// number up to the format's limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fanout {
-    ranges: usize,
-    children: usize,
-}
-
-impl Fanout {
-    /// The fan-out for nodes that fill a page.
-    pub const PAGE: Fanout = Fanout { ranges: MAX_RANGES, children: MAX_CHILDREN };
-
-    /// At most `entries` in each node, within the bounds of the format.
-    pub fn new(entries: usize) -> Fanout {
-        let entries = entries.max(MIN_FANOUT);
-        Fanout { ranges: entries.min(MAX_RANGES), children: entries.min(MAX_CHILDREN) }
-    }
-
-    /// The fan-out for an index with memtables of that size: the maximum for memtables of 1 MiB or more. Stores with
-    /// tiny memtables, which hold little data, get small nodes and thus a map of several levels, because the tests of
-    /// whole stores use such stores.
-    pub fn of_memtable(memtable_bytes: u64) -> Fanout {
-        Fanout::new((memtable_bytes / MEMTABLE_BYTES_PER_ENTRY).min(MAX_RANGES as u64) as usize)
-    }
-}
-
-/// Sums over the ranges below a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Ranges.
-    pub ranges: u64,
-    /// Pages in these ranges.
-    pub pages: u64,
-}
 
 /// A persistent set of page numbers, stored as disjoint ranges that do not touch. The semantics are those of
 /// [`RangeSet`](crate::space::ranges::RangeSet).
@@ -165,6 +124,38 @@ impl BlobMap {
             (false, false) => &[],
         };
         self.change(Some(first), left);
+    }
+
+    /// Adds the pages of large values that a root swap makes reachable.
+    ///
+    /// # Panics
+    /// As [`BlobMap::insert`].
+    pub fn insert_all(&mut self, kept: &[Extent]) {
+        let before = self.pages();
+        kept.iter().for_each(|extent| self.insert(extent.start.0, extent.pages.into()));
+        let added: u64 = kept.iter().map(|extent| u64::from(extent.pages)).sum();
+        assert_eq!(self.pages(), before + added, "the map has grown by the pages of the values");
+    }
+
+    /// Removes the pages of large values whose last message a compaction has dropped.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if the map lacks some of them: the map and the messages on disk both name the pages of a
+    /// value, and damage can make them disagree.
+    pub fn remove_all(&mut self, dropped: &[Extent], data: &DataFile) -> Result<()> {
+        let before = self.pages();
+        for extent in dropped {
+            let (start, len) = (extent.start.0, u64::from(extent.pages));
+            if !self.contains(start, len) {
+                let addr = BlockAddr { page: extent.start, pages: extent.pages };
+                let detail = "a message names pages that the map of large values does not contain";
+                return Err(data.corrupt(addr, "large values", detail));
+            }
+            self.remove(start, len);
+        }
+        let removed: u64 = dropped.iter().map(|extent| u64::from(extent.pages)).sum();
+        assert_eq!(self.pages() + removed, before, "the map has shrunk by the pages of the values");
+        Ok(())
     }
 
     /// Whether all of `start..start + len` is in the map.
@@ -281,6 +272,14 @@ pub struct PinnedMap {
     pub stored: Vec<Stored>,
     /// The error of a node that could not be read, if any.
     pub lost: Option<Error>,
+}
+
+impl PinnedMap {
+    /// The pages of the large values.
+    pub fn values(&self) -> impl Iterator<Item = Extent> {
+        let seen = seeded!(LargeValuesNotMarked: 1, usize::MAX);
+        self.map.iter().take(seen).flat_map(extents)
+    }
 }
 
 /// The ranges of a map in order.

@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use super::persist::{MAX_RANGE_BYTES, range_bytes};
-use super::{Fanout, Totals};
+use super::layout::{Fanout, MAX_RANGE_BYTES, PageRange, Totals, range_bytes};
 use crate::base::sync::OnceLock;
 use crate::base::{Error, SeededBug, seeded};
-use crate::index::runs::Stored;
+use crate::index::stored::Stored;
 use crate::pool::Pool;
 use crate::space::DataFile;
-
-/// Start and length of a range of pages.
-pub type PageRange = (u64, u64);
 
 /// The page after a range.
 pub fn end_of((start, len): PageRange) -> u64 {
@@ -422,7 +418,7 @@ impl Drop for Node {
         if let Some((stored, data)) = self.stored.take()
             && !SeededBug::LargeValueMapLeaked.is_on()
         {
-            stored.twin.free(&data);
+            stored.copies.free(&data);
         }
     }
 }

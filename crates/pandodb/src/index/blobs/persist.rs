@@ -11,7 +11,7 @@
 //!    leaf:   height (0) | count | for each range:  gap | length
 //!    inner:  height     | count | for each child:  gap | ranges | pages | address
 //!
-//!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::runs::codec)
+//!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::stored)
 //! ```
 //!
 //! A gap in a leaf is the distance from the end of the previous range; for the first range, from page 0. A gap in an
@@ -25,52 +25,20 @@
 //! ```
 //!
 //! Decoding trusts nothing: height, order, sums and bounds are checked before a node is used. No node is reached twice,
-//! since its pages are marked first.
+//! since the first pages of children ascend.
 
 use std::sync::Arc;
 
-use super::node::{Child, Entries, Node, PageRange, end_of};
-use super::{BlobMap, Fanout, MAX_CHILDREN, MAX_RANGES, Totals};
-use crate::base::codec::{Reader, put_varint, varint_len};
-use crate::base::{BlockAddr, Error, PAGE, Result, SeededBug, seeded};
+use super::BlobMap;
+use super::layout::{Fanout, MAX_BODY, MAX_CHILDREN, MAX_HEIGHT, MAX_PAGE, MAX_RANGES, PAGE_VARINT, PageRange, Totals};
+use super::node::{Child, Entries, Node, end_of};
+use crate::base::codec::{Reader, put_varint};
+use crate::base::{BlockAddr, Result, SeededBug};
 use crate::index::Core;
-use crate::index::runs::Stored;
-use crate::space::data::DATA_FILE;
-use crate::space::ranges::extents;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch};
+use crate::index::stored::{LENGTH, Stored};
+use crate::space::{BlockKind, Prefetch};
 
 const KIND: BlockKind = BlockKind::LargeValueMap;
-/// Bytes of the length that precedes the body.
-const LENGTH: usize = 4;
-/// The longest body.
-const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
-/// Upper limit of page numbers and counts of pages.
-const MAX_PAGE: u64 = 1 << 48;
-/// Upper limit of the height: with the smallest fan-out such a map could hold any number of ranges.
-const MAX_HEIGHT: u64 = 40;
-/// Bytes of a height and a count.
-const HEAD: usize = 1 + 2;
-/// Bytes of a page number, or of a count of pages.
-const PAGE_VARINT: usize = 7;
-/// Bytes of a child: gap, sums, and the address with its owner, length and two pages.
-const CHILD_BYTES: usize = 3 * PAGE_VARINT + (10 + 1 + 2 * PAGE_VARINT);
-/// Bytes of the ranges of a leaf.
-pub const MAX_RANGE_BYTES: usize = MAX_BODY - HEAD;
-
-const _: () = assert!(MAX_PAGE < 1 << (7 * PAGE_VARINT));
-const _: () = assert!(MAX_HEIGHT < 1 << 7 && MAX_RANGES < 1 << 14 && MAX_CHILDREN < 1 << 14, "they fit HEAD");
-const _: () = assert!(HEAD + MAX_CHILDREN * CHILD_BYTES <= MAX_BODY, "the largest inner node fits one page");
-
-/// Bytes of ranges in a leaf's encoded form; the first range follows page `end`.
-pub fn range_bytes(mut end: u64, ranges: impl Iterator<Item = PageRange>) -> usize {
-    let mut bytes = 0;
-    for (start, len) in ranges {
-        bytes += varint_len(start - end) + varint_len(len);
-        end = start + len;
-    }
-    bytes
-}
-
 /// The map in a root record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapRoot(Option<Top>);
@@ -90,6 +58,7 @@ impl MapRoot {
     /// Appends the persisted form.
     pub fn encode(self, out: &mut Vec<u8>) {
         let Some(Top { height, totals, stored }) = self.0 else { return out.push(0) };
+        assert!(u64::from(height) <= MAX_HEIGHT && totals.pages >= totals.ranges, "as an opening requires");
         put_varint(out, u64::from(height) + 1);
         put_varint(out, totals.ranges);
         put_varint(out, totals.pages);
@@ -108,7 +77,7 @@ impl MapRoot {
 
     /// The blocks that loading the map reads first.
     pub fn first_blocks(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
-        self.0.into_iter().flat_map(|top| top.stored.copies(core))
+        self.0.into_iter().flat_map(|top| top.stored.first_reads(core))
     }
 }
 
@@ -131,8 +100,7 @@ impl BlobMap {
         Ok(MapRoot(Some(Top { height: root.height, totals: root.totals, stored })))
     }
 
-    /// Reads the map of a root record and marks the pages of its nodes as used. For the pages of the values, see
-    /// [`BlobMap::mark`].
+    /// Reads the map of a root record.
     ///
     /// # Errors
     /// [`Error::Corruption`] if both copies of a node are damaged, or a node contradicts its parent. In a store that is
@@ -143,15 +111,6 @@ impl BlobMap {
         let expected = Expected { height, totals, first: None, below: MAX_PAGE + 1 };
         let root = Some(Loader { core, prefetch }.node_or_loss(stored, expected)?);
         Ok(BlobMap { root, ..empty })
-    }
-
-    /// Marks the pages of the large values as used.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`] if some lie outside the file or have another owner.
-    pub fn mark(&self, data: &DataFile) -> Result<()> {
-        let seen = seeded!(LargeValuesNotMarked: 1, usize::MAX);
-        self.iter().take(seen).try_for_each(|range| extents(range).try_for_each(|extent| data.mark(extent)))
     }
 }
 
@@ -166,13 +125,11 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
         }
         _ => Vec::new(),
     };
-    let mut body = vec![0; LENGTH];
-    encode(node, &children, &mut body);
-    let len = body.len() - LENGTH;
-    assert!(len <= MAX_BODY, "a node of {len} bytes does not fit one page");
-    body[..LENGTH].copy_from_slice(&(len as u32).to_le_bytes());
-    let id = core.ids.next();
-    let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, KIND)? };
+    assert!(!node.is_empty() && node.totals.ranges > 0, "a node on disk holds ranges");
+    let stored = Stored::write(core, KIND, |body| {
+        encode(node, &children, body);
+        assert!(body.len() <= LENGTH + MAX_BODY, "a node of {} bytes does not fit one page", body.len());
+    })?;
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
@@ -185,6 +142,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
             let stale = usize::from(SeededBug::LargeValueMapStale.is_on() && ranges.len() > 1);
             let ranges = &ranges[..ranges.len() - stale];
             put_varint(out, ranges.len() as u64);
+            debug_assert!(ranges.windows(2).all(|pair| end_of(pair[0]) < pair[1].0), "ranges in order, apart");
             for range in ranges {
                 put_varint(out, range.0 - before);
                 put_varint(out, range.1);
@@ -193,6 +151,8 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
         }
         Entries::Children(entries) => {
             put_varint(out, entries.len() as u64);
+            assert_eq!(entries.len(), children.len(), "an address for every child");
+            debug_assert!(entries.windows(2).all(|pair| pair[0].first < pair[1].first), "children in order");
             for (child, stored) in entries.iter().zip(children) {
                 put_varint(out, child.first - before);
                 put_varint(out, child.totals.ranges);
@@ -237,23 +197,16 @@ impl Loader<'_> {
     /// Reads a subtree. A child is one level below its parent, so the recursion ends.
     fn node(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         let data = self.core.data.clone();
-        let addr = stored.twin.0[0];
-        let bad = |detail: &str| data.corrupt(addr, KIND.name(), detail);
-        if addr.pages != 1 {
+        let bad = |detail: &str| stored.corrupt(&data, KIND, detail);
+        if stored.copies.0[0].pages != 1 {
             return Err(bad("a node of the map must have one page"));
         }
-        // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
-        stored.twin.mark(&data)?;
-        let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-        let buf = read(&stored.twin, self.prefetch, stored.id, KIND)?;
-        let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
-        let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
-        let mut reader = Reader::new(body, KIND.name());
-        let base = addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64;
-        let node = self.decode(&mut reader, expected).map_err(|e: Error| e.in_file(DATA_FILE, base))?;
+        let buf = stored.read(self.core, self.prefetch, KIND)?;
+        let node = stored.decode_body(&buf, &data, KIND, |reader| self.decode(reader, expected))?;
         if node.totals != expected.totals || expected.first.is_some_and(|first| node.first() != Some(first)) {
             return Err(bad("a node and its parent disagree about its first page or its sums"));
         }
+        stored.copies.adopt(&data);
         node.set_stored(stored, &data);
         Ok(Arc::new(node))
     }
@@ -281,7 +234,7 @@ impl Loader<'_> {
         if places.is_empty() || !reader.is_empty() {
             return Err(reader.corrupt("no children, or trailing bytes"));
         }
-        let blocks: Vec<BlockAddr> = places.iter().flat_map(|(.., stored)| stored.copies(self.core)).collect();
+        let blocks: Vec<BlockAddr> = places.iter().flat_map(|(.., stored)| stored.first_reads(self.core)).collect();
         self.prefetch.ask(&blocks);
         let mut children = Vec::with_capacity(places.len());
         for (i, &(first, totals, stored)) in places.iter().enumerate() {

@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::layout::MAX_RANGES;
 use super::node::Node;
-use super::{BlobMap, Fanout, MAX_RANGES, MapRoot};
+use super::{BlobMap, Fanout, MapRoot};
 use crate::base::codec::Reader;
 use crate::base::{Entry, Extent, KeyRange, Kind, PAGE, PageNo, Result, Seqno};
 use crate::device::{AlignedBuf, MemDevice};
-use crate::index::runs::Stored;
+use crate::index::runs::Extents;
+use crate::index::stored::Stored;
 use crate::index::testing::{Bench, Random, core};
 use crate::index::{Core, Index, RootRecord, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
@@ -60,6 +62,18 @@ fn reopened(core: &Core, device: &MemDevice, repair: bool) -> Core {
 
 fn load(core: &Core, root: MapRoot) -> Result<BlobMap> {
     BlobMap::load(core, root, &mut Prefetch::new(core.data.clone()))
+}
+
+/// Marks the pages of the map's nodes and of its values, as an opening of a store does.
+fn mark(map: &BlobMap, data: &DataFile) -> Result<()> {
+    let mut result = Ok(());
+    Extents::new(&mut |extent| {
+        if result.is_ok() {
+            result = data.mark(extent);
+        }
+    })
+    .large_values(&map.pin());
+    result
 }
 
 #[test]
@@ -257,9 +271,10 @@ fn a_stored_map_is_loaded_and_only_changed_nodes_are_rewritten() {
     assert!(loaded.iter().eq(map.iter()) && loaded.problem().is_none());
     let is_taken = |extent: &&Extent| again.data.is_taken(**extent);
     assert_eq!(chosen.iter().filter(|extent| is_taken(extent)).count(), 0);
-    loaded.mark(&again.data).unwrap();
+    mark(&loaded, &again.data).unwrap();
     assert!(chosen.iter().all(is_taken) && !extents.iter().all(|extent| is_taken(&extent)));
-    assert!(loaded.mark(&again.data).unwrap_err().is_corruption(), "the pages have an owner already");
+    assert!(mark(&loaded, &again.data).unwrap_err().is_corruption(), "the pages have an owner already");
+    again.data.end_marking();
     assert_eq!(again.data.stats().mirrored_bytes, both * PAGE as u64);
     let written = again.data.stats().written_bytes;
     assert_eq!(loaded.store(&again).unwrap(), root);
@@ -316,7 +331,7 @@ pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<
 
 /// The body of a node, as defined in `persist`.
 fn body(core: &Core, stored: Stored) -> Vec<u8> {
-    let block = core.data.read_block(stored.twin.0[0], stored.id, BlockKind::LargeValueMap).unwrap();
+    let block = core.data.read_block(stored.copies.0[0], stored.id, BlockKind::LargeValueMap).unwrap();
     let at = BLOCK_HEADER + 4;
     let len = u32::from_le_bytes(block[BLOCK_HEADER..at].try_into().unwrap()) as usize;
     assert!(block[at + len..].iter().all(|byte| *byte == 0));
@@ -353,7 +368,7 @@ fn golden_bytes() {
 /// Overwrites the copies of a node listed in `hit`.
 fn damage(core: &Core, stored: Stored, hit: &[usize]) {
     for &copy in hit {
-        core.data.write(stored.twin.0[copy].page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();
+        core.data.write(stored.copies.0[copy].page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();
     }
 }
 
@@ -367,7 +382,13 @@ fn a_damaged_copy_is_repaired_by_an_opening_for_writing() {
     let nodes = map.pin().stored;
     assert!(nodes.len() > 20);
     nodes.iter().enumerate().for_each(|(i, stored)| damage(&core, *stored, &[i % 2]));
-    assert!(load(&reopened(&core, &device, true), root).unwrap().iter().eq(map.iter()));
+    let again = reopened(&core, &device, true);
+    let loaded = load(&again, root).unwrap();
+    assert!(loaded.iter().eq(map.iter()));
+    let both = |stored: &Stored| stored.copies.mark(&again.data);
+    loaded.pin().stored.iter().try_for_each(both).unwrap();
+    again.data.end_marking();
+    again.repairs.write(&again.data);
     nodes.iter().enumerate().for_each(|(i, stored)| damage(&core, *stored, &[1 - i % 2]));
     assert!(load(&reopened(&core, &device, false), root).unwrap().iter().eq(map.iter()), "the repaired copies serve");
 }
@@ -380,7 +401,7 @@ fn a_node_lost_in_both_copies_is_skipped_for_reading_and_refused_for_writing() {
     map.remove(150, 1);
     let root = map.store(&core).unwrap();
     for stored in map.pin().stored {
-        let whole = stored.twin.0.map(|addr| core.data.read(addr).unwrap());
+        let whole = stored.copies.0.map(|addr| core.data.read(addr).unwrap());
         damage(&core, stored, &[0, 1]);
         let error = load(&reopened(&core, &device, true), root).err().expect("it must know every page that is taken");
         assert!(error.is_corruption() && error.to_string().contains("`data`"), "{error}");
@@ -390,7 +411,7 @@ fn a_node_lost_in_both_copies_is_skipped_for_reading_and_refused_for_writing() {
         assert!(loaded.iter().all(|range| set.contains(&range)) && loaded.iter().count() < set.len());
         let pinned = loaded.pin();
         assert!(pinned.lost.is_some_and(|e| e.is_corruption()) && !pinned.stored.contains(&stored));
-        let copies = stored.twin.0.into_iter().zip(whole);
+        let copies = stored.copies.0.into_iter().zip(whole);
         copies.for_each(|(addr, block)| drop(core.data.write(addr.page, block).unwrap()));
     }
 }
@@ -415,23 +436,22 @@ fn every_flipped_byte_is_refused_or_harmless() {
             accepted += 1;
         }
     };
-    // Repairing a node whose address was changed by a flipped byte could overwrite another node.
     let blocks: Vec<(PageNo, AlignedBuf)> = map
         .pin()
         .stored
         .iter()
-        .flat_map(|stored| stored.twin.0.map(|addr| (addr.page, core.data.read(addr).unwrap())))
+        .flat_map(|stored| stored.copies.0.map(|addr| (addr.page, core.data.read(addr).unwrap())))
         .collect();
     let restore = || {
         blocks.iter().for_each(|(page, block)| drop(core.data.write(*page, AlignedBuf::from_bytes(block)).unwrap()));
     };
     for stored in map.pin().stored {
-        let whole = core.data.read(stored.twin.0[0]).unwrap();
+        let whole = core.data.read(stored.copies.0[0]).unwrap();
         let end = BLOCK_HEADER + 4 + body(&core, stored).len();
         for (at, mask) in (BLOCK_HEADER..end + 1).flat_map(|at| [1, 2, 0x10, 0x80, 0xff].map(|mask| (at, mask))) {
             let mut block = AlignedBuf::from_bytes(&whole);
             block[at] ^= mask;
-            for addr in stored.twin.0 {
+            for addr in stored.copies.0 {
                 core.data.seal_block(&mut block, addr, stored.id, BlockKind::LargeValueMap);
                 block = core.data.write(addr.page, block).unwrap();
             }
@@ -450,7 +470,6 @@ fn every_flipped_byte_is_refused_or_harmless() {
                 if let Err(e) = load(&reopened(&core, &device, true), root) {
                     assert!(e.is_corruption(), "byte {at} of the root record: {e}");
                 }
-                restore();
             }
         }
     }

@@ -5,31 +5,61 @@ use std::sync::Arc;
 
 use super::choose::Growth;
 use super::table::Table;
-use crate::base::KeyRange;
+use super::world::World;
+use crate::base::{Extent, KeyRange, Result};
 use crate::index::blobs::PinnedMap;
 use crate::index::runs::check::{Checker, short, sources};
-use crate::index::runs::{Stop, Stored};
-use crate::index::{Core, SalvagePiece, Visitor};
+use crate::index::runs::{Extents, Stop};
+use crate::index::stored::Stored;
+use crate::index::{Core, SalvagePiece, Verification, Visitor};
 use crate::space::BlockKind;
 
-/// Reads the table's block, every block of every run and every large value. Reports pages, blocks, live messages and
-/// problems. `stored` is the address of the table when it was pinned. The caller keeps the table alive.
-pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: &PinnedMap, visit: &mut dyn Visitor) {
-    let mut checker = Checker::new(core, visit);
-    if let Some(error) = &table.lost {
-        checker.lost(error.clone());
+/// A root of the array, for a verification.
+pub(super) struct PinnedTable<'a> {
+    core: &'a Core,
+    /// The whole root: its deferred frees hold the large values that compactions drop meanwhile.
+    world: World,
+    /// The address of the table when it was pinned: a checkpoint may write it later.
+    stored: Option<Stored>,
+    blobs: PinnedMap,
+}
+
+impl PinnedTable<'_> {
+    /// Pins a root. No checkpoint may run during the call.
+    pub fn new(core: &Core, world: World) -> PinnedTable<'_> {
+        let (stored, blobs) = (world.table.stored(), world.blobs.pin());
+        PinnedTable { core, world, stored, blobs }
     }
-    if let Some(problem) = table.problem() {
-        checker.problem(crate::Error::corruption("level table", 0, problem));
+}
+
+impl Verification for PinnedTable<'_> {
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
+        let mut extents = Extents::new(visit);
+        self.stored.into_iter().for_each(|stored| extents.stored(stored));
+        self.world.table.parts().for_each(|part| extents.run(part.slice.run()));
+        extents.large_values(&self.blobs);
     }
-    if let Some(stored) = stored {
-        checker.stored(stored, BlockKind::LevelTable);
+
+    /// Reads the table's block, every block of every run and every large value.
+    fn check(&self, visit: &mut dyn Visitor) -> Result<()> {
+        let table = &self.world.table;
+        let mut checker = Checker::new(self.core, visit);
+        if let Some(error) = &table.lost {
+            checker.lost(error.clone());
+        }
+        if let Some(problem) = table.problem() {
+            checker.problem(crate::Error::corruption("level table", 0, problem));
+        }
+        if let Some(stored) = self.stored {
+            checker.stored(stored, BlockKind::LevelTable);
+        }
+        for part in table.parts() {
+            checker.run(part.slice.run());
+            checker.live(Stop { slice: &part.slice, route: None }, part.slice.range());
+        }
+        checker.finish(&self.blobs);
+        Ok(())
     }
-    for part in table.parts() {
-        checker.run(part.slice.run());
-        checker.live(Stop { slice: &part.slice, route: None }, part.slice.range());
-    }
-    checker.finish(blobs);
 }
 
 /// The key space in order, in one piece per part of the oldest layer, each with the slices of all layers.
@@ -53,7 +83,7 @@ pub(super) fn describe(table: &Arc<Table>, growth: Growth, out: &mut String) {
         let _ = writeln!(out, "LOST: {error}");
     }
     let place = table.stored().map_or("not on disk".into(), |stored| {
-        format!("table {} at pages {} and {}", stored.id, stored.twin.0[0].page, stored.twin.0[1].page)
+        format!("table {} at pages {} and {}", stored.id, stored.copies.0[0].page, stored.copies.0[1].page)
     });
     let _ = writeln!(out, "{} layers, growth factor {} ({place})", table.layers.len(), growth.factor);
     for layer in &table.layers {

@@ -26,6 +26,9 @@ const MOST_WAITING: usize = 12;
 /// A part with fewer bytes than 1/LEAST_MOVED of a memtable is rewritten instead of moved, because parts use memory.
 const LEAST_MOVED: u64 = 4;
 
+const _: () = assert!(BATCH >= 2 && MOST_WAITING > BATCH, "a batch is several memtables, and several batches may wait");
+const _: () = assert!(MAX_LEVEL < 64, "a level fits the shifts of its capacity");
+
 /// The sizes that shape the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
@@ -89,6 +92,8 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
         let bytes: u64 = inputs.clone().map(|layer| layer.bytes()).sum();
         (Choice { layers: inputs.map(|layer| layer.id).collect(), level }, bytes)
     };
+    debug_assert!(free.is_sorted_by_key(|layer| layer.level), "a newer layer has no higher level");
+    debug_assert!(busy.is_empty() == below.is_none(), "a task in progress has a level");
     let end = below.unwrap_or(MAX_LEVEL + 1);
     for level in least..end {
         let (choice, bytes) = task(level);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::choose::Growth;
 use super::{Cola, Sizes, persist};
 use crate::filter::Filters;
-use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values, compression_value, filters_value};
 use crate::index::runs;
+use crate::index::spec::{COMPRESSION, FILTERS, OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -76,24 +76,19 @@ impl ColaOptions {
     /// written less often, and a scan merges more levels.
     #[must_use]
     pub fn growth(self, factor: u64) -> ColaOptions {
-        self.put(GROWTH.name, factor)
+        ColaOptions(self.0.set(&GROWTH, factor))
     }
 
     /// The filters of new runs, [`Filters::Bloom`] (the default) or [`Filters::Quotient`].
     #[must_use]
     pub fn filters(self, filters: Filters) -> ColaOptions {
-        self.put(FILTERS.name, filters_value(filters))
+        ColaOptions(self.0.set_filters(filters))
     }
 
     /// The compression of leaf blocks that compactions into the last level write. The default is [`Compression::None`].
     #[must_use]
     pub fn compression(self, compression: Compression) -> ColaOptions {
-        self.put(COMPRESSION.name, compression_value(compression))
-    }
-
-    fn put(mut self, name: &str, value: u64) -> ColaOptions {
-        self.0.put(name, value);
-        self
+        ColaOptions(self.0.set_compression(compression))
     }
 }
 

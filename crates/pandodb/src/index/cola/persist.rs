@@ -2,9 +2,9 @@
 //! includes the table, never changed.
 //!
 //! Root record (integers varint): `version (1) | growth factor | address of the table | map of large values`, the last
-//! two as defined in [`crate::index::runs::codec`] and [`crate::index::blobs`].
+//! two as defined in [`crate::index::stored`] and [`crate::index::blobs`].
 //!
-//! Table block, after the 16-byte header: body length u32, then the body:
+//! Body of the table block ([`crate::index::stored`]):
 //!
 //! ```text
 //!  layer count
@@ -19,31 +19,26 @@ use std::sync::Arc;
 use super::choose::MAX_LEVEL;
 use super::table::{Layer, LayerId, Part, Table};
 use crate::base::codec::{Reader, put_varint};
-use crate::base::{BlockAddr, Error, Result, SeededBug};
+use crate::base::{BlockAddr, Result, SeededBug};
 use crate::index::blobs::{BlobMap, MapRoot};
-use crate::index::runs::codec::{Runs, Stored};
+use crate::index::runs::codec::Runs;
+use crate::index::stored::Stored;
 use crate::index::{Core, RootRecord};
 use crate::run::{RunMeta, RunSlice};
-use crate::space::data::DATA_FILE;
-use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
+use crate::space::{BlockKind, Prefetch};
 
 const VERSION: u64 = 1;
-/// Bytes of the length that precedes the body.
-const LENGTH: usize = 4;
 /// Upper limit of the growth factor in a record.
 const MAX_GROWTH: u64 = 1 << 16;
+
+const _: () = assert!(MAX_LEVEL < 1 << 7, "a level is one byte");
 
 /// Writes the table, and the nodes of the map of large values, that are not on disk yet. Returns the root record.
 pub fn store(core: &Core, table: &Table, blobs: &BlobMap, growth: u64) -> Result<Vec<u8>> {
     let stored = match table.stored() {
         Some(stored) => stored,
         None => {
-            let mut body = vec![0; LENGTH];
-            encode(table, &mut body);
-            let len = (body.len() - LENGTH) as u32;
-            body[..LENGTH].copy_from_slice(&len.to_le_bytes());
-            let id = core.ids.next();
-            let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, BlockKind::LevelTable)? };
+            let stored = Stored::write(core, BlockKind::LevelTable, |body| encode(table, body))?;
             table.set_stored(stored, &core.data);
             stored
         }
@@ -61,6 +56,8 @@ fn encode_root(stored: Stored, blobs: MapRoot, growth: u64) -> Vec<u8> {
 }
 
 fn encode(table: &Table, out: &mut Vec<u8>) {
+    assert!(table.lost.is_none(), "a lost table is never written");
+    debug_assert_eq!(table.problem(), None, "a table is checked before it is written");
     let missed = usize::from(SeededBug::LevelNotWritten.is_on() && table.layers.len() > 1);
     let layers = &table.layers[missed..];
     put_varint(out, layers.len() as u64);
@@ -100,10 +97,10 @@ fn decode_root(record: &RootRecord) -> Result<(Stored, MapRoot)> {
 /// The blocks that loading reads first; none if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
-        .map_or(Vec::new(), |(stored, blobs)| stored.copies(core).chain(blobs.first_blocks(core)).collect())
+        .map_or(Vec::new(), |(stored, blobs)| stored.first_reads(core).chain(blobs.first_blocks(core)).collect())
 }
 
-/// Reads the table of a root record and marks every page that it reaches.
+/// Reads the table of a root record.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let (stored, blobs) = decode_root(record)?;
     let mut runs = Runs::new(core);
@@ -112,31 +109,21 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
         Err(e) if !core.repair && e.is_damage() => Table::lost(e),
         table => table?,
     };
-    runs.settle()?;
+    runs.take_ownership();
     let blobs = BlobMap::load(core, blobs, prefetch)?;
-    blobs.mark(&core.data)?;
     Ok(Loaded { table, blobs })
 }
 
 fn load_table(core: &Core, stored: Stored, runs: &mut Runs<'_>, prefetch: &mut Prefetch) -> Result<Table> {
-    let data = &core.data;
-    let addr = stored.twin.0[0];
     let kind = BlockKind::LevelTable;
-    let bad = |detail: &str| data.corrupt(addr, kind.name(), detail);
-    let read = if core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-    // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
-    stored.twin.mark(data)?;
-    let buf = read(&stored.twin, prefetch, stored.id, kind)?;
-    let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
-    let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
-    let mut reader = Reader::new(body, kind.name());
-    let in_file = |e: Error| e.in_file(DATA_FILE, addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64);
-    let layers = decode(&mut reader, runs).map_err(in_file)?;
+    let buf = stored.read(core, prefetch, kind)?;
+    let layers = stored.decode_body(&buf, &core.data, kind, |reader| decode(reader, runs))?;
     let table = Table::unchecked(layers, None);
     if let Some(problem) = table.problem() {
-        return Err(bad(problem));
+        return Err(stored.corrupt(&core.data, kind, problem));
     }
-    table.set_stored(stored, data);
+    stored.copies.adopt(&core.data);
+    table.set_stored(stored, &core.data);
     Ok(table)
 }
 
@@ -163,11 +150,12 @@ fn decode(reader: &mut Reader<'_>, runs: &mut Runs<'_>) -> Result<Vec<Layer>> {
 mod tests {
     use super::*;
     use crate::base::{OwnerId, PageNo};
+    use crate::space::MirroredBlock;
 
     #[test]
     fn golden_bytes_of_a_root_record() {
         let place = |page| BlockAddr { page: PageNo(page), pages: 1 };
-        let stored = Stored { id: OwnerId(9), twin: MirroredBlock([place(200), place(264)]) };
+        let stored = Stored { id: OwnerId(9), copies: MirroredBlock([place(200), place(264)]) };
         let hex: String = encode_root(stored, MapRoot::default(), 4).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "01040901c801880200");
         let mut empty = Vec::new();

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::World;
 use super::table::{Layer, Table};
+use super::world::World;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, PAGE, RangeTombstone, Result, Seqno};
 use crate::index::deferred_frees::DeferredBlobFrees;
@@ -92,6 +92,7 @@ impl ColaView {
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let stats = self.stats();
+            debug_assert!(stats.tombstones <= stats.entries, "tombstones are among the messages: {stats:?}");
             (stats.entries, stats.tombstones)
         })
     }
@@ -147,6 +148,7 @@ impl<'v> Path<'v> for LayersPath<'v> {
     }
 
     fn advance(&mut self) {
+        debug_assert!(self.next < self.table.layers.len(), "a stop was returned before");
         self.next += 1;
     }
 
@@ -173,6 +175,7 @@ impl Pieces for ColaView {
             ([.., last], true) => KeyRange::new(last.slice.range().from.clone(), rest.to.clone()),
         };
         let range = range.intersect(rest);
+        debug_assert!(!range.is_empty(), "a piece has keys of the rest");
         let mut slices = Vec::new();
         for (at, layer) in self.table.layers.iter().enumerate() {
             // Most messages of a scan come from the oldest layer.

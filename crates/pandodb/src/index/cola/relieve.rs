@@ -13,35 +13,30 @@
 //! Unfinished outputs are discarded, because their space is more useful elsewhere. While another thread works on a
 //! piece, relief begins none.
 
+use super::array::{Claim, Cola, Inner};
 use super::choose::entry_bytes;
 use super::table::{Layer, LayerId, Table};
 use super::task::{Begun, Slot, Task};
-use super::{Claim, Cola, Inner};
+
 use crate::base::{Error, KeyRange, PAGE, Result};
+use crate::index::runs::Packs;
+use crate::index::runs::relief::{WORTH, fitting, in_shrinking_room};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 
-/// A compaction needs up to 1/16 more space than its inputs, for filters, inner blocks and partly filled pages.
-const OVERHEAD: u64 = 16;
-/// Without urgency, a piece is compacted for its garbage if that is at least 1/WORTH of it.
-const WORTH: u64 = 16;
 /// Maximum number of pieces of the key space examined in one search.
 const MOST_PIECES: u32 = 256;
-
-/// Maximum bytes of inputs whose compaction fits into `room`.
-fn fitting(room: u64) -> u64 {
-    let room = room.saturating_sub(4 * PAGE as u64);
-    room - room / OVERHEAD
-}
 
 impl Cola {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         self.give_up_parked();
+        let merge =
+            |urgent| in_shrinking_room(room, |room| self.merge_one(room, urgent, keep), || self.give_up_parked());
         let waits = self.owing.debt().memory_bytes.min(self.sizes.growth.memtable_bytes);
         let is_short = waits > 0 && room.bytes < waits + waits / 4 + room.spare;
         if is_short {
-            match self.merge_within(room, true, keep) {
+            match merge(true) {
                 Ok(progress) if progress.idle => {}
                 Err(Error::DiskFull { .. }) => {}
                 result => return result,
@@ -49,8 +44,8 @@ impl Cola {
         }
         match self.pack_one(keep) {
             Ok(Some(progress)) => Ok(progress),
-            Ok(None) => self.merge_within(room, room.urgent, keep),
-            Err(full @ Error::DiskFull { .. }) => match self.merge_within(room, true, keep)? {
+            Ok(None) => merge(room.urgent),
+            Err(full @ Error::DiskFull { .. }) => match merge(true)? {
                 progress if progress.idle => Err(full),
                 progress => Ok(progress),
             },
@@ -64,33 +59,6 @@ impl Cola {
         let parked = inner.tasks.iter_mut().filter(|task| matches!(task.slot, Slot::Parked(_)));
         parked.for_each(|task| task.slot = Slot::Idle);
         self.recount(&mut inner);
-    }
-
-    /// One piece within `room`; if the disk has less space than that, retries with half the room.
-    fn merge_within(&self, mut room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        loop {
-            match self.merge_one(room, urgent, keep) {
-                Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
-                    self.give_up_parked();
-                    room.bytes = (room.bytes / 2).max(room.spare);
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
-    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
-        let mut done = 0;
-        loop {
-            let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
-            let progress = self.step_pack(job, u64::MAX)?;
-            done += progress.bytes;
-            // Packing a memtable of a dropped keyspace absorbs nothing.
-            if progress.absorbed.is_some() || self.inner.lock().cleared {
-                return Ok(Some(Progress { bytes: done, ..progress }));
-            }
-        }
     }
 
     /// One piece that fits in `room`, from beginning to end.
@@ -189,6 +157,7 @@ impl Cola {
 fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     let mut ends: Vec<Vec<u8>> =
         table.layers.iter().flat_map(|layer| layer.parts_in(rest)).map(|part| part.slice.range().to.clone()).collect();
+    debug_assert!(!rest.is_empty(), "a piece begins at a key");
     ends.retain(|end| !end.is_empty() && *end > rest.from);
     ends.sort_unstable();
     ends.dedup();

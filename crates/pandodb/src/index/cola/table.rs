@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use crate::base::sync::OnceLock;
 use crate::base::{KeyRange, OwnerId, RangeTombstone, Result, SeededBug};
-use crate::index::runs::Stored;
 use crate::index::runs::deletes::Deletes;
+use crate::index::stored::Stored;
 use crate::run::RunSlice;
 use crate::space::DataFile;
 
@@ -132,11 +132,13 @@ impl Layer {
             }
         }
         self.parts = Arc::new(left);
+        debug_assert!(self.parts_in(range).is_empty(), "nothing of the range is left");
         Ok(())
     }
 
     /// Inserts a part into the gap that [`Layer::remove`] made.
     fn insert(&mut self, part: Part) {
+        debug_assert!(self.parts_in(part.slice.range()).is_empty(), "the part fits into the gap");
         let at = self.parts.partition_point(|other| other.slice.range().from < part.slice.range().from);
         Arc::make_mut(&mut self.parts).insert(at, part);
     }
@@ -178,6 +180,7 @@ impl Table {
 
     /// Records that the table was written (or read). From now on dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
+        assert!(self.lost.is_none(), "a lost table has no block");
         assert!(self.stored.set((stored, data.clone())).is_ok(), "a table is written once");
     }
 
@@ -231,6 +234,8 @@ impl Table {
 
     /// The table with a new layer in front.
     pub fn with_newest(&self, layer: Layer) -> Table {
+        assert!(!layer.parts.is_empty(), "a layer has parts");
+        debug_assert!(self.layers.iter().all(|other| other.id != layer.id), "each layer has an identity of its own");
         Table::new(std::iter::once(layer).chain(self.layers.iter().cloned()).collect())
     }
 
@@ -243,6 +248,7 @@ impl Table {
         output: Option<&Arc<RunSlice>>,
         level: u32,
     ) -> Result<Table> {
+        assert!(!inputs.is_empty() && !range.is_empty(), "a compaction has inputs and keys");
         let mut layers = self.layers.clone();
         let of_inputs = |layer: &Layer| inputs.contains(&layer.id);
         let oldest = layers.iter().rposition(of_inputs).expect("the inputs of a compaction stay in the table");
@@ -262,6 +268,7 @@ impl Table {
 
     /// The table without the data of all layers but the newest in `range`.
     pub fn wiped(&self, range: &KeyRange) -> Result<Table> {
+        debug_assert!(!range.is_empty(), "a range tombstone has keys");
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().skip(1) {
             layer.remove(range)?;
@@ -309,7 +316,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         if let Some((stored, data)) = self.stored.take() {
-            stored.twin.free(&data);
+            stored.copies.free(&data);
         }
     }
 }

@@ -3,13 +3,18 @@
 
 use std::sync::Arc;
 
-use super::choose::{BATCH, MAX_LEVEL};
-use super::*;
-use crate::base::{Entry, Kind, RangeTombstone};
+use super::choose::{BATCH, Growth, MAX_LEVEL};
+use super::table::{Part, Table};
+use super::{Cola, Sizes};
+use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Seqno};
 use crate::device::{Device, OpenHow};
+use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
-use crate::index::testing::{Bench, operator};
+use crate::index::testing::{Bench, operator, suspend_jobs};
+use crate::index::{Core, Index, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
+use crate::run::Compression;
+use crate::space::Prefetch;
 
 fn sizes(factor: u64) -> Sizes {
     Sizes {
@@ -49,28 +54,7 @@ fn suspended_pieces_survive_arriving_memtables() {
     for (seed, factor) in [(0, 2), (1, 2), (2, 3), (3, 4), (4, 4), (5, 8)] {
         let mut bench = bench(seed, factor);
         let mut most = 0;
-        for round in 0..70 {
-            let keys = if seed % 2 == 0 { 30_000 } else { 30_000 >> (round % 4) };
-            bench.feed(700, keys, if round > 40 { 30 } else { 3 });
-            for _ in 0..bench.random.below(12) {
-                let budget = 1 + bench.random.below(16 << 10);
-                bench.step(budget);
-            }
-            if round % 9 == 4 {
-                bench.pack_all();
-                bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
-            }
-            if round % 9 == 8 && bench.snapshots.len() > 1 {
-                let oldest = bench.random.below(bench.snapshots.len() as u64) as usize;
-                bench.snapshots.remove(oldest);
-            }
-            if round % 12 == 11 {
-                bench.check();
-            }
-            most = most.max(table(&bench.tree).layers.len());
-        }
-        bench.drain();
-        bench.check();
+        suspend_jobs(&mut bench, seed, 70, |cola| most = most.max(table(cola).layers.len()));
         let layers = table(&bench.tree).layers.len() as u32;
         let stats = bench.tree.stats();
         assert!(stats.compactions > 5 && most > BATCH, "seed {seed}: {stats:?}");

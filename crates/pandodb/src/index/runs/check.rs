@@ -1,20 +1,20 @@
 //! Verification of the common parts of run-based indexes: runs, live messages, large values.
 //!
-//! It reads all of them, reports pages, blocks, messages and problems to a [`Visitor`], and changes nothing.
+//! It reads all of them, reports blocks, messages and problems to a [`Visitor`], and changes nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::codec::Stored;
 use super::probe::Stop;
 use crate::base::{BlobRef, BlockAddr, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, key_hash, seeded};
 use crate::blocks::BlockSource;
 use crate::index::blobs::PinnedMap;
+use crate::index::stored::Stored;
 use crate::index::{Core, SalvageSource, SalvageStep, Visitor};
 use crate::run::{Piece as SlicePart, ReadAhead, Run, RunCursor, RunSlice, Salvager, maplet};
 use crate::space::BlockKind;
 use crate::space::data::DATA_FILE;
-use crate::space::ranges::{RangeSet, extents};
+use crate::space::ranges::RangeSet;
 
 /// Bytes read ahead while every leaf is read.
 const READ_AHEAD: usize = 256 << 10;
@@ -52,8 +52,7 @@ impl<'a> Checker<'a> {
 
     /// Reads both copies of a block of the structure.
     pub fn stored(&mut self, stored: Stored, kind: BlockKind) {
-        stored.twin.extents().into_iter().for_each(|extent| self.visit.extent(extent));
-        for addr in stored.twin.0 {
+        for addr in stored.copies.0 {
             match self.core.data.read_block(addr, stored.id, kind) {
                 Ok(buf) => self.visit.block(kind, buf.len() as u64),
                 Err(e) => self.visit.problem(e),
@@ -64,7 +63,6 @@ impl<'a> Checker<'a> {
     /// Reads every block of a run or maplet, unless it was read already.
     pub fn run(&mut self, run: &Arc<Run>) {
         if self.runs.insert(run.meta().id) {
-            run.owned().into_iter().for_each(|extent| self.visit.extent(extent));
             run.verify(&mut |kind, checked| match checked {
                 Ok(bytes) => self.visit.block(kind, bytes),
                 Err(e) => self.visit.problem(e),
@@ -108,6 +106,7 @@ impl<'a> Checker<'a> {
             self.visit.problem(problem);
             return Ok(());
         }
+        debug_assert!(extent.pages > 0, "a decoded reference has pages");
         self.named.insert(extent.start.0, extent.pages.into());
         seeded!(VerifySkipsLargeValues: (), self.read_blob(&blob));
         Ok(())
@@ -130,9 +129,6 @@ impl<'a> Checker<'a> {
         }
         if let Some(problem) = map.problem() {
             self.problem(crate::Error::corruption(BlockKind::LargeValueMap.name(), 0, problem));
-        }
-        for range in map.iter() {
-            extents(range).for_each(|extent| self.visit.extent(extent));
         }
         // Skip the comparison if messages could not be read: the values that they name are unknown.
         if self.complete && !self.named.iter().eq(map.iter()) {

@@ -1,54 +1,12 @@
-//! Common parts of the root records of run-based indexes: the address of a metadata block, and the runs that are
-//! described.
-//!
-//! Persisted form (integers varint):
-//!
-//! ```text
-//!  address of a block:   owner id | pages | page of copy 0 | page of copy 1
-//! ```
+//! The runs that the blocks of an index describe: opening makes a run that several nodes describe one object again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::base::codec::{Reader, put_varint};
-use crate::base::{BlockAddr, OwnerId, PageNo, Result};
+use crate::base::codec::Reader;
+use crate::base::{OwnerId, Result};
 use crate::index::Core;
 use crate::run::{Run, RunMeta};
-use crate::space::MirroredBlock;
-
-/// The address of a metadata block of an index on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// The owner in the blocks' checksums.
-    pub id: OwnerId,
-    /// Both copies.
-    pub twin: MirroredBlock,
-}
-
-impl Stored {
-    /// Appends the persisted form.
-    pub fn encode(self, out: &mut Vec<u8>) {
-        put_varint(out, self.id.0);
-        put_varint(out, self.twin.0[0].pages.into());
-        self.twin.0.iter().for_each(|addr| put_varint(out, addr.page.0));
-    }
-
-    /// Decodes what [`Stored::encode`] wrote.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`](crate::Error::Corruption) if bytes are missing or a page is out of bounds.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Stored> {
-        let id = OwnerId(reader.varint()?);
-        let pages = reader.varint_max(u32::MAX.into())? as u32;
-        let mut copy = || Ok(BlockAddr { page: PageNo(reader.varint_max(1 << 48)?), pages });
-        Ok(Stored { id, twin: MirroredBlock([copy()?, copy()?]) })
-    }
-
-    /// The copies that an opening reads: both if a damaged one is to be repaired.
-    pub fn copies(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
-        self.twin.0.into_iter().take(if core.repair { 2 } else { 1 })
-    }
-}
 
 /// The runs found by an opening: all structures that share a run get the same object.
 pub struct Runs<'a> {
@@ -78,15 +36,13 @@ impl<'a> Runs<'a> {
             return Ok(run.clone());
         }
         let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta);
-        self.met.insert(run.meta().id, run.clone());
+        let before = self.met.insert(run.meta().id, run.clone());
+        assert!(before.is_none(), "a run is opened once");
         Ok(run)
     }
 
-    /// Call after restoring all slices: marks the pages that each run still needs as used, and drops the others.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`](crate::Error::Corruption) if a page has another owner already.
-    pub fn settle(&self) -> Result<()> {
-        self.met.values().try_for_each(|run| run.settle())
+    /// Call after restoring all slices: from now on each run owns the pages that its slices need.
+    pub fn take_ownership(&self) {
+        self.met.values().for_each(|run| run.take_ownership());
     }
 }

@@ -25,6 +25,8 @@ const STRETCHES: usize = 16;
 /// Initial number of deletes in a stretch.
 const FIRST_STRETCH: u64 = 16;
 
+const _: () = assert!(WASTE > 1 && FIRST_STRETCH > 0 && STRETCHES > 0);
+
 /// Deletes in a range of keys, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
@@ -73,8 +75,10 @@ impl Deletes {
     pub fn share(&self, part: std::ops::Range<usize>, place: impl Fn(&[u8]) -> usize) -> Deletes {
         let shared = self.0.iter().filter_map(|stretch| {
             let (first, end) = (place(&stretch.from), place(&stretch.to) + 1);
+            debug_assert!(first < end, "a stretch goes from left to right");
             let common = end.min(part.end).saturating_sub(first.max(part.start)) as u64;
             let count = stretch.count * common / (end - first) as u64;
+            debug_assert!(count <= stretch.count, "a part has no more deletes than the whole");
             (count > 0).then(|| Stretch { count, ..stretch.clone() })
         });
         Deletes(shared.collect())
@@ -108,6 +112,7 @@ impl Tally {
             self.from.clear();
             self.from.extend_from_slice(key);
         }
+        debug_assert!(self.count == 0 || self.to.as_slice() <= key, "keys come in order");
         self.to.clear();
         self.to.extend_from_slice(key);
         self.count += 1;
@@ -117,6 +122,7 @@ impl Tally {
     }
 
     fn close(&mut self) {
+        assert!(self.count > 0, "a stretch has deletes");
         let (from, to) = (self.from.as_slice().into(), self.to.as_slice().into());
         self.stretches.push(Stretch { from, to, count: std::mem::take(&mut self.count) });
         if self.stretches.len() == 2 * STRETCHES {
@@ -126,6 +132,7 @@ impl Tally {
                 count: pair[0].count + pair[1].count,
             };
             self.stretches = self.stretches.chunks_exact(2).map(join).collect();
+            assert_eq!(self.stretches.len(), STRETCHES, "neighbours are joined in pairs");
             self.doubled += 1;
         }
     }

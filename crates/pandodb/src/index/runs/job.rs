@@ -38,6 +38,9 @@ const READ_AHEAD_OF_POOL: u64 = 24;
 /// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
+const _: () = assert!(*READ_AHEAD.start() > 0 && *READ_AHEAD.start() < *READ_AHEAD.end());
+const _: () = assert!(READ_AHEAD_IN_ALL >= *READ_AHEAD.end(), "one input may read ahead its maximum");
+
 /// The result of a finished job.
 pub struct Output {
     /// The new run; `None` if nothing remains.
@@ -145,6 +148,10 @@ impl Folding {
         if self.group.is_empty() {
             return Ok(());
         }
+        debug_assert!(
+            self.group.iter().zip(self.group.iter().skip(1)).all(|(a, b)| a.key == b.key && a.seqno > b.seqno),
+            "messages of one key, newest first"
+        );
         let first = self.group.get(0);
         let many: Vec<Entry<'_>>;
         let group = if self.group.len() == 1 {
@@ -179,6 +186,12 @@ impl Folding {
         self.close_group()?;
         self.output.deletes = self.deletes.finish();
         self.output.meta = self.builder.finish()?;
+        let meta = self.output.meta.as_ref();
+        assert!(meta.is_some() || self.output.kept_blobs.is_empty(), "only messages of a run name large values");
+        let deletes = meta.map_or(0, |meta| meta.deletes);
+        assert_eq!(self.output.deletes.count(), deletes, "the positions cover every delete of the run");
+        let blobs = meta.map_or(0, |meta| meta.blob_puts);
+        assert_eq!(self.output.kept_blobs.len() as u64, blobs, "every large value of the run is listed");
         Ok(self.output)
     }
 }
@@ -223,16 +236,16 @@ impl PackJob {
         let mut done = 0;
         while done < budget {
             self.block.clear();
-            let before = self.rows.as_ref().and_then(|_| self.cursor.last_key().map(<[u8]>::to_vec));
             self.cursor.fill(PACK_BLOCK, &mut self.block);
             if self.block.is_empty() {
                 return Ok((done, self.folding.prepare(budget - done)?));
             }
             for entry in self.block.iter() {
+                debug_assert!(entry.seqno <= self.batch.through, "a memtable holds messages up to `through`");
                 self.folding.push(entry)?;
             }
             if let Some(rows) = &self.rows {
-                absorb(rows, before.as_deref(), &self.block);
+                absorb(rows, self.cursor.continues_key(), &self.block);
             }
             done += self.block.bytes() as u64;
         }
@@ -245,10 +258,11 @@ impl PackJob {
     }
 }
 
-/// Updates the row cache with the newest message of each key in a block. `before` is the key that precedes the block.
-fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBlock) {
-    for i in 0..block.len() {
-        let entry = block.get(i);
+/// Updates the row cache with the newest message of each key in a block. With `continued`, the first key of the block is
+/// that of the message before it.
+fn absorb(rows: &IndexRows, continued: bool, block: &EntryBlock) {
+    let mut before = block.iter().next().filter(|_| continued).map(|entry| entry.key);
+    for entry in block.iter() {
         // The newest message of a key comes first.
         if before != Some(entry.key) {
             let change = match entry.kind {
@@ -319,6 +333,11 @@ impl MergeJob {
         stripes: Stripes,
         operator: Option<Operator>,
     ) -> Result<MergeJob, (OwnerId, Error)> {
+        assert!(!inputs.live.is_empty(), "a compaction has keys");
+        debug_assert!(
+            inputs.live.windows(2).all(|pair| !pair[0].to.is_empty() && pair[0].to <= pair[1].from),
+            "the ranges are disjoint and in order"
+        );
         let mut tombstones = Vec::new();
         for slice in &inputs.slices {
             for live in &inputs.live {
@@ -344,6 +363,7 @@ impl MergeJob {
     /// Sets the compression of the output. Call before the first step.
     #[must_use]
     pub fn with_compression(self, compression: Compression) -> MergeJob {
+        assert!(self.range == 0, "the compression is set before the first step");
         let builder = self.folding.builder.with_compression(compression);
         MergeJob { folding: Folding { builder, ..self.folding }, ..self }
     }
@@ -375,6 +395,7 @@ impl MergeJob {
 
     /// Sets up the cursors of the next live range; `false` if there is none.
     fn next_range(&mut self) -> bool {
+        debug_assert!(self.merge.is_none() && self.inputs.is_empty(), "the last range is done");
         let Some(range) = self.from.live.get(self.range) else { return false };
         self.range += 1;
         self.opened = 0;
@@ -404,6 +425,7 @@ impl MergeJob {
             })?);
             return Ok(0);
         }
+        debug_assert!(start < count && self.chunk > 0, "an input is left to open");
         let mut bytes = 0;
         while self.opened < count && bytes < budget {
             self.opened += 1;
@@ -447,6 +469,7 @@ mod tests {
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1)),
             repair: true,
+            repairs: Arc::default(),
             share: Default::default(),
         };
         let mut folding =

@@ -17,14 +17,16 @@ pub mod codec;
 mod cursor;
 pub mod deletes;
 mod describe;
+mod extents;
 mod job;
 mod probe;
 mod queue;
+pub mod relief;
 
-pub use self::codec::Stored;
 pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
 pub use self::deletes::Deletes;
 pub use self::describe::{describe_block, describe_run};
+pub use self::extents::Extents;
 pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
 pub use self::probe::{MapletRef, Path, PathProbe, Stop};
-pub use self::queue::PackQueue;
+pub use self::queue::{PackQueue, Packs};

@@ -43,6 +43,7 @@ pub struct MapletRef {
 impl MapletRef {
     /// A reference for `run`, which has `value` in `maplet`.
     pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> MapletRef {
+        debug_assert!(maplet.meta().is_maplet() && !run.meta().is_maplet(), "a maplet routes to a run");
         MapletRef { maplet, value, plain: run.meta().range_tombstones == 0 }
     }
 }
@@ -123,6 +124,7 @@ impl LastMaplet {
     ) -> Result<MapletAnswer<'v>> {
         let id = route.maplet.meta().id;
         if !self.knows(route) {
+            debug_assert!(!self.waits, "one block is requested at a time");
             self.waits = true;
             lookup.tally.filters += 1;
             let addr = maplet::page_for(&route.maplet, lookup.hash)?;
@@ -198,6 +200,10 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
             && lookup.gather.is_empty()
             && self.through <= lookup.at
         {
+            debug_assert!(
+                lookup.is_done() && lookup.base_seqno <= self.through,
+                "a view holds messages up to `through`"
+            );
             let value = &block[value.clone()];
             self.rows.offer(lookup.key, lookup.hash, value, lookup.base_seqno, self.through);
         }
@@ -220,10 +226,11 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         block: &mut Option<Block>,
         lookup: &mut Lookup<'_>,
     ) -> Result<Option<Step<'v>>> {
+        debug_assert!(self.run.is_none(), "one run is asked at a time");
         // Ask the maplet before touching the slice: if it excludes the run, neither bounds nor run are loaded into the
         // CPU cache. A maplet that was not asked yet is asked only for a slice that may hold the key.
         let may = |route: &&MapletRef| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
-        let told = match stop.route.filter(may) {
+        let answer = match stop.route.filter(may) {
             None => None,
             Some(route) => match self.maplet.ask(route, block.take(), &mut self.ahead, lookup)? {
                 MapletAnswer::Need(step) => return Ok(Some(step)),
@@ -241,7 +248,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
             return Ok(None);
         }
         lookup.enter(stop.slice.covering(lookup.key, lookup.at)?);
-        match told {
+        match answer {
             None => self.run = Some((stop.slice, RunProbe::new(lookup.hash))),
             Some(true) => self.run = Some((stop.slice, RunProbe::after_maplet(lookup.hash))),
             Some(false) => {

@@ -1,4 +1,4 @@
-//! The queue of sealed memtables to pack: in order, one at a time.
+//! The queue of sealed memtables to pack, in order, one at a time; and the life of a pack job ([`Packs`]).
 //!
 //! ```text
 //!   ingest ──push──▶ waiting: 3 2 1 ──claim──▶ a worker packs 1, in steps ──done──▶ attached
@@ -6,16 +6,28 @@
 //!                             └──── give up ───────┘ on an error 1 becomes the next again
 //! ```
 //!
+//! 1. A worker claims the parked job, or starts one for the oldest memtable ([`Packs::claim_pack`]).
+//! 2. It works on the job for one budget ([`Packs::step_pack`]) and parks it, until the run is complete.
+//! 3. The index attaches the run to its root ([`Packs::attach`]); the memtable leaves the debt.
+//! 4. After an error the memtable is the next one again. If the keyspace was dropped meanwhile, the job ends, and the
+//!    large values that only its memtable names are freed.
+//!
 //! Invariant: memtables are attached in the order of their arrival, because the next one is claimed only after the last
 //! one was attached or requeued.
 //!
-//! Locks: a leaf lock. An index calls this while it holds the lock of its root, where both must agree.
+//! Locks: the lock of the queue is a leaf lock. Under the lock of the root (`inner`), jobs are claimed, parked, given up
+//! and ended, so that both locks agree whether the keyspace was dropped.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use super::job::PackJob;
+use super::job::{Output, PackJob, blobs_of};
 use crate::base::sync::Mutex;
-use crate::index::SealedBatch;
+use crate::base::{Error, Extent, Result, events};
+use crate::index::owed::Owing;
+use crate::index::{Core, Progress, SealedBatch};
+use crate::resolve::Stripes;
+use crate::run::RunSlice;
 
 /// The memtables of an index that are not in runs yet.
 #[derive(Default)]
@@ -41,6 +53,10 @@ enum Packing {
 impl PackQueue {
     /// Adds the newest memtable.
     pub fn push(&self, batch: SealedBatch) {
+        debug_assert!(
+            self.0.lock().batches.back().is_none_or(|last| last.through <= batch.through),
+            "memtables arrive in the order of seqnos"
+        );
         self.0.lock().batches.push_back(batch);
     }
 
@@ -96,5 +112,137 @@ impl PackQueue {
             other => waiting.packing = other,
         }
         batches
+    }
+}
+
+/// An index that packs memtables into runs. The index supplies its root; the life of a job is here.
+pub trait Packs {
+    /// The state that the lock of the root guards.
+    type Inner;
+
+    /// The lock of the root.
+    fn inner(&self) -> &Mutex<Self::Inner>;
+
+    /// The memtables to pack.
+    fn queue(&self) -> &PackQueue;
+
+    /// The debt of the index.
+    fn owing(&self) -> &Owing;
+
+    /// The shared parts of the store.
+    fn core(&self) -> &Core;
+
+    /// Whether the keyspace was dropped.
+    fn is_cleared(inner: &Self::Inner) -> bool;
+
+    /// Starts to pack a memtable; the versions that `keep` needs are kept. REQUIRES: the caller holds `inner`.
+    fn begin_pack(&self, inner: &mut Self::Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob>;
+
+    /// Publishes a root that holds the run of a packed memtable, if anything remained of it. REQUIRES: the caller holds
+    /// `inner`.
+    ///
+    /// # Errors
+    /// Then the root is unchanged.
+    fn attach(
+        &self,
+        inner: &mut Self::Inner,
+        batch: &SealedBatch,
+        run: Option<Arc<RunSlice>>,
+        output: &Output,
+    ) -> Result<()>;
+
+    /// Publishes an unchanged root. The large values in `dropped` are freed when the last older view is gone. REQUIRES:
+    /// the caller holds `inner`.
+    fn free_values(&self, inner: &mut Self::Inner, dropped: &[Extent]);
+
+    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
+    fn claim_pack(&self, inner: &mut Self::Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
+        self.queue().claim(|batch| self.begin_pack(inner, batch, keep()))
+    }
+
+    /// Continues a claimed job for about `budget` bytes. When its run is complete, attaches it.
+    ///
+    /// # Errors
+    /// Then the memtable is the next one to be packed again.
+    fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
+        let (bytes, done) = match job.step(budget) {
+            Ok(stepped) => stepped,
+            Err(e) => {
+                // Free the pages that the job has written before another worker retries it.
+                let batch = job.batch.clone();
+                drop(job);
+                return Err(self.give_up_pack(batch, e));
+            }
+        };
+        if !done {
+            let mut inner = self.inner().lock();
+            if Self::is_cleared(&inner) {
+                self.end_dropped(&mut inner, &job.batch);
+            } else {
+                self.queue().park(job);
+            }
+            return Ok(Progress { bytes, ..Progress::default() });
+        }
+        let batch = job.batch.clone();
+        if let Err(e) = job.finish().and_then(|output| self.finish_pack(&batch, &output)) {
+            return Err(self.give_up_pack(batch, e));
+        }
+        self.owing().change(|own| own.memory_bytes = own.memory_bytes.saturating_sub(batch.bytes));
+        Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
+    }
+
+    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
+    ///
+    /// # Errors
+    /// As [`Packs::step_pack`].
+    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
+        let mut done = 0;
+        loop {
+            let Some(job) = self.claim_pack(&mut self.inner().lock(), keep) else { return Ok(None) };
+            let progress = self.step_pack(job, u64::MAX)?;
+            done += progress.bytes;
+            // Packing a memtable of a dropped keyspace absorbs nothing.
+            if progress.absorbed.is_some() || Self::is_cleared(&self.inner().lock()) {
+                return Ok(Some(Progress { bytes: done, ..progress }));
+            }
+        }
+    }
+
+    /// Attaches the run of a packed memtable, unless the keyspace was dropped.
+    ///
+    /// # Errors
+    /// Then the memtable is still claimed.
+    fn finish_pack(&self, batch: &SealedBatch, output: &Output) -> Result<()> {
+        let run = output.open(self.core())?;
+        let mut inner = self.inner().lock();
+        if Self::is_cleared(&inner) {
+            self.end_dropped(&mut inner, batch);
+            return Ok(());
+        }
+        debug_assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output is open");
+        self.attach(&mut inner, batch, run, output)?;
+        self.queue().done();
+        drop(inner);
+        events::packed(batch.bytes, output.bytes());
+        Ok(())
+    }
+
+    /// Returns a memtable that could not be packed to the front of the queue.
+    fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
+        let mut inner = self.inner().lock();
+        // Requeue it before another thread can claim the next one: memtables are attached in order.
+        if Self::is_cleared(&inner) {
+            self.end_dropped(&mut inner, &batch);
+        } else {
+            self.queue().give_up(batch);
+        }
+        error
+    }
+
+    /// Ends the job of a dropped keyspace: frees the large values that only this memtable names. REQUIRES: the caller
+    /// holds `inner`.
+    fn end_dropped(&self, inner: &mut Self::Inner, batch: &SealedBatch) {
+        self.queue().done();
+        self.free_values(inner, &blobs_of(&batch.memtable));
     }
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use super::node::{Branch, Node};
 use super::read::StbeView;
+use super::trunk::Trunk;
+use crate::base::{Extent, KeyRange, Result};
 use crate::index::blobs::PinnedMap;
 use crate::index::runs::check::{Checker, short, sources};
-use crate::index::runs::{Stop, Stored};
-use crate::index::{Core, SalvagePiece, Visitor};
+use crate::index::runs::{Extents, Stop};
+use crate::index::stored::Stored;
+use crate::index::{Core, SalvagePiece, Verification, Visitor};
 use crate::run::RunSlice;
 use crate::space::BlockKind;
 
@@ -16,39 +19,68 @@ use crate::space::BlockKind;
 /// pages that are freed meanwhile.
 type Placed = (Arc<Node>, Option<Stored>);
 
-/// The nodes below `root`, with their present addresses.
-pub(super) fn nodes(root: &Arc<Node>) -> Vec<Placed> {
-    let mut nodes = Vec::new();
-    root.walk(&mut |node| nodes.push((node.clone(), node.stored())));
-    nodes
+/// A root of the tree, for a verification.
+pub(super) struct PinnedTrunk<'a> {
+    core: &'a Core,
+    /// The whole trunk: its deferred frees hold the large values that compactions drop meanwhile.
+    _trunk: Trunk,
+    /// Its nodes, parents first.
+    nodes: Vec<Placed>,
+    blobs: PinnedMap,
 }
 
-/// Reads every node, every block of every run and every large value. Reports pages, blocks, live messages and problems.
-/// The caller keeps the trunk alive.
-pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &PinnedMap, visit: &mut dyn Visitor) {
-    let mut checker = Checker::new(core, visit);
-    for (node, stored) in nodes {
-        if let Some(error) = &node.lost {
-            checker.lost(error.clone());
+impl PinnedTrunk<'_> {
+    /// Pins a root. No checkpoint may run during the call.
+    pub fn new(core: &Core, trunk: Trunk) -> PinnedTrunk<'_> {
+        let mut nodes = Vec::new();
+        trunk.root.walk(&mut |node| nodes.push((node.clone(), node.stored())));
+        assert!(nodes[0].0.range == KeyRange::all(), "the walk begins with the root");
+        let blobs = trunk.blobs.pin();
+        PinnedTrunk { core, _trunk: trunk, nodes, blobs }
+    }
+}
+
+impl Verification for PinnedTrunk<'_> {
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
+        let mut extents = Extents::new(visit);
+        for (node, stored) in &self.nodes {
+            stored.iter().for_each(|stored| extents.stored(*stored));
+            node.branches.iter().for_each(|branch| extents.run(branch.slice.run()));
+            node.maplets().for_each(|maplet| extents.run(maplet));
         }
-        if let Some(problem) = node.problem() {
-            checker.problem(crate::Error::corruption("trunk node", 0, problem));
-        }
-        if let Some(stored) = stored {
-            checker.stored(*stored, BlockKind::TrunkNode);
-        }
-        node.branches.iter().for_each(|branch| checker.run(branch.slice.run()));
-        node.maplets().for_each(|maplet| checker.run(maplet));
-        // The branches that are live for each child.
-        let of_children = node.children.iter().map(|child| (&child.node.range, child.next as usize));
-        let of_leaf = node.is_leaf().then_some((&node.range, 0));
-        for (range, from) in of_children.chain(of_leaf) {
-            for branch in &node.branches[from..] {
-                checker.live(Stop { slice: &branch.slice, route: branch.route.as_ref() }, range);
-            }
+        extents.large_values(&self.blobs);
+    }
+
+    /// Reads every node, every block of every run and every large value.
+    fn check(&self, visit: &mut dyn Visitor) -> Result<()> {
+        let mut checker = Checker::new(self.core, visit);
+        self.nodes.iter().for_each(|placed| check_node(&mut checker, placed));
+        checker.finish(&self.blobs);
+        Ok(())
+    }
+}
+
+fn check_node(checker: &mut Checker<'_>, (node, stored): &Placed) {
+    if let Some(error) = &node.lost {
+        checker.lost(error.clone());
+    }
+    if let Some(problem) = node.problem() {
+        checker.problem(crate::Error::corruption("trunk node", 0, problem));
+    }
+    if let Some(stored) = stored {
+        checker.stored(*stored, BlockKind::TrunkNode);
+    }
+    node.branches.iter().for_each(|branch| checker.run(branch.slice.run()));
+    node.maplets().for_each(|maplet| checker.run(maplet));
+    debug_assert!(node.children.iter().all(|child| child.next <= node.end()), "checked when the node was read");
+    // The branches that are live for each child.
+    let of_children = node.children.iter().map(|child| (&child.node.range, child.next as usize));
+    let of_leaf = node.is_leaf().then_some((&node.range, 0));
+    for (range, from) in of_children.chain(of_leaf) {
+        for branch in &node.branches[from..] {
+            checker.live(Stop { slice: &branch.slice, route: branch.route.as_ref() }, range);
         }
     }
-    checker.finish(blobs);
 }
 
 /// The leaves in key order, each with the runs that are live on the path to it, highest node first, newest first.
@@ -75,7 +107,7 @@ fn describe_node(out: &mut String, node: &Node, depth: usize) {
         let _ = writeln!(out, "{pad}LOST: {error}");
     }
     let place = node.stored().map_or("not on disk".into(), |s| {
-        format!("node {} at pages {} and {}", s.id, s.twin.0[0].page, s.twin.0[1].page)
+        format!("node {} at pages {} and {}", s.id, s.copies.0[0].page, s.copies.0[1].page)
     });
     let to = if node.range.to.is_empty() { "∞".into() } else { short(&node.range.to) };
     let (from, height) = (short(&node.range.from), node.height);

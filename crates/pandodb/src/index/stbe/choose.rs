@@ -19,14 +19,13 @@
 //!   ([`super::Stbe`] keeps the requests as `forced`).
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::Merging;
 use super::deletes::entries;
-use super::node::{Branch, BranchId, Node, Trim};
-use crate::base::{KeyRange, OwnerId, SeededBug, Seqno};
-use crate::index::runs::Inputs;
+use super::jobs::{Candidate, Merging, Stuck};
+use super::node::{Branch, Node, Trim, Waits};
+use super::trunk::Forced;
+use crate::base::{KeyRange, SeededBug, Seqno};
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
@@ -48,96 +47,6 @@ pub enum Policy {
     Paper,
 }
 
-/// One compaction to do.
-#[derive(Clone)]
-pub struct Candidate {
-    /// The inputs, oldest first; neighbours in their node's list.
-    pub branches: Vec<Branch>,
-    /// The keys for which they are live in the node: disjoint ranges, in order.
-    pub live: Vec<KeyRange>,
-    /// The node's height.
-    pub height: u32,
-    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
-    pub bottom: bool,
-    /// Estimated bytes of the inputs.
-    pub bytes: u64,
-    /// Only the request of a caller triggers it.
-    pub forced: bool,
-    /// What the nodes above remove when it is done.
-    pub trim: Trim,
-}
-
-impl Candidate {
-    /// The identities of the inputs, oldest first.
-    pub fn ids(&self) -> Vec<BranchId> {
-        self.branches.iter().map(|branch| branch.id).collect()
-    }
-
-    /// The inputs for the merge.
-    pub fn inputs(&self) -> Inputs {
-        let slices = self.branches.iter().map(|branch| branch.slice.clone()).collect();
-        Inputs { slices, live: self.live.clone(), bottom: self.bottom, bytes: self.bytes }
-    }
-
-    fn urgency(&self) -> Urgency {
-        (self.branches.len(), Reverse(self.height))
-    }
-
-    /// Bytes for the accounting of debt: a run with only range tombstones has 0 bytes, but counts as 1.
-    fn weight(&self) -> u64 {
-        self.bytes.max(1)
-    }
-
-    /// Whether two compactions would read the same message.
-    pub fn conflicts(&self, ids: &[BranchId], live: &[KeyRange]) -> bool {
-        self.branches.iter().any(|branch| ids.contains(&branch.id))
-            && self.live.iter().any(|a| live.iter().any(|b| a.overlaps(b)))
-    }
-}
-
-/// A caller's request to compact a range fully.
-#[derive(Clone, Debug)]
-pub struct Forced {
-    /// The keys.
-    pub range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
-    /// again, even if they still hold garbage for snapshots.
-    pub before: OwnerId,
-}
-
-impl Forced {
-    fn concerns(&self, leaf: &Node, branches: &[Branch]) -> bool {
-        self.range.overlaps(&leaf.range) && branches.iter().any(|branch| branch.slice.run().meta().id < self.before)
-    }
-}
-
-/// Branches that a compaction could not read, with the key range that each then had. Once a branch is clipped to
-/// another range, it is tried again, since the damage may be outside.
-#[derive(Default)]
-pub struct Stuck(HashSet<(BranchId, KeyRange)>);
-
-impl Stuck {
-    /// Adds the inputs of a compaction that found damage.
-    pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
-        self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
-    }
-
-    /// Whether no damaged input is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether the branch, or another piece of it in the same node, is excluded: an output replaces all pieces.
-    fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
-        !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
-    }
-
-    /// Whether the branch is excluded.
-    pub fn holds(&self, branch: &Branch) -> bool {
-        !self.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
-    }
-}
-
 /// The compactions to choose from.
 ///
 /// Every root swap asks for the number of waiting bytes, and every worker for the most urgent compaction. Both answers
@@ -155,19 +64,6 @@ pub struct Choice<'a> {
     /// Compactions in progress: candidates that conflict with them are excluded.
     pub merging: &'a [Merging],
 }
-
-/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
-/// valid.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waits {
-    /// Bytes of all candidates, each at least one.
-    bytes: u64,
-    /// The most urgent one.
-    first: Option<Urgency>,
-}
-
-/// More branches first, since they cost readers the most. Among equals the lower node first.
-type Urgency = (usize, Reverse<u32>);
 
 impl Choice<'_> {
     /// All candidates, the most urgent first.
@@ -198,7 +94,9 @@ impl Choice<'_> {
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
-            let waiting = all - self.taken(self.root);
+            let taken = self.taken(self.root);
+            assert!(taken <= all, "compactions in progress of {taken} bytes among all {all}");
+            let waiting = all - taken;
             debug_assert_eq!(waiting, self.sums().0, "cached sums equal the sums of a full walk");
             return (waiting, 0);
         }
@@ -283,6 +181,7 @@ impl Choice<'_> {
 
 fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
+    debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
     let branches = &leaf.branches[begin..];
     let forced = forced.iter().any(|request| request.concerns(leaf, branches));
     let bytes: Vec<u64> = branches.iter().map(|branch| branch.bytes).collect();
@@ -299,14 +198,15 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     match branches.len() {
         0 => None,
         1 => {
-            let grave = begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf);
-            (grave || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
+            let obsolete = begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf);
+            (obsolete || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
         }
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
+            debug_assert!(bytes[0] <= total, "the whole is at least as large as a part");
             let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
-            let buried = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
-            let heavy = weighs || buried || old > LEAF_RUNS;
+            let shadowed = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
+            let heavy = weighs || shadowed || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);
             let wiped = wiped_bytes(branches);
             let wiped = wiped > 0 && wiped * WASTE >= total;
@@ -370,6 +270,7 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
         }
         (least, largest) = (least.min(tombstone.seqno), largest.max(tombstone.seqno));
         if tombstone.range.covers(&rest) {
+            debug_assert!(least <= largest, "seqnos of the tombstones in order");
             return Some((least, largest));
         }
         rest.from = rest.from.max(tombstone.range.to);
@@ -412,6 +313,7 @@ pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>)
 }
 
 fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidate>) {
+    debug_assert!(!node.is_leaf());
     let mut from = 0;
     while from < node.branches.len() {
         let mut to = from;
@@ -433,6 +335,8 @@ fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidat
                     _ => live.push(range.clone()),
                 }
             }
+            debug_assert!(to >= from + 2, "one run is not compacted above the leaves");
+            debug_assert!(live.windows(2).all(|pair| pair[0].to < pair[1].from), "ranges apart, in order");
             let branches = node.branches[from..to].to_vec();
             let bytes: u64 =
                 branches.iter().map(|branch| live_children.iter().map(|&i| branch.weights[i]).sum::<u64>()).sum();

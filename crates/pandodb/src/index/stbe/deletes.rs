@@ -12,13 +12,13 @@ pub(super) fn entries(leaf: &Node) -> u64 {
 }
 
 /// The first child with a leaf of which the deletes in `node` hide much.
-pub(super) fn buried_child(node: &Node) -> Option<usize> {
+pub(super) fn shadowed_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
         let lives = |i: usize| node.children[i].next <= place && branch.weights[i] > 0;
         branch.deletes.stretches().for_each(|stretch| waiting.add(stretch, stretch.count(), lives));
     }
-    waiting.buried()
+    waiting.shadowed()
 }
 
 /// Deletes of a node, divided among its children.
@@ -29,12 +29,14 @@ pub(super) struct Shares<'a> {
 
 impl<'a> Shares<'a> {
     pub(super) fn new(node: &'a Node) -> Shares<'a> {
+        debug_assert!(!node.is_leaf(), "deletes are divided among children");
         Shares { node, parts: vec![Vec::new(); node.children.len()] }
     }
 
     /// Adds a stretch of deletes to the children for which it is live.
     pub(super) fn add(&mut self, stretch: &'a Stretch, count: u64, lives: impl Fn(usize) -> bool) {
         let (first, last) = (self.node.child_for(&stretch.from), self.node.child_for(&stretch.to));
+        debug_assert!(first <= last && last < self.parts.len(), "a stretch goes from left to right");
         let count = count / (last - first + 1) as u64;
         (first..=last).filter(|&i| count > 0 && lives(i)).for_each(|i| self.parts[i].push((stretch, count)));
     }
@@ -45,7 +47,7 @@ impl<'a> Shares<'a> {
     }
 
     /// The first child with a leaf that its share shadows to a large part.
-    fn buried(&self) -> Option<usize> {
+    fn shadowed(&self) -> Option<usize> {
         (0..self.parts.len()).find(|&i| {
             let (child, part) = (&*self.node.children[i].node, &self.parts[i]);
             if part.is_empty() {
@@ -56,7 +58,7 @@ impl<'a> Shares<'a> {
             }
             let mut below = Shares::new(child);
             part.iter().for_each(|&(stretch, count)| below.add(stretch, count, |_| true));
-            below.buried().is_some()
+            below.shadowed().is_some()
         })
     }
 }

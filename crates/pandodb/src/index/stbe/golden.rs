@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Child, Node};
-use super::persist;
+use super::{TYPE, persist};
 use crate::base::{BlockAddr, Entry, KeyRange, Kind, OwnerId, PageNo, Result, Seqno, StoreId, key_hash};
 use crate::blocks::BlockSource;
 use crate::device::mem::MemDevice;
@@ -12,7 +12,8 @@ use crate::filter::{FilterBuilder, Filters};
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::runs::Deletes;
 use crate::index::runs::MapletRef;
-use crate::index::{Core, IdSource, RootRecord};
+use crate::index::testing::mark;
+use crate::index::{Core, IdSource, Index, IndexKind, IndexOptions, RootRecord};
 use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::run::maplet::{MapletWriter, Member, ask, page_for};
@@ -30,6 +31,7 @@ fn core(device: &MemDevice) -> Core {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(20)),
         repair: true,
+        repairs: Arc::default(),
         share: Default::default(),
     }
 }
@@ -131,7 +133,7 @@ fn root_record_and_nodes() {
     let record = persist::store(&core, &root, &map, 9).unwrap();
     // Version, root, next branch; then the map: levels, ranges, pages, address.
     assert_eq!(hex(&record), concat!("03", "16010644", "09", "01", "02", "05", "17010745"));
-    let page = |node: &Node| node.stored().unwrap().twin.0.map(|addr| addr.page.0);
+    let page = |node: &Node| node.stored().unwrap().copies.0.map(|addr| addr.page.0);
     for copy in 0..2 {
         let nodes = [body(&core, page(&root)[copy]), body(&core, page(&root.children[0].node)[copy])];
         assert_eq!(nodes, [root_body(), left_body()]);
@@ -214,7 +216,7 @@ fn a_reloaded_branch_has_its_maplet() {
     // same fingerprint and value; then the value.
     let description = concat!("07", "01", "800101", "00", "0000", "00", "8180808020", "00", "13", "00", "0000", "0000");
     let route = concat!("0000000000d704000000", "00");
-    let body = body(&core, root.stored().unwrap().twin.0[0].page.0);
+    let body = body(&core, root.stored().unwrap().copies.0[0].page.0);
     assert!(body.contains(&[description, route].concat()), "{body}");
     for (branch, old) in loaded.root.branches.iter().zip(&root.branches) {
         let (route, old_route) = (branch.route.as_ref().unwrap(), old.route.as_ref().unwrap());
@@ -246,6 +248,37 @@ fn an_invalid_trunk_is_refused() {
     assert!(load(&half, 9).unwrap_err().is_corruption());
 }
 
+/// Opens a tree and marks its pages.
+fn open(core: &Core, bytes: Vec<u8>) -> Result<Arc<dyn Index>> {
+    let settings = IndexOptions::from(IndexKind::of(&TYPE)).settings(1 << 20, None);
+    let record = RootRecord { through: Seqno(4), bytes };
+    let index = (TYPE.open)(core, &settings, &record, &mut Prefetch::new(core.data.clone()))?;
+    mark(core, &*index).map(|()| index)
+}
+
+#[test]
+fn a_copy_in_the_pages_of_a_run_is_not_repaired() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let root = trunk(&core);
+    let record = persist::store(&core, &root, &empty(&core), 9).unwrap();
+    let reopened = || {
+        let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+        Core { data, repairs: Arc::default(), ..core.clone() }
+    };
+    open(&reopened(), record).unwrap();
+    // Opening reads the node before it knows the pages of the run.
+    let mut stored = root.stored().unwrap();
+    stored.copies.0[1].page = root.branches[0].slice.run().owned()[0].start;
+    let mut bytes = vec![3];
+    stored.encode(&mut bytes);
+    bytes.extend([9, 0]);
+    let before = core.data.read(stored.copies.0[1]).unwrap();
+    let error = open(&reopened(), bytes).err().expect("a page has two owners");
+    assert!(error.is_corruption() && error.to_string().contains("claimed twice"), "{error}");
+    assert_eq!(core.data.read(stored.copies.0[1]).unwrap()[..], before[..], "nothing was written");
+}
+
 #[test]
 fn a_copy_outside_the_file_is_not_repaired() {
     let device = MemDevice::new();
@@ -257,7 +290,7 @@ fn a_copy_outside_the_file_is_not_repaired() {
     let before = device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap();
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
-    let error = load(&fresh, &RootRecord { through: Seqno(4), bytes }).err().expect("a copy is missing");
+    let error = open(&fresh, bytes).err().expect("a copy is missing");
     assert!(error.is_corruption(), "{error}");
     assert_eq!(device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap(), before, "nothing was written");
 }

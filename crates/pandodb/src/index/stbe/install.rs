@@ -14,7 +14,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::choose::Candidate;
+use super::jobs::Candidate;
 use super::node::{Branch, BranchId, Node, Trim};
 use crate::base::{Result, SeededBug};
 use crate::index::runs::Deletes;
@@ -35,9 +35,11 @@ pub(super) struct Install<'a> {
 impl Install<'_> {
     /// Replaces the inputs under `root`. Returns whether any node still held them.
     pub fn replace(&self, root: &mut Arc<Node>) -> Result<bool> {
+        let range = root.range.clone();
         let ids = self.candidate.ids();
         match self.visit(root, &ids)? {
             Some(changed) => {
+                assert_eq!(changed.range, range, "an installation keeps the keys of the tree");
                 *root = Arc::new(changed);
                 Ok(true)
             }
@@ -78,6 +80,7 @@ impl Install<'_> {
 
     /// Replaces the `count` branches from `at` on.
     fn splice(&self, node: &mut Node, at: usize, count: usize) -> Result<()> {
+        assert!(count > 0 && at + count <= node.branches.len(), "the inputs are in the list");
         let (from, to) = (at as u64, (at + count) as u64);
         let right = node.range.from > self.candidate.live[0].from;
         let output = match &self.output {
@@ -108,6 +111,7 @@ impl Install<'_> {
             }
         }
         node.branches.splice(at..at + count, branch);
+        debug_assert!(node.children.iter().all(|child| child.next <= node.end()), "`next` moves down with the list");
         Ok(())
     }
 }

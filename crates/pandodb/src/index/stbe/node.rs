@@ -16,13 +16,14 @@
 //! exceeds the number of branches; a leaf has no children; the clip of every branch lies inside the node's range and
 //! covers each child that the branch is live for and holds data for.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::choose::Waits;
 use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, SeededBug};
-use crate::index::runs::{Deletes, MapletRef, Stored};
+use crate::index::runs::{Deletes, MapletRef};
+use crate::index::stored::Stored;
 use crate::run::{Run, RunSlice};
 use crate::space::DataFile;
 
@@ -88,6 +89,19 @@ pub struct Node {
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
+/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
+/// valid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waits {
+    /// Bytes of all candidates, each at least one.
+    pub(super) bytes: u64,
+    /// The most urgent one.
+    pub(super) first: Option<Urgency>,
+}
+
+/// More branches first, since they cost readers the most. Among equals the lower node first.
+pub(super) type Urgency = (usize, Reverse<u32>);
+
 impl Node {
     /// A node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
@@ -104,6 +118,7 @@ impl Node {
 
     /// A copy to change: a new node, not on disk.
     pub fn edit(&self) -> Node {
+        assert!(self.lost.is_none(), "a lost node is never changed");
         Node {
             range: self.range.clone(),
             height: self.height,
@@ -127,6 +142,7 @@ impl Node {
 
     /// The branches that are live for a child, oldest first.
     pub fn live(&self, child: &Child) -> &[Branch] {
+        debug_assert!(child.next <= self.end(), "a child's next branch is in the list or at its end");
         &self.branches[child.next as usize..]
     }
 
@@ -138,6 +154,7 @@ impl Node {
 
     /// Estimated live bytes for the `i`-th child.
     pub fn live_bytes(&self, i: usize) -> u64 {
+        debug_assert!(self.branches.iter().all(|branch| branch.weights.len() == self.children.len()));
         self.live(&self.children[i]).iter().map(|branch| branch.weights[i]).sum()
     }
 
@@ -159,6 +176,7 @@ impl Node {
     pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
         let bytes = bytes.min(slice.bytes());
         let weights = self.weigh(&slice, bytes)?;
+        debug_assert_eq!(weights.len(), self.children.len(), "a weight for every child");
         let deletes = Deletes::guess(&slice, bytes);
         Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
@@ -195,6 +213,7 @@ impl Node {
             }
         }
         let branches = std::mem::take(&mut self.branches);
+        let count = branches.len();
         let mut kept_before = Vec::with_capacity(branches.len() + 1);
         for (place, branch) in branches.into_iter().enumerate() {
             kept_before.push(self.end());
@@ -205,8 +224,11 @@ impl Node {
             self.branches.extend(kept);
         }
         kept_before.push(self.end());
+        assert_eq!(kept_before.len(), count + 1, "a position for every branch, and the end");
+        debug_assert!(how == Trim::Holes || self.branches.len() <= count, "a branch is narrowed or removed");
         for child in &mut self.children {
             child.next = kept_before[child.next as usize];
+            debug_assert!(child.next <= self.branches.len() as u64, "`next` moves down with the branches");
         }
         Ok(())
     }
@@ -234,6 +256,7 @@ impl Node {
                 goes_on = false;
             }
         }
+        debug_assert!(stretches.iter().all(|row| !row.is_empty()) && stretches.is_sorted_by_key(|row| row.start));
         let Some(hull) = self.narrowed(branch, place)? else { return Ok(Vec::new()) };
         if stretches.len() < 2 {
             return Ok(vec![hull]);
@@ -264,6 +287,7 @@ impl Node {
         let mut waiting = (0..self.children.len()).filter(|&i| self.waits(i, &branch, place));
         let Some(first) = waiting.next() else { return Ok(None) };
         let last = waiting.last().filter(|_| !SeededBug::ClippedToFirst.is_on()).unwrap_or(first);
+        debug_assert!(first <= last && last < self.children.len());
         let hull =
             KeyRange::new(self.children[first].node.range.from.clone(), self.children[last].node.range.to.clone());
         // If blocks above the leaves are damaged, the clip cannot be computed: keep the branch unchanged.
@@ -296,6 +320,7 @@ impl Node {
 
     /// Records that the node was written (or read). From now on dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
+        assert!(self.lost.is_none(), "a lost node has no block");
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
     }
@@ -365,13 +390,18 @@ pub fn share(bytes: u64, parts: &[u64]) -> Vec<u64> {
         0 => 0,
         part => ((u128::from(bytes) * u128::from(part) / u128::from(sum)) as u64).max(1),
     };
-    parts.iter().map(part).collect()
+    let shares: Vec<u64> = parts.iter().map(part).collect();
+    debug_assert!(
+        shares.iter().sum::<u64>() <= bytes.saturating_add(parts.len() as u64),
+        "the shares add up to the whole, but for rounding"
+    );
+    shares
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some((stored, data)) = self.stored.take() {
-            stored.twin.free(&data);
+            stored.copies.free(&data);
         }
     }
 }

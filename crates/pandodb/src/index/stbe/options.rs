@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Policy, Shape, Stbe, persist};
 use crate::filter::Filters;
-use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values, compression_value, filters_value};
 use crate::index::runs;
+use crate::index::spec::{COMPRESSION, FILTERS, OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -99,38 +99,33 @@ impl StbeOptions {
     /// The most children of a node of the trunk, 2 to 64; the default is 8. For experiments.
     #[must_use]
     pub fn fanout(self, children: usize) -> StbeOptions {
-        self.put(FANOUT.name, children as u64)
+        StbeOptions(self.0.set(&FANOUT, children as u64))
     }
 
     /// Target size of a leaf of the trunk, 1 to 256 memtables; the default is 4. For experiments.
     #[must_use]
     pub fn leaf_memtables(self, memtables: u64) -> StbeOptions {
-        self.put(LEAF_MEMTABLES.name, memtables)
+        StbeOptions(self.0.set(&LEAF_MEMTABLES, memtables))
     }
 
     /// The number of runs, and then of maplets, that are merged into one maplet, 2 to 16; the default is 4. For
     /// experiments.
     #[must_use]
     pub fn maplet_width(self, runs: usize) -> StbeOptions {
-        self.put(MAPLET_WIDTH.name, runs as u64)
+        StbeOptions(self.0.set(&MAPLET_WIDTH, runs as u64))
     }
 
     /// The filters of new runs. The default is [`Filters::Maplet`], in [`Mode::Paper`] [`Filters::Quotient`].
     #[must_use]
     pub fn filters(self, filters: Filters) -> StbeOptions {
-        self.put(FILTERS.name, filters_value(filters))
+        StbeOptions(self.0.set_filters(filters))
     }
 
     /// The compression of leaf blocks that compactions at the bottom of the trunk write. The default is
     /// [`Compression::None`].
     #[must_use]
     pub fn compression(self, compression: Compression) -> StbeOptions {
-        self.put(COMPRESSION.name, compression_value(compression))
-    }
-
-    fn put(mut self, name: &str, value: u64) -> StbeOptions {
-        self.0.put(name, value);
-        self
+        StbeOptions(self.0.set_compression(compression))
     }
 }
 

@@ -6,7 +6,7 @@
 //! Root record (integers varint): `version (3) | node | next branch id | map of large values`, the last as defined in
 //! [`crate::index::blobs`]. A node reference is `node id | pages | page of copy 0 | page of copy 1`.
 //!
-//! Node block, after the 16-byte header: body length u32, then the body:
+//! Body of a node block ([`crate::index::stored`]):
 //!
 //! ```text
 //!  from | to | height | branch count | child count
@@ -27,11 +27,11 @@ use crate::base::{BlockAddr, Error, KeyRange, OwnerId, Result};
 use crate::index::blobs::{BlobMap, MapRoot};
 use crate::index::runs::Deletes;
 use crate::index::runs::MapletRef;
-use crate::index::runs::codec::{Runs, Stored};
+use crate::index::runs::codec::Runs;
+use crate::index::stored::Stored;
 use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
-use crate::space::data::DATA_FILE;
-use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
+use crate::space::{BlockKind, Prefetch};
 
 const VERSION: u64 = 3;
 /// The branch has newly arrived.
@@ -40,14 +40,16 @@ const FRESH: u64 = 1;
 const ROUTED: u64 = 2;
 /// The maplet is that of the nearest earlier branch with a maplet reference.
 const AGAIN: u64 = 4;
-/// Bytes of the length that precedes a node's body.
-const LENGTH: usize = 4;
 /// Upper limit of the bytes that a branch holds for a child.
 const MAX_WEIGHT: u64 = 1 << 48;
 /// Upper limit of the next branch identity; it leaves as many identities again for new branches.
 const MAX_BRANCH: u64 = 1 << 62;
 /// Upper limit of the height of a tree: with a fan-out of 2 such a tree could hold any amount of data.
 const MAX_HEIGHT: u64 = 64;
+
+const _: () = assert!(FRESH.count_ones() == 1 && ROUTED.count_ones() == 1 && AGAIN.count_ones() == 1);
+const _: () = assert!((FRESH ^ ROUTED ^ AGAIN).count_ones() == 3, "each flag has a bit of its own");
+const _: () = assert!(MAX_BRANCH <= u64::MAX / 2, "new branches get as many identities again");
 
 /// Writes the nodes under `root`, and of the map of large values, that are not on disk yet. Returns the root record.
 pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, next_branch: u64) -> Result<Vec<u8>> {
@@ -69,18 +71,16 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     if let Some(stored) = node.stored() {
         return Ok(stored);
     }
+    assert!(node.lost.is_none(), "a lost node is never written");
     let children = node.children.iter().map(|child| store_node(core, &child.node)).collect::<Result<Vec<_>>>()?;
-    let mut body = vec![0; LENGTH];
-    encode(node, &children, &mut body);
-    let len = (body.len() - LENGTH) as u32;
-    body[..LENGTH].copy_from_slice(&len.to_le_bytes());
-    let id = core.ids.next();
-    let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, BlockKind::TrunkNode)? };
+    let stored = Stored::write(core, BlockKind::TrunkNode, |body| encode(node, &children, body))?;
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
 
 fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
+    assert_eq!(node.children.len(), children.len(), "an address for every child");
+    debug_assert_eq!(node.problem(), None, "a node is checked before it is written");
     put_bytes(out, &node.range.from);
     put_bytes(out, &node.range.to);
     put_varint(out, node.height.into());
@@ -97,6 +97,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
         put_varint(out, (u64::from(branch.fresh) * FRESH) | routed);
         branch.slice.run().meta().encode(out);
         branch.slice.encode(out);
+        debug_assert_eq!(branch.weights.len(), children.len(), "a weight for every child");
         branch.weights.iter().for_each(|weight| put_varint(out, *weight));
         if let Some(route) = &branch.route {
             if routed & AGAIN == 0 {
@@ -146,10 +147,10 @@ fn decode_root(record: &RootRecord) -> Result<Root> {
 /// The blocks that loading a trunk reads first; none if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
-        .map_or(Vec::new(), |root| root.stored.copies(core).chain(root.blobs.first_blocks(core)).collect())
+        .map_or(Vec::new(), |root| root.stored.first_reads(core).chain(root.blobs.first_blocks(core)).collect())
 }
 
-/// Reads the trunk of a root record and marks every page that it reaches.
+/// Reads the trunk of a root record.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let Root { stored, next_branch, blobs } = decode_root(record)?;
     let mut loader = Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new() };
@@ -157,9 +158,8 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
     };
-    loader.runs.settle()?;
+    loader.runs.take_ownership();
     let blobs = BlobMap::load(core, blobs, prefetch)?;
-    blobs.mark(&core.data)?;
     Ok(Loaded { root, blobs, next_branch })
 }
 
@@ -175,23 +175,14 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// Reads a subtree. A child is one level below its parent, so the recursion ends.
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
-        let data = &self.core.data;
-        let addr = stored.twin.0[0];
-        let bad = |detail: &str| data.corrupt(addr, BlockKind::TrunkNode.name(), detail);
-        let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-        // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
-        stored.twin.mark(data)?;
-        let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::TrunkNode)?;
-        let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
-        let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
-        let mut reader = Reader::new(body, BlockKind::TrunkNode.name());
-        let node = self
-            .decode(&mut reader, height, within)
-            .map_err(|e: Error| e.in_file(DATA_FILE, addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64))?;
+        let (core, kind) = (self.core, BlockKind::TrunkNode);
+        let buf = stored.read(core, self.prefetch, kind)?;
+        let node = stored.decode_body(&buf, &core.data, kind, |reader| self.decode(reader, height, within))?;
         if let Some(problem) = node.problem() {
-            return Err(bad(problem));
+            return Err(stored.corrupt(&core.data, kind, problem));
         }
-        node.set_stored(stored, data);
+        stored.copies.adopt(&core.data);
+        node.set_stored(stored, &core.data);
         Ok(Arc::new(node))
     }
 
@@ -240,7 +231,7 @@ impl Loader<'_> {
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
-        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| stored.copies(self.core)).collect();
+        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| stored.first_reads(self.core)).collect();
         self.prefetch.ask(&blocks);
         for (next, stored) in below {
             match self.node(stored, Some(own - 1), &node.range) {
@@ -307,6 +298,7 @@ fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
             }
         }
     }
+    assert_eq!(kept.len(), node.children.len(), "a weight for every child that is left");
     for branch in &mut node.branches {
         branch.weights = kept.iter().map(|&i| branch.weights[i]).collect();
     }
@@ -317,11 +309,12 @@ mod tests {
     use super::*;
     use crate::base::PageNo;
     use crate::index::stbe::node::Child;
+    use crate::space::MirroredBlock;
 
     fn stored(id: u64, page: u64) -> Stored {
         Stored {
             id: OwnerId(id),
-            twin: MirroredBlock([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })),
+            copies: MirroredBlock([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })),
         }
     }
 

@@ -8,9 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::node::{Branch, Child, Node};
-use super::{DeferredBlobFrees, Trunk};
+use super::trunk::Trunk;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
+use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
@@ -113,6 +114,7 @@ impl StbeView {
                 entries += part.entries;
                 tombstones += part.share(part.slice.run().meta().deletes);
             });
+            debug_assert!(tombstones <= entries, "{tombstones} tombstones among {entries} messages");
             (entries, tombstones)
         })
     }
@@ -144,6 +146,7 @@ fn for_live_parts(root: &Arc<Node>, visit: &mut dyn FnMut(LivePart<'_>)) {
                     .filter(|&c| node.children[c].next <= i as u64)
                     .map(|c| branch.weights[c])
                     .sum();
+                debug_assert!(live <= total, "the live part of a branch is at most the branch");
                 (u128::from(all) * u128::from(live) / u128::from(total)) as u64
             };
             visit(LivePart { slice: &branch.slice, entries });
@@ -213,6 +216,7 @@ struct TrunkPath<'v> {
 impl<'v> TrunkPath<'v> {
     fn new(root: &'v Node, key: &[u8]) -> TrunkPath<'v> {
         let (child, live_from) = way(root, key);
+        debug_assert!(live_from <= root.branches.len(), "the first live branch is in the list or at its end");
         TrunkPath { node: root, child, live_from, next: root.branches.len() }
     }
 }
@@ -241,6 +245,7 @@ impl<'v> Path<'v> for TrunkPath<'v> {
 
     #[inline]
     fn advance(&mut self) {
+        debug_assert!(self.next > self.live_from, "a stop was returned before");
         self.next -= 1;
     }
 
@@ -285,6 +290,7 @@ impl Pieces for StbeView {
             return Err(error.clone());
         }
         slices.extend(node.branches.iter().map(|branch| branch.slice.clone()));
+        debug_assert!(node.range.overlaps(rest), "the leaf has keys of the rest");
         // Most messages of a scan come from the largest run of the leaf.
         let largest = node.branches.iter().map(|branch| &branch.slice).max_by_key(|slice| slice.bytes()).cloned();
         let with_readahead = |slice: Arc<RunSlice>| match &largest {
@@ -297,6 +303,7 @@ impl Pieces for StbeView {
 
 /// The index of the child with the largest keys of `range`.
 fn last_child(node: &Node, range: &KeyRange) -> usize {
+    debug_assert!(!node.children.is_empty() && !range.is_empty());
     if range.to.is_empty() {
         return node.children.len() - 1;
     }

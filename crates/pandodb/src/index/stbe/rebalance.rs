@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::choose::{Policy, is_covered_by_range_delete, is_wasteful, may_stay_apart, wiped_by};
-use super::deletes::buried_child;
+use super::deletes::shadowed_child;
 use super::node::{Branch, BranchId, Child, Node, Trim, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
@@ -110,7 +110,7 @@ pub struct Rebalancer<'a> {
 
 impl Rebalancer<'_> {
     /// Rebalances the tree under `root` until a pass changes nothing. Returns `root` itself if nothing was changed.
-    pub fn tend_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
+    pub fn rebalance_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut root = root.clone();
         // Merging nodes may make their parent mergeable, and so on upwards: at most one pass per level, and all but the
         // first change few nodes.
@@ -132,6 +132,7 @@ impl Rebalancer<'_> {
             tops = self.split_inner(Arc::new(top))?;
         }
         let mut top = tops.pop().expect("a tree has a root");
+        assert_eq!(top.range, root.range, "a pass keeps the keys of the tree");
         while let [only] = &top.children[..]
             && top.live(only).is_empty()
         {
@@ -151,17 +152,20 @@ impl Rebalancer<'_> {
             self.flush(draft.get_or_insert_with(|| node.edit()), i)?;
         }
         let children = draft.as_ref().unwrap_or(node).children.clone();
-        let mut tended = Vec::with_capacity(children.len());
+        let mut rebalanced = Vec::with_capacity(children.len());
         for child in &children {
             let nodes = self.rebalance(&child.node)?;
-            tended.extend(nodes.into_iter().map(|node| Child { node, next: child.next }));
+            debug_assert!(!nodes.is_empty(), "a subtree is replaced, never removed");
+            debug_assert_eq!(nodes[0].range.from, child.node.range.from, "the replacement has the same keys");
+            debug_assert!(nodes.iter().all(|new| new.height == child.node.height));
+            rebalanced.extend(nodes.into_iter().map(|node| Child { node, next: child.next }));
         }
-        let same = tended.len() == children.len()
-            && tended.iter().zip(&children).all(|(new, old)| Arc::ptr_eq(&new.node, &old.node));
+        let same = rebalanced.len() == children.len()
+            && rebalanced.iter().zip(&children).all(|(new, old)| Arc::ptr_eq(&new.node, &old.node));
         if !same {
             let draft = draft.get_or_insert_with(|| node.edit());
-            let reshaped = tended.len() != children.len();
-            draft.children = tended;
+            let reshaped = rebalanced.len() != children.len();
+            draft.children = rebalanced;
             if reshaped {
                 draft.weigh_all()?;
             }
@@ -188,13 +192,14 @@ impl Rebalancer<'_> {
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
         });
         let product = self.shape.policy == Policy::Product;
-        crowded.or_else(|| product.then(|| wiped_child(node).or_else(|| buried_child(node))).flatten())
+        crowded.or_else(|| product.then(|| wiped_child(node).or_else(|| shadowed_child(node))).flatten())
     }
 
     /// Flushes all branches that are live for the `i`-th child.
     fn flush(&self, node: &mut Node, i: usize) -> Result<()> {
         let child = &node.children[i];
         let mut taker = child.node.edit();
+        assert_eq!(taker.height + 1, node.height, "a flush goes one level down");
         let mut skipped = usize::from(SeededBug::FlushSkipsBranch.is_on() && node.live_branches(i) > 1);
         if let Some(wiped) = self.wiped(node, i) {
             skipped = wiped;
@@ -207,7 +212,9 @@ impl Rebalancer<'_> {
             let deletes = branch.deletes.share(i..i + 1, |key| node.child_for(key));
             taker.branches.push(Branch { deletes, route: branch.route.clone(), ..handed });
         }
+        debug_assert!(taker.branches.iter().all(|branch| taker.range.covers(branch.slice.range())));
         node.children[i] = Child { node: Arc::new(taker), next: node.end() };
+        debug_assert!(node.live(&node.children[i]).is_empty(), "the child has received every branch");
         self.counters.flushes.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -239,15 +246,18 @@ impl Rebalancer<'_> {
         let bytes = leaf.own_bytes();
         let pieces = self.pieces.filter(|pieces| pieces.range.covers(&leaf.range));
         let target = pieces.map_or(self.shape.leaf_bytes, |pieces| pieces.bytes.min(self.shape.leaf_bytes));
-        let settled = || may_stay_apart(&leaf.branches, self.shape.policy) && !is_wasteful(&leaf.branches);
+        let is_compact = || may_stay_apart(&leaf.branches, self.shape.policy) && !is_wasteful(&leaf.branches);
         let may_wait = pieces.is_none() && bytes <= 3 * target;
-        if bytes <= target + target / 2 || may_wait && !settled() {
+        if bytes <= target + target / 2 || may_wait && !is_compact() {
             return Ok(vec![leaf]);
         }
+        assert!(target > 0, "a leaf has a target size");
         let keys = quantiles(&leaf, bytes.div_ceil(target))?;
         if keys.is_empty() {
             return Ok(vec![leaf]);
         }
+        debug_assert!(keys.windows(2).all(|pair| pair[0] < pair[1]), "pivots ascend");
+        debug_assert!(keys.iter().all(|key| leaf.range.contains(key)), "pivots lie inside the leaf");
         self.counters.splits.fetch_add(1, Relaxed);
         let bounds: Vec<&[u8]> = std::iter::once(leaf.range.from.as_slice())
             .chain(keys.iter().map(Vec::as_slice))
@@ -255,6 +265,7 @@ impl Rebalancer<'_> {
             .collect();
         let mut parts: Vec<Node> =
             bounds.windows(2).map(|pair| Node::new(KeyRange::new(pair[0], pair[1]), 0)).collect();
+        assert_eq!(parts.len(), keys.len() + 1, "each pivot divides two leaves");
         for branch in &leaf.branches {
             let slices = parts.iter().map(|part| branch.slice.clip(&part.range)).collect::<Result<Vec<_>>>()?;
             let pages: Vec<u64> = slices.iter().map(|slice| slice.as_ref().map_or(0, |slice| slice.bytes())).collect();
@@ -275,6 +286,7 @@ impl Rebalancer<'_> {
         }
         self.counters.splits.fetch_add(1, Relaxed);
         let parts = count.div_ceil(self.shape.fanout);
+        assert!(parts >= 2, "a node of {count} children is split into several");
         (0..parts).map(|part| part_of(&node, part * count / parts, (part + 1) * count / parts).map(Arc::new)).collect()
     }
 
@@ -296,11 +308,13 @@ impl Rebalancer<'_> {
     /// Merges the `i`-th child and its right neighbour, after flushing to both. If the result has too many children, it
     /// is split into two nodes with equally many.
     fn merge_children(&self, node: &mut Node, i: usize) -> Result<()> {
+        assert!(i + 1 < node.children.len(), "a child is merged with its right neighbour");
         for j in [i, i + 1] {
             if !node.live(&node.children[j]).is_empty() {
                 self.flush(node, j)?;
             }
         }
+        debug_assert!((i..i + 2).all(|j| node.live(&node.children[j]).is_empty()), "both have received every branch");
         let merged = self.join(&node.children[i].node, &node.children[i + 1].node);
         let next = node.end();
         // Each half of more than F children has at least F/2, so the halves are not merged again.
@@ -334,6 +348,8 @@ impl Rebalancer<'_> {
         let shift = a.branches.len() as u64;
         node.children.extend(a.children.iter().map(|c| Child { node: c.node.clone(), next: c.next }));
         node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next + shift }));
+        assert_eq!(node.children.len(), left + right, "no child is lost");
+        assert_eq!(node.branches.len(), a.branches.len() + b.branches.len(), "no branch is lost");
         node
     }
 }
@@ -360,6 +376,7 @@ fn wiped_child(node: &Node) -> Option<usize> {
 
 /// The part of an inner node with its children `from..to`: branches are clipped, liveness is kept.
 pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
+    assert!(from < to && to <= node.children.len(), "a part has children");
     let children = &node.children[from..to];
     let range = KeyRange::new(children[0].node.range.from.clone(), children[children.len() - 1].node.range.to.clone());
     let mut part = Node::new(range, node.height);
@@ -374,6 +391,7 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
         }
     }
     kept_before.push(part.branches.len() as u64);
+    assert_eq!(kept_before.len(), node.branches.len() + 1, "a position for every branch, and the end");
     part.children = children
         .iter()
         .map(|child| {
@@ -388,6 +406,7 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
 
 /// Up to `parts - 1` keys that divide a leaf into pieces of about equal bytes, strictly inside its range.
 fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
+    assert!(parts > 0, "a leaf is divided into pieces");
     let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
     for branch in &leaf.branches {
         // Ignore a run whose upper blocks cannot be read.
@@ -414,5 +433,6 @@ fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
             keys.push(key);
         }
     }
+    assert!((keys.len() as u64) < parts, "n pieces have fewer than n pivots");
     Ok(keys)
 }

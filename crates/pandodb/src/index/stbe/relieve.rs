@@ -30,22 +30,19 @@
 
 use std::sync::Arc;
 
-use super::choose::{Candidate, Stuck, is_covered_by_range_delete, wiped_bytes};
+use super::choose::{is_covered_by_range_delete, wiped_bytes};
 use super::deletes::{Shares, entries};
+use super::jobs::{Candidate, Merge, Merging, Stuck};
 use super::node::{Branch, Node, Trim};
 use super::rebalance::Pieces;
-use super::{Claim, Inner, Merge, Stbe};
-use crate::base::{Error, KeyRange, PAGE, Result};
+use super::tree::{Claim, Inner, Stbe};
+use crate::base::{Error, KeyRange, Result};
 use crate::index::runs::deletes::Stretch;
-use crate::index::runs::{MergeJob, PackJob};
+use crate::index::runs::relief::{WORTH, fits, in_shrinking_room};
+use crate::index::runs::{MergeJob, Packs};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 use crate::run::Compression;
-
-/// A compaction needs up to 1/16 more space than its inputs, for filters, inner blocks and partly filled pages.
-const OVERHEAD: u64 = 16;
-/// Without urgency, a leaf is compacted for its garbage if that is at least 1/WORTH of it.
-const WORTH: u64 = 16;
 
 /// Once compactions have priority over packing, they continue while at least 1/SWEPT of some leaf is garbage.
 const SWEPT: u64 = 8;
@@ -56,6 +53,9 @@ const MEMTABLES_A_SWEEP: u64 = 3;
 pub(super) const MOST_SWEPT: u64 = 4;
 /// Maximum number of leaves that are split in one search for a compaction.
 const MOST_CUTS: u32 = 64;
+
+const _: () = assert!(SWEPT <= WORTH, "a sweep ends no later than compactions without urgency");
+const _: () = assert!(MOST_SWEPT > 1, "each leaf is compacted at least once");
 
 /// Which compactions to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,8 +95,9 @@ impl Stbe {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         self.give_up_parked();
+        let merge = |aim| in_shrinking_room(room, |room| self.merge_one(room, aim, keep), || {});
         if let Some(aim) = self.sweeps(room) {
-            match self.merge_within(room, aim, keep) {
+            match merge(aim) {
                 Ok(progress) if progress.idle => {}
                 Err(Error::DiskFull { .. }) => {}
                 result => return result,
@@ -104,10 +105,13 @@ impl Stbe {
             self.inner.lock().sweeping = false;
         }
         match self.pack_one(keep) {
-            Ok(None) => self.merge_within(room, Aim::of(room), keep),
-            Ok(Some(progress)) => Ok(progress),
+            Ok(None) => merge(Aim::of(room)),
+            Ok(Some(progress)) => {
+                self.inner.lock().swept = 0;
+                Ok(progress)
+            }
             Err(full @ Error::DiskFull { .. }) if self.inner.lock().is_swept() => Err(full),
-            Err(full @ Error::DiskFull { .. }) => match self.merge_within(room, Aim::Anything, keep)? {
+            Err(full @ Error::DiskFull { .. }) => match merge(Aim::Anything)? {
                 progress if progress.idle => Err(full),
                 progress => Ok(progress),
             },
@@ -133,34 +137,6 @@ impl Stbe {
             (true, _) => Some(Aim::Anything),
             (false, true) => Some(Aim::Sweep),
             (false, false) => None,
-        }
-    }
-
-    /// One compaction within `room`; if the disk has less space than that, retries with half the room.
-    fn merge_within(&self, mut room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        loop {
-            match self.merge_one(room, aim, keep) {
-                Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
-                    room.bytes = (room.bytes / 2).max(room.spare);
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
-    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
-        let mut done = 0;
-        loop {
-            let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
-            let progress = self.step_pack(job, u64::MAX)?;
-            done += progress.bytes;
-            // Packing a memtable of a dropped keyspace absorbs nothing.
-            let mut inner = self.inner.lock();
-            if progress.absorbed.is_some() || inner.cleared {
-                inner.swept = 0;
-                return Ok(Some(Progress { bytes: done, ..progress }));
-            }
         }
     }
 
@@ -190,6 +166,7 @@ impl Stbe {
                     if inner.swept == 0 {
                         inner.most_swept = MOST_SWEPT * (done + inner.bytes());
                     }
+                    debug_assert!(inner.most_swept > 0 || done == 0, "the limit is set by the first compaction");
                     inner.swept += done;
                     return Ok(Progress { bytes: done, ..progress });
                 }
@@ -275,24 +252,12 @@ impl Stbe {
     /// Flushes all branches for a leaf to it, and splits it into pieces of about `bytes`. REQUIRES: the caller holds
     /// `inner`.
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
+        assert!(bytes > 0 && !range.is_empty(), "a leaf is cut into pieces with data");
         let mut trunk = inner.trunk.clone();
         inner.relieved_to.clone_from(&range.to);
-        self.tend_with(inner, &mut trunk, Some(&Pieces { range, bytes }))?;
+        self.rebalance_with(inner, &mut trunk, Some(&Pieces { range, bytes }))?;
         self.publish(inner, trunk, &[]);
         Ok(())
-    }
-
-    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
-    pub(super) fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
-        self.queue.claim(|batch| {
-            let root = &inner.trunk.root;
-            let bottom = root.is_leaf() && root.branches.is_empty();
-            // In the root, maplets are merged into larger maplets: two rounds.
-            let filter = self.filter(2);
-            inner.keep = keep();
-            let (keep, operator) = (inner.keep.clone(), self.operator.clone());
-            Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, operator, bottom))
-        })
     }
 
     /// Begins a compaction. REQUIRES: the caller holds `inner`.
@@ -310,7 +275,8 @@ impl Stbe {
             Ok(job) => {
                 let ticket = inner.next_ticket;
                 inner.next_ticket += 1;
-                inner.merging.push(super::Merging { ticket, ids, live, bytes, parked: None });
+                debug_assert!(inner.merging.iter().all(|other| other.ticket < ticket), "tickets ascend");
+                inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
                 Claim::Merge(ticket, Box::new(Merge { candidate, job }))
             }
             Err((run, e)) => {
@@ -342,22 +308,19 @@ impl Inner {
     }
 }
 
-/// Whether a compaction of `bytes` fits in `room`.
-fn fits(bytes: u64, room: u64) -> bool {
-    bytes + bytes / OVERHEAD + 4 * PAGE as u64 <= room
-}
-
 /// The leaf whose range contains a key.
 fn leaf_of(root: &Arc<Node>, key: &[u8]) -> Arc<Node> {
     let mut node = root;
     while !node.is_leaf() {
         node = &node.children[node.child_for(key)].node;
     }
+    debug_assert!(node.range.contains(key), "the children of a node partition its range");
     node.clone()
 }
 
 /// All readable branches of a leaf, as one compaction.
 fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
+    debug_assert!(leaf.is_leaf(), "only leaves are compacted for their garbage");
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     let branches = leaf.branches[begin..].to_vec();
     let bytes = branches.iter().map(|branch| branch.bytes).sum();

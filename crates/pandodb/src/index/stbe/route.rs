@@ -31,17 +31,15 @@ use std::sync::Arc;
 
 use super::choose::have_no_common_key;
 use super::node::{Branch, Node};
-use super::{Claim, Inner, Stbe, Trunk};
-use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, PAGE, Result, seeded};
-use crate::filter::{FilterBuilder, Filters};
+use crate::index::Core;
 use crate::index::runs::MapletRef;
-use crate::index::{Core, Progress};
 use crate::run::Run;
 use crate::run::maplet::{MapletWriter, Member};
 
 /// Maximum number of runs in one maplet.
 const MOST_RUNS: usize = 64;
+const _: () = assert!(MOST_RUNS <= u8::MAX as usize, "the value of a run is a byte");
 
 /// Two filters whose sizes differ by more than this factor are not merged in idle time.
 const FAR: u64 = 8;
@@ -90,36 +88,37 @@ impl Unit {
 }
 
 /// Filters to merge.
-struct Group {
+pub(super) struct Group {
     units: Vec<Unit>,
     /// The height of the node.
-    height: u32,
-    range: KeyRange,
+    pub(super) height: u32,
+    pub(super) range: KeyRange,
 }
 
 impl Group {
     /// Estimated bytes to read and to write.
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         2 * PAGE as u64 * self.units.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
     }
 
-    fn filters(&self) -> Vec<OwnerId> {
+    pub(super) fn filters(&self) -> Vec<OwnerId> {
         self.units.iter().map(|unit| unit.filter.meta().id).collect()
     }
 }
 
 /// Which neighbours are merged.
-struct Rule<'a> {
+pub(super) struct Rule<'a> {
     /// The number of neighbours.
-    width: usize,
+    pub(super) width: usize,
     /// Merge neighbours of about equal size, whatever their tier: there is time.
-    idle: bool,
+    pub(super) idle: bool,
     /// Filters that could not be read.
-    unreadable: &'a HashSet<OwnerId>,
+    pub(super) unreadable: &'a HashSet<OwnerId>,
 }
 
 impl Rule<'_> {
     fn wants(&self, units: &[Unit]) -> bool {
+        debug_assert_eq!(units.len(), self.width, "as many neighbours as are merged");
         let alike = |unit: &Unit| match self.idle {
             true => unit.is_near(&units[0]) && unit.has_room_for(units),
             false => unit.tier(self.width) == units[0].tier(self.width),
@@ -130,7 +129,7 @@ impl Rule<'_> {
 }
 
 /// The first group in the subtree that has no maplet yet, the highest node first, because most lookups pass it.
-fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
+pub(super) fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     if node.is_leaf() {
         return None;
     }
@@ -139,6 +138,7 @@ fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
 }
 
 fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
+    debug_assert!(!node.is_leaf() && rule.width >= 2, "maplets of several filters, above the leaves");
     let width = rule.width;
     let stays = |branch: &&Branch| {
         let meta = branch.slice.run().meta();
@@ -173,6 +173,7 @@ fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
 
 fn unit_of(chunk: &[&Branch]) -> Unit {
     let run = |branch: &Branch| branch.slice.run().meta().id;
+    debug_assert!(!chunk.is_empty());
     match (chunk, &chunk[0].route) {
         // A run whose maplet has no other branch left is a unit of its own again.
         ([only], _) => Unit { filter: only.slice.run().clone(), runs: vec![(run(only), 0)] },
@@ -190,23 +191,25 @@ fn unit_of(chunk: &[&Branch]) -> Unit {
 /// Makes a maplet in steps.
 pub(super) struct RouteJob {
     /// Bytes that it was estimated at.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// The runs, in the order of their values.
-    runs: Vec<OwnerId>,
+    pub(super) runs: Vec<OwnerId>,
     /// The node that they were chosen from.
-    height: u32,
-    range: KeyRange,
+    pub(super) height: u32,
+    pub(super) range: KeyRange,
     /// The filters to read.
-    filters: Vec<OwnerId>,
-    writer: MapletWriter,
+    pub(super) filters: Vec<OwnerId>,
+    pub(super) writer: MapletWriter,
 }
 
 impl RouteJob {
-    fn new(core: &Core, group: Group, width: usize) -> Result<RouteJob> {
+    pub(super) fn new(core: &Core, group: Group, width: usize) -> Result<RouteJob> {
         let (bytes, filters) = (group.bytes(), group.filters());
+        assert!(filters.len() >= 2, "a maplet replaces several filters");
         let entries: u64 = group.units.iter().map(|unit| unit.filter.meta().keys).sum();
         let mut runs = Vec::new();
         let members = group.units.into_iter().map(|unit| unit.member(&mut runs)).collect();
+        assert!(runs.len() <= MOST_RUNS, "{} runs in one maplet", runs.len());
         let writer = MapletWriter::new(core.data.clone(), core.ids.next(), members, entries * width as u64)?;
         let writer = writer.cached_in(core.pool.clone());
         Ok(RouteJob { bytes, runs, height: group.height, range: group.range, filters, writer })
@@ -215,7 +218,7 @@ impl RouteJob {
 
 /// One maplet is made at a time.
 #[derive(Default)]
-enum Routing {
+pub(super) enum Routing {
     #[default]
     Nothing,
     Parked(Box<RouteJob>),
@@ -224,7 +227,7 @@ enum Routing {
 }
 
 impl Routing {
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         match self {
             Routing::Nothing => 0,
             Routing::Parked(job) => job.bytes,
@@ -236,15 +239,15 @@ impl Routing {
 /// State of the maplets to be made; guarded by `inner`.
 #[derive(Default)]
 pub(super) struct Routes {
-    routing: Routing,
+    pub(super) routing: Routing,
     /// Bytes of the next one, as of the last root swap; 0: none.
-    waiting: u64,
+    pub(super) waiting: u64,
     /// Filters that could not be read; they are excluded until a caller asks for a compaction.
-    unreadable: HashSet<OwnerId>,
+    pub(super) unreadable: HashSet<OwnerId>,
     /// The disk was full: no maplet is written before the next root swap.
-    suspended: bool,
+    pub(super) suspended: bool,
     /// No other work has been owed for some time.
-    idle: bool,
+    pub(super) idle: bool,
 }
 
 impl Routes {
@@ -272,118 +275,16 @@ impl Routes {
     }
 }
 
-impl Stbe {
-    /// The filter for a new run, with fingerprints long enough for merging into maplets `rounds` times.
-    pub(super) fn filter(&self, rounds: u32) -> FilterBuilder {
-        FilterBuilder::new(self.shape.filters, (self.shape.maplet_width as u64).pow(rounds))
-    }
-
-    /// REQUIRES: the caller holds `inner`.
-    fn next_group(&self, inner: &Inner) -> Option<Group> {
-        let made = self.shape.filters == Filters::Maplet && !inner.routes.suspended && !inner.cleared;
-        let waiting = |width, idle| {
-            let rule = Rule { width, idle, unreadable: &inner.routes.unreadable };
-            waiting(&inner.trunk.root, true, &rule)
-        };
-        let due = || waiting(self.shape.maplet_width, false);
-        let idle = || if inner.routes.idle { waiting(2, true) } else { None };
-        made.then(|| due().or_else(idle)).flatten()
-    }
-
-    /// Estimated bytes of the maplet in progress or the next one; more may follow. REQUIRES: the caller holds `inner`.
-    pub(super) fn route_bytes(&self, inner: &mut Inner) -> u64 {
-        inner.routes.waiting = self.next_group(inner).map_or(0, |group| group.bytes().max(1));
-        // While one is made, its inputs still count as waiting.
-        inner.routes.routing.bytes().max(inner.routes.waiting)
-    }
-
-    /// Claims the parked maplet or the next one. REQUIRES: the caller holds `inner`.
-    pub(super) fn claim_route(&self, inner: &mut Inner) -> Option<Claim> {
-        let job = match std::mem::take(&mut inner.routes.routing) {
-            working @ Routing::Working(_) => {
-                inner.routes.routing = working;
-                return None;
-            }
-            Routing::Parked(job) => job,
-            Routing::Nothing if inner.routes.waiting == 0 => return None,
-            Routing::Nothing => {
-                let group = self.next_group(inner)?;
-                let filters = group.filters();
-                match RouteJob::new(&self.core, group, self.shape.maplet_width) {
-                    Ok(job) => Box::new(job),
-                    Err(e) => {
-                        inner.routes.unreadable.extend(filters);
-                        self.recount(inner);
-                        return Some(Claim::Damage(e));
-                    }
-                }
-            }
-        };
-        inner.routes.routing = Routing::Working(job.bytes);
-        Some(Claim::MapletRef(job))
-    }
-
-    /// Continues a maplet; when it is complete, installs it in the trunk and swaps the root.
-    pub(super) fn step_route(&self, mut job: Box<RouteJob>, budget: u64) -> Result<Progress> {
-        let filters = job.filters.clone();
-        let (bytes, done) = match job.writer.step(budget) {
-            Ok(stepped) => stepped,
-            Err(e) => return self.give_up_route(&filters, e),
-        };
-        let progress = Progress { bytes, ..Progress::default() };
-        if !done {
-            let mut inner = self.inner.lock();
-            inner.routes.routing = if inner.cleared { Routing::Nothing } else { Routing::Parked(job) };
-            return Ok(progress);
-        }
-        let RouteJob { runs, height, range, writer, .. } = *job;
-        let opened = writer.finish().and_then(|meta| {
-            let open = |meta| Run::open(self.core.data.clone(), self.core.pool.clone(), meta);
-            meta.map(open).transpose()
-        });
-        let maplet = match opened {
-            Ok(maplet) => maplet,
-            Err(e) => return self.give_up_route(&filters, e),
-        };
-        let mut inner = self.inner.lock();
-        inner.routes.routing = Routing::Nothing;
-        if maplet.is_none() {
-            // Exclude filters without entries, which would be merged again and again.
-            inner.routes.unreadable.extend(filters);
-        }
-        let root = maplet.as_ref().and_then(|maplet| {
-            self.counters.maplet_bytes.fetch_add(maplet.meta().disk_bytes(), Relaxed);
-            routed(&inner.trunk.root, height, &range, &runs, maplet)
-        });
-        match root {
-            Some(root) if !inner.cleared => {
-                let trunk = Trunk { root: Arc::new(root), ..inner.trunk.clone() };
-                self.publish(&mut inner, trunk, &[]);
-            }
-            _ => self.recount(&mut inner),
-        }
-        Ok(progress)
-    }
-
-    /// Discards a maplet that failed. It is optional: a full disk only postpones it.
-    fn give_up_route(&self, filters: &[OwnerId], error: crate::Error) -> Result<Progress> {
-        let mut inner = self.inner.lock();
-        inner.routes.routing = Routing::Nothing;
-        let full = matches!(error, crate::Error::DiskFull { .. });
-        inner.routes.suspended |= full;
-        if error.is_damage() {
-            // Exclude all inputs without finding the damaged one: lookups still use their own filters, if readable.
-            inner.routes.unreadable.extend(filters);
-        }
-        self.recount(&mut inner);
-        if full { Ok(Progress::default()) } else { super::Progress::unless_damage(error) }
-    }
-}
-
 /// `node` with the branches of `runs` referring to `maplet`, in the node of that height and range or the nodes that it
 /// was split into; `None` if no such branch is left. Other nodes are not changed: if a run of their groups were taken
 /// out, they would need a new maplet.
-fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], maplet: &Arc<Run>) -> Option<Node> {
+pub(super) fn routed(
+    node: &Arc<Node>,
+    height: u32,
+    range: &KeyRange,
+    runs: &[OwnerId],
+    maplet: &Arc<Run>,
+) -> Option<Node> {
     let mut draft: Option<Node> = None;
     if node.height > height && node.range.overlaps(range) {
         for (i, child) in node.children.iter().enumerate() {
@@ -403,6 +304,7 @@ fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], map
             value
         );
         if let Some(value) = value {
+            debug_assert!(value <= MOST_RUNS, "the value of a run is a byte");
             let route = MapletRef::new(maplet.clone(), value as u8, branch.slice.run());
             draft.get_or_insert_with(|| node.edit()).branches[i].route = Some(route);
         }

@@ -6,18 +6,23 @@ mod routes;
 
 use std::sync::Arc;
 
-use super::*;
-use crate::base::{Entry, EntryBlock, Kind, RangeTombstone, StoreId};
+use super::choose::Choice;
+use super::jobs::Stuck;
+use super::node::{Branch, Node};
+use super::{Policy, Shape, Stbe};
+use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::Device;
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
-use crate::index::testing::{get, operator, scan};
-use crate::index::{IdSource, Lookup, Step};
+use crate::index::runs::Packs;
+use crate::index::testing::{get, mark, operator, scan, suspend_jobs};
+use crate::index::{Core, IdSource, Index, Inspect, Lookup, Room, RootRecord, SealedBatch, Step};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
+use crate::resolve::{Operator, Stripes};
 use crate::rows::RowCache;
 use crate::run::Compression;
-use crate::space::DataFile;
+use crate::space::{DataFile, Prefetch};
 
 const SHAPE: Shape = Shape {
     fanout: 3,
@@ -52,30 +57,7 @@ fn suspended_compactions_are_installed_after_flushes_and_splits() {
     for seed in 0..12 {
         let mut bench = Bench::new(seed);
         let mut deepest = 0;
-        for round in 0..60 {
-            let keys = if seed % 2 == 0 { 30_000 } else { 30_000 >> (round % 4) };
-            bench.feed(700, keys, if round > 40 { 30 } else { 3 });
-            // A few small steps: compactions stay unfinished while the next memtables arrive and flushes move their
-            // inputs down.
-            for _ in 0..bench.random.below(12) {
-                let budget = 1 + bench.random.below(16 << 10);
-                bench.step(budget);
-            }
-            if round % 9 == 4 {
-                bench.pack_all();
-                bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
-            }
-            if round % 9 == 8 && bench.snapshots.len() > 1 {
-                let oldest = bench.random.below(bench.snapshots.len() as u64) as usize;
-                bench.snapshots.remove(oldest);
-            }
-            if round % 12 == 11 {
-                bench.check();
-            }
-            deepest = deepest.max(bench.tree.stats().figure("levels"));
-        }
-        bench.drain();
-        bench.check();
+        suspend_jobs(&mut bench, seed, 60, |tree| deepest = deepest.max(tree.stats().figure("levels")));
         let stats = bench.tree.stats();
         assert!(deepest >= if seed % 2 == 0 { 3 } else { 2 }, "seed {seed}: {deepest} levels");
         assert!(stats.figure("splits") > 0 && stats.figure("flushes") > 0 && stats.compactions > 0, "{stats:?}");
@@ -205,6 +187,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         repair: true,
+        repairs: Arc::default(),
         share: Default::default(),
     };
     let reopened = open_again(core, Some(operator()), &cut.root).unwrap();
@@ -224,6 +207,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1 << 20)),
             repair: true,
+            repairs: Arc::default(),
             share: Default::default(),
         };
         match open_again(core, Some(operator()), &record) {

@@ -97,8 +97,10 @@ fn reopening_restores_slices_and_marks_only_their_pages() {
     let mut reader = crate::base::codec::Reader::new(&slices, "test");
     let restored: Vec<_> = (0..2).map(|_| RunSlice::restore(run.clone(), &mut reader).unwrap()).collect();
     assert!(reader.is_empty());
-    run.settle().unwrap();
+    run.take_ownership();
     assert_eq!(run.owned(), owned);
+    run.owned().into_iter().for_each(|extent| again.data.mark(extent).unwrap());
+    again.data.end_marking();
     assert_eq!(again.data.stats().allocated_bytes - empty, owned.iter().map(|extent| extent.bytes()).sum::<u64>());
     for (slice, part) in restored.iter().zip(&parts) {
         assert_eq!((slice.range(), slice.bytes(), slice.entries()), (part.range(), part.bytes(), part.entries()));

@@ -1,7 +1,9 @@
 //! Tests of maplets in the trunk.
 
-use super::super::node::Child;
+use super::super::node::{BranchId, Child};
 use super::super::rebalance::{RebalanceCounters, Rebalancer, part_of};
+use super::super::tree::Claim;
+use super::super::trunk::Trunk;
 use super::*;
 use crate::base::PAGE;
 use crate::device::OpenHow;
@@ -11,14 +13,19 @@ use crate::space::BlockKind;
 /// Records the results of a verification.
 #[derive(Default)]
 struct Said {
-    extents: u64,
+    pages: u64,
     problems: Vec<crate::Error>,
 }
 
+/// Verifies the current root.
+fn verify(tree: &Stbe) -> Said {
+    let (pin, mut said) = (tree.pin(), Said::default());
+    pin.for_each_extent(&mut |extent| said.pages += u64::from(extent.pages));
+    pin.check(&mut said).unwrap();
+    said
+}
+
 impl crate::index::Visitor for Said {
-    fn extent(&mut self, extent: Extent) {
-        self.extents += u64::from(extent.pages);
-    }
     fn block(&mut self, _: BlockKind, _: u64) {}
     fn entry(&mut self, _: &Entry<'_>) {}
     fn problem(&mut self, error: crate::Error) {
@@ -65,8 +72,7 @@ fn maplets_cover_their_runs_and_are_freed_with_them() {
             most = most.max(maplets(&bench.tree).iter().map(|maplet| maplet.meta().keys).max().unwrap_or(0));
             if round % 10 == 9 {
                 bench.check();
-                let mut said = Said::default();
-                bench.tree.pin()(&mut said).unwrap();
+                let said = verify(&bench.tree);
                 assert!(said.problems.is_empty(), "{:?}", said.problems);
             }
         }
@@ -77,10 +83,9 @@ fn maplets_cover_their_runs_and_are_freed_with_them() {
             bench.core.data.begin_checkpoint();
             bench.core.data.finish_checkpoint().unwrap();
         }
-        let mut said = Said::default();
-        bench.tree.pin()(&mut said).unwrap();
+        let said = verify(&bench.tree);
         assert_eq!(
-            (said.extents, bench.core.data.stats().allocated_bytes),
+            (said.pages, bench.core.data.stats().allocated_bytes),
             (0, empty),
             "maplets are freed with their runs"
         );
@@ -174,11 +179,12 @@ fn an_unreadable_maplet_only_costs_time() {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         repair: true,
+        repairs: Arc::default(),
         share: Default::default(),
     };
-    bench.tree = open_again(core, Some(operator()), &cut.root).unwrap();
-    let mut said = Said::default();
-    bench.tree.pin()(&mut said).unwrap();
+    bench.tree = open_again(core.clone(), Some(operator()), &cut.root).unwrap();
+    mark(&core, &bench.tree).unwrap();
+    let said = verify(&bench.tree);
     assert!(said.problems.iter().any(|error| error.is_corruption()), "verification reports it");
     let (model, at) = (bench.model.clone(), Seqno(bench.seqno));
     for key in model.keys().take(500) {
@@ -219,7 +225,7 @@ fn leaves() -> Vec<Child> {
 }
 
 /// Steps until there is no work left.
-fn settle(bench: &Bench, most: usize) {
+fn drain_within(bench: &Bench, most: usize) {
     assert!((0..most).any(|_| bench.step(1 << 20).idle), "the work does not end:\n{}", described(&bench.tree));
     assert_eq!(bench.tree.debt().total(), 0, "debt without work");
 }
@@ -241,12 +247,12 @@ fn a_run_with_two_branches_in_a_node_has_one_value() {
     };
     all[..2].iter().for_each(|slice| add(&bench, &mut root, slice));
     publish(&bench, root);
-    settle(&bench, 100);
+    drain_within(&bench, 100);
     // A node with a maplet is split, its halves are merged again, and four more runs arrive.
     let root = bench.tree.inner.lock().trunk.root.clone();
     assert!(root.branches.iter().all(|branch| branch.route.is_some()));
     let counters = RebalanceCounters::default();
-    let tender = Rebalancer {
+    let rebalancer = Rebalancer {
         shape: SHAPE,
         ids: &bench.tree.branch_ids,
         counters: &counters,
@@ -256,13 +262,13 @@ fn a_run_with_two_branches_in_a_node_has_one_value() {
         forced: &[],
         pieces: None,
     };
-    let mut joined = tender.join(&part_of(&root, 0, 1).unwrap(), &part_of(&root, 1, 2).unwrap());
+    let mut joined = rebalancer.join(&part_of(&root, 0, 1).unwrap(), &part_of(&root, 1, 2).unwrap());
     assert!(joined.branches.len() == 4 && joined.maplets().count() == 1);
     all[2..].iter().for_each(|slice| add(&bench, &mut joined, slice));
     publish(&bench, joined);
-    settle(&bench, 100);
+    drain_within(&bench, 100);
     bench.tree.on_idle();
-    settle(&bench, 100);
+    drain_within(&bench, 100);
     for (key, value) in &bench.model {
         assert_eq!(get(&bench.tree, key, Seqno(bench.seqno)), Some(*value), "{}", described(&bench.tree));
     }
@@ -287,10 +293,10 @@ fn maplets_of_nodes_that_share_runs_are_not_remade_forever() {
             root.children.push(Child { node: Arc::new(node), next: 0 });
         }
         publish(&bench, root);
-        settle(&bench, 400);
+        drain_within(&bench, 400);
         assert!(bench.tree.stats().figure("maplets") >= 2);
         bench.tree.on_idle();
-        settle(&bench, 400);
+        drain_within(&bench, 400);
     }
 }
 
@@ -318,10 +324,10 @@ fn maplet_work_after_scattered_writes_ends() {
                 memtable.insert_range(&RangeTombstone { range, seqno: Seqno(bench.seqno) });
             }
             bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
-            settle(&bench, 1_000);
+            drain_within(&bench, 1_000);
             if round % 7 == 6 {
                 bench.tree.on_idle();
-                settle(&bench, 1_000);
+                drain_within(&bench, 1_000);
             }
         }
         bench.check();
@@ -347,7 +353,7 @@ fn a_maplet_without_remaining_runs_leaves_no_debt() {
     bench.tree.compact(&KeyRange::all()).unwrap();
     while !bench.step(1 << 20).idle {}
     bench.tree.step_route(job, 1 << 30).unwrap();
-    settle(&bench, 100);
+    drain_within(&bench, 100);
     assert_eq!(bench.tree.stats().figure("maplets"), 0);
     bench.check();
 }

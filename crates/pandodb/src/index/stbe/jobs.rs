@@ -1,0 +1,102 @@
+//! Compactions of a tree: one to do ([`Candidate`]), those in progress ([`Merging`]), and what earlier ones could not read
+//! ([`Stuck`]).
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use super::node::{Branch, BranchId, Node, Trim, Urgency};
+use crate::base::KeyRange;
+use crate::index::runs::{Inputs, MergeJob};
+
+/// One compaction to do.
+#[derive(Clone)]
+pub struct Candidate {
+    /// The inputs, oldest first; neighbours in their node's list.
+    pub branches: Vec<Branch>,
+    /// The keys for which they are live in the node: disjoint ranges, in order.
+    pub live: Vec<KeyRange>,
+    /// The node's height.
+    pub height: u32,
+    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
+    pub bottom: bool,
+    /// Estimated bytes of the inputs.
+    pub bytes: u64,
+    /// Only the request of a caller triggers it.
+    pub forced: bool,
+    /// What the nodes above remove when it is done.
+    pub trim: Trim,
+}
+
+impl Candidate {
+    /// The identities of the inputs, oldest first.
+    pub fn ids(&self) -> Vec<BranchId> {
+        self.branches.iter().map(|branch| branch.id).collect()
+    }
+
+    /// The inputs for the merge.
+    pub fn inputs(&self) -> Inputs {
+        assert!(!self.branches.is_empty() && !self.live.is_empty(), "a compaction has inputs and keys");
+        let slices = self.branches.iter().map(|branch| branch.slice.clone()).collect();
+        Inputs { slices, live: self.live.clone(), bottom: self.bottom, bytes: self.bytes }
+    }
+
+    pub(super) fn urgency(&self) -> Urgency {
+        debug_assert!(!self.branches.is_empty(), "a compaction has inputs");
+        (self.branches.len(), Reverse(self.height))
+    }
+
+    /// Bytes for the accounting of debt: a run with only range tombstones has 0 bytes, but counts as 1.
+    pub(super) fn weight(&self) -> u64 {
+        self.bytes.max(1)
+    }
+
+    /// Whether two compactions would read the same message.
+    pub fn conflicts(&self, ids: &[BranchId], live: &[KeyRange]) -> bool {
+        self.branches.iter().any(|branch| ids.contains(&branch.id))
+            && self.live.iter().any(|a| live.iter().any(|b| a.overlaps(b)))
+    }
+}
+
+/// Branches that a compaction could not read, with the key range that each then had. Once a branch is clipped to
+/// another range, it is tried again, since the damage may be outside.
+#[derive(Default)]
+pub struct Stuck(HashSet<(BranchId, KeyRange)>);
+
+impl Stuck {
+    /// Adds the inputs of a compaction that found damage.
+    pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
+        self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
+    }
+
+    /// Whether no damaged input is recorded.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the branch, or another piece of it in the same node, is excluded: an output replaces all pieces.
+    pub(super) fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
+        !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
+    }
+
+    /// Whether the branch is excluded.
+    pub fn holds(&self, branch: &Branch) -> bool {
+        !self.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
+    }
+}
+
+/// A compaction in progress.
+pub(super) struct Merging {
+    pub(super) ticket: u64,
+    pub(super) ids: Vec<BranchId>,
+    pub(super) live: Vec<KeyRange>,
+    /// Estimated bytes of its inputs.
+    pub(super) bytes: u64,
+    /// The job between two steps; `None` while a thread works on it.
+    pub(super) parked: Option<Box<Merge>>,
+}
+
+/// A compaction, and the branches that it will replace.
+pub(super) struct Merge {
+    pub(super) candidate: Candidate,
+    pub(super) job: MergeJob,
+}

@@ -1,0 +1,433 @@
+//! [`Stbe`]: one tree. Claims work, does compactions in steps, and swaps the root.
+//!
+//! Locks: `inner` is held while a root is built, never while data is merged. The lock of the pack queue is a leaf lock.
+
+use std::sync::Arc;
+
+use super::choose::Choice;
+use super::install::Install;
+use super::jobs::{Candidate, Merge, Merging, Stuck};
+use super::node::{Branch, BranchId, Node};
+use super::persist;
+use super::read::StbeView;
+use super::rebalance::{Pieces, RebalanceCounters, Rebalancer, Shape};
+use super::route::{RouteJob, Routes};
+use super::trunk::Trunk;
+use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
+use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
+use crate::index::blobs::{BlobMap, Fanout};
+use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::owed::Owing;
+use crate::index::runs::{Output, PackJob, PackQueue, Packs};
+use crate::index::{Core, Progress, RootRecord, SealedBatch};
+use crate::resolve::{Operator, Stripes};
+use crate::rows::IndexRows;
+use crate::run::RunSlice;
+use crate::space::Prefetch;
+
+/// Approximate memory of an index without any run, including the keyspace that it belongs to.
+const EMPTY_BYTES: usize = size_of::<Stbe>() + size_of::<StbeView>() + size_of::<Node>() + 1536;
+
+/// Number of heights for which compactions are counted separately; the last counter includes all greater heights.
+pub(super) const HEIGHTS: usize = 8;
+/// The identity of a tree's first branch.
+pub(super) const FIRST_BRANCH: u64 = 1;
+
+/// One size-tiered Bε-tree.
+pub struct Stbe {
+    pub(super) core: Core,
+    /// Frequently read rows.
+    pub(super) rows: Arc<IndexRows>,
+    pub(super) shape: Shape,
+    /// Folds operands. Without an operator they are kept unfolded.
+    pub(super) operator: Option<Operator>,
+    pub(super) published: ArcSwap<StbeView>,
+    pub(super) inner: Mutex<Inner>,
+    pub(super) queue: PackQueue,
+    /// Bytes of memtables that are queued or being packed, and of compactions that are waiting or in progress.
+    pub(super) owing: Owing,
+    pub(super) branch_ids: AtomicU64,
+    pub(super) counters: Counters,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) rebalance: RebalanceCounters,
+    pub(super) packed_bytes: Counter,
+    pub(super) compacted_by_height: [Counter; HEIGHTS],
+    pub(super) filter_bytes: Counter,
+    pub(super) maplet_bytes: Counter,
+    pub(super) wasted_bytes: Counter,
+    pub(super) compactions: Counter,
+}
+
+/// The state that `inner` guards.
+pub struct Inner {
+    pub(super) trunk: Trunk,
+    /// Compactions in progress. `parked` holds the job between steps and is `None` while a thread works on it.
+    pub(super) merging: Vec<Merging>,
+    pub(super) routes: Routes,
+    /// Branches that a compaction could not read. Compactions exclude them until the store is reopened or a caller asks
+    /// for a compaction.
+    pub(super) stuck: Stuck,
+    pub(super) next_ticket: u64,
+    /// On a full disk, leaves are compacted in key order; the next one starts at this key or after it.
+    pub(super) relieved_to: Vec<u8>,
+    /// Compactions come before the next memtable is packed.
+    pub(super) sweeping: bool,
+    /// Bytes compacted on a full disk since the last memtable was packed or the last call of `compact`.
+    pub(super) swept: u64,
+    /// The limit of `swept`: above it, a waiting memtable is packed before any further compaction.
+    pub(super) most_swept: u64,
+    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read
+    /// point or above.
+    pub(super) keep: Stripes,
+    /// The keyspace was dropped: outputs of jobs in progress are discarded.
+    pub(super) cleared: bool,
+}
+
+/// A claimed piece of work.
+pub(super) enum Claim {
+    Pack(Box<PackJob>),
+    Merge(u64, Box<Merge>),
+    MapletRef(Box<RouteJob>),
+    /// The work could not be started, because an input cannot be read.
+    Damage(crate::Error),
+}
+
+impl Stbe {
+    /// An empty tree that contains every message up to `through` (there is none).
+    pub fn create(core: Core, shape: Shape, operator: Option<Operator>, through: Seqno) -> Stbe {
+        let trunk = Trunk {
+            root: Arc::new(Node::new(KeyRange::all(), 0)),
+            through,
+            horizon: Seqno(0),
+            blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
+            forced: Vec::new(),
+            deferred_frees: DeferredBlobFrees::new(core.data.clone()),
+        };
+        Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
+    }
+
+    /// Opens the tree that a checkpoint wrote.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if a node or the record itself is damaged.
+    pub fn open(
+        core: Core,
+        shape: Shape,
+        operator: Option<Operator>,
+        record: &RootRecord,
+        prefetch: &mut Prefetch,
+    ) -> Result<Stbe> {
+        if record.bytes.is_empty() {
+            return Ok(Stbe::create(core, shape, operator, record.through));
+        }
+        let loaded = persist::load(&core, record, prefetch)?;
+        let trunk = Trunk {
+            root: loaded.root,
+            through: record.through,
+            horizon: Seqno(0),
+            blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
+            forced: Vec::new(),
+            deferred_frees: DeferredBlobFrees::new(core.data.clone()),
+        };
+        let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
+        stbe.recount(&mut stbe.inner.lock());
+        Ok(stbe)
+    }
+
+    pub(super) fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
+        debug_assert!(trunk.forced.is_empty(), "a request does not survive closing the store");
+        let rows = Arc::new(core.rows.of_index(trunk.through));
+        let view = StbeView::of(&trunk, &rows);
+        core.pool.hold(EMPTY_BYTES);
+        Stbe {
+            owing: Owing::new(core.share.clone()),
+            core,
+            rows,
+            shape,
+            operator,
+            published: ArcSwap::from_pointee(view),
+            inner: Mutex::new(Inner {
+                trunk,
+                merging: Vec::new(),
+                routes: Routes::default(),
+                stuck: Stuck::default(),
+                next_ticket: 0,
+                relieved_to: Vec::new(),
+                sweeping: false,
+                swept: 0,
+                keep: Stripes::default(),
+                most_swept: 0,
+                cleared: false,
+            }),
+            queue: PackQueue::default(),
+            branch_ids: AtomicU64::new(next_branch),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Claims the next piece of work: first memtables, because they use memory; then maplets, because they are short;
+    /// then parked compactions; then new ones.
+    pub(super) fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
+        let mut inner = self.inner.lock();
+        if let Some(job) = self.claim_pack(&mut inner, keep) {
+            return Ok(Some(Claim::Pack(job)));
+        }
+        if let Some(claim) = self.claim_route(&mut inner) {
+            return Ok(Some(claim));
+        }
+        if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.parked.is_some()) {
+            let job = merging.parked.take().expect("just seen");
+            return Ok(Some(Claim::Merge(merging.ticket, job)));
+        }
+        let Some(candidate) = self.choice(&inner).first() else {
+            return Ok(None);
+        };
+        // Leaves are rewritten as they grow. Above them a message is compacted once per level.
+        let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
+        assert!(!twice, "what was compacted on this level already is not compacted here again");
+        Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
+    }
+
+    /// The compactions that could start now. REQUIRES: the caller holds `inner`.
+    pub(super) fn choice<'a>(&self, inner: &'a Inner) -> Choice<'a> {
+        let Trunk { root, forced, .. } = &inner.trunk;
+        Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &inner.merging }
+    }
+
+    /// Recomputes the compaction debt after a root swap. REQUIRES: the caller holds `inner`.
+    pub(super) fn recount(&self, inner: &mut Inner) {
+        let (waiting, requested) = self.choice(inner).bytes();
+        let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
+        let routes = self.route_bytes(inner);
+        self.owing.change(|own| {
+            own.work_bytes = waiting + working + routes;
+            own.requested_bytes = requested;
+        });
+    }
+
+    pub(super) fn step_merge(&self, ticket: u64, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
+        let (bytes, done) = match merge.job.step(budget) {
+            Ok(stepped) => stepped,
+            Err(e) => {
+                let Merge { candidate, job } = *merge;
+                let failed = job.failed;
+                // Free the pages that the job has written before another thread retries it.
+                drop(job);
+                return Progress::unless_damage(self.give_up_merge(ticket, &candidate, failed, e));
+            }
+        };
+        if !done {
+            let mut inner = self.inner.lock();
+            if inner.cleared {
+                inner.merging.retain(|merging| merging.ticket != ticket);
+            } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
+                debug_assert!(merging.parked.is_none(), "only the thread that claimed a job parks it");
+                merging.parked = Some(merge);
+                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
+                // job poll the debt.
+                self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
+            }
+            return Ok(Progress { bytes, ..Progress::default() });
+        }
+        let Merge { candidate, job } = *merge;
+        match job.finish().and_then(|output| self.install(ticket, &candidate, output)) {
+            Ok(()) => Ok(Progress { bytes, ..Progress::default() }),
+            Err(e) => Progress::unless_damage(self.give_up_merge(ticket, &candidate, None, e)),
+        }
+    }
+
+    /// Removes a compaction that failed; excludes its inputs if they are damaged.
+    pub(super) fn give_up_merge(
+        &self,
+        ticket: u64,
+        candidate: &Candidate,
+        run: Option<OwnerId>,
+        error: crate::Error,
+    ) -> crate::Error {
+        let mut inner = self.inner.lock();
+        debug_assert!(inner.merging.iter().any(|merging| merging.ticket == ticket), "a claimed job is in the list");
+        inner.merging.retain(|merging| merging.ticket != ticket);
+        inner.leave(candidate, run, &error);
+        self.recount(&mut inner);
+        error
+    }
+
+    /// Replaces the inputs of a compaction by its output and swaps the root.
+    pub(super) fn install(&self, ticket: u64, candidate: &Candidate, output: Output) -> Result<()> {
+        let slice = output.open(&self.core)?;
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            inner.merging.retain(|merging| merging.ticket != ticket);
+            return Ok(());
+        }
+        assert!(output.meta.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
+        let mut trunk = inner.trunk.clone();
+        let done = Install { candidate, output: slice, deletes: output.deletes.clone(), id: self.branch_id() };
+        let placed = done.replace(&mut trunk.root)?;
+        assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
+        trunk.blobs.remove_all(&output.dropped_blobs, &self.core.data)?;
+        trunk.horizon = trunk.horizon.max(output.horizon);
+        let at = inner.merging.iter().position(|merging| merging.ticket == ticket).expect("claimed");
+        let merging = inner.merging.swap_remove(at);
+        if let Err(e) = self.rebalance(&inner, &mut trunk) {
+            inner.merging.push(merging);
+            return Err(e);
+        }
+        self.counters.compactions.fetch_add(1, Relaxed);
+        let height = (candidate.height as usize).min(HEIGHTS - 1);
+        self.counters.compacted_by_height[height].fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
+        if !placed {
+            self.counters.wasted_bytes.fetch_add(output.bytes(), Relaxed);
+        }
+        self.publish(&mut inner, trunk, &output.dropped_blobs);
+        drop(inner);
+        events::compacted(candidate.height, candidate.branches.len(), candidate.bytes, output.bytes());
+        Ok(())
+    }
+
+    pub(super) fn branch_id(&self) -> BranchId {
+        BranchId(self.branch_ids.fetch_add(1, Relaxed))
+    }
+
+    /// Rebalances `trunk`, except where compactions in progress forbid it. REQUIRES: the caller holds `inner`.
+    pub(super) fn rebalance(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
+        self.rebalance_with(inner, trunk, None)
+    }
+
+    /// As [`Stbe::rebalance`], except that all branches in the range of `pieces` are flushed to its leaf, and the leaf
+    /// is split. REQUIRES: the caller holds `inner`.
+    pub(super) fn rebalance_with(&self, inner: &Inner, trunk: &mut Trunk, pieces: Option<&Pieces>) -> Result<()> {
+        let cut = pieces.iter().map(|pieces| pieces.range.clone());
+        let merging: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
+        let busy: Vec<KeyRange> = merging.iter().cloned().chain(cut.clone()).collect();
+        let forced: Vec<KeyRange> = trunk.forced.iter().map(|request| request.range.clone()).chain(cut).collect();
+        let rebalancer = Rebalancer {
+            shape: self.shape,
+            ids: &self.branch_ids,
+            counters: &self.counters.rebalance,
+            busy: &busy,
+            merging: &merging,
+            keep: &inner.keep,
+            forced: &forced,
+            pieces,
+        };
+        // A flush may drop data that a reader with an older read point needs. The raised horizon makes that reader
+        // retry.
+        trunk.horizon = trunk.horizon.max(inner.keep.horizon);
+        match rebalancer.rebalance_root(&trunk.root) {
+            Ok(root) => trunk.root = root,
+            // A damaged block of an old run prevents rebalancing, but must not prevent attaching new data: the
+            // unchanged root is correct, only slower. Reads of the damaged range and `verify` report the damage.
+            Err(e) if e.is_corruption() => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Publishes a new trunk. This is the only function that changes the view that readers pin. The large values in
+    /// `dropped` are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
+    pub(super) fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
+        let Trunk { root, forced, .. } = &trunk;
+        let all = Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &[] };
+        if !forced.is_empty() && all.bytes().1 == 0 {
+            trunk.forced.clear();
+        }
+        assert!(trunk.through >= inner.trunk.through, "a root swap never loses messages");
+        assert!(trunk.horizon >= inner.trunk.horizon, "a horizon never decreases");
+        assert_eq!(trunk.root.range, KeyRange::all(), "the root holds all keys");
+        trunk.deferred_frees = inner.trunk.deferred_frees.succeed(dropped);
+        inner.trunk = trunk;
+        self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));
+        inner.routes.resume();
+        self.recount(inner);
+    }
+}
+
+impl Packs for Stbe {
+    type Inner = Inner;
+
+    fn inner(&self) -> &Mutex<Inner> {
+        &self.inner
+    }
+
+    fn queue(&self) -> &PackQueue {
+        &self.queue
+    }
+
+    fn owing(&self) -> &Owing {
+        &self.owing
+    }
+
+    fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn is_cleared(inner: &Inner) -> bool {
+        inner.cleared
+    }
+
+    fn begin_pack(&self, inner: &mut Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob> {
+        let root = &inner.trunk.root;
+        let bottom = root.is_leaf() && root.branches.is_empty();
+        // In the root, maplets are merged into larger maplets: two rounds.
+        let filter = self.filter(2);
+        inner.keep.clone_from(&keep);
+        Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, self.operator.clone(), bottom))
+    }
+
+    /// Attaches the run of a packed memtable to the root, rebalances the trunk and swaps the root.
+    fn attach(
+        &self,
+        inner: &mut Inner,
+        batch: &SealedBatch,
+        run: Option<Arc<RunSlice>>,
+        output: &Output,
+    ) -> Result<()> {
+        assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output, and no other");
+        assert!(run.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
+        let mut trunk = inner.trunk.clone();
+        if let Some(slice) = run {
+            let mut root = trunk.root.edit();
+            let bytes = slice.bytes();
+            let branch = root.branch(self.branch_id(), true, slice, bytes)?;
+            root.branches.push(Branch { deletes: output.deletes.clone(), ..branch });
+            trunk.root = Arc::new(root);
+        }
+        assert!(batch.through >= trunk.through, "memtables are attached in order");
+        trunk.through = batch.through;
+        trunk.horizon = trunk.horizon.max(output.horizon);
+        trunk.blobs.insert_all(&output.kept_blobs);
+        self.rebalance(inner, &mut trunk)?;
+        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
+        inner.routes.rest(false);
+        self.publish(inner, trunk, &output.dropped_blobs);
+        Ok(())
+    }
+
+    fn free_values(&self, inner: &mut Inner, dropped: &[Extent]) {
+        let trunk = inner.trunk.clone();
+        self.publish(inner, trunk, dropped);
+    }
+}
+
+impl Drop for Stbe {
+    fn drop(&mut self) {
+        self.core.pool.let_go(EMPTY_BYTES);
+    }
+}
+
+impl Inner {
+    /// Excludes damaged inputs from compactions, which would fail again. `run` is the damaged run, if known. REQUIRES:
+    /// the caller holds `inner`.
+    pub(super) fn leave(&mut self, candidate: &Candidate, run: Option<OwnerId>, error: &crate::Error) {
+        if error.is_damage() {
+            let damaged = |branch: &&Branch| run.is_none_or(|run| branch.slice.run().meta().id == run);
+            self.stuck.add(candidate.branches.iter().filter(damaged));
+        }
+    }
+}

@@ -34,7 +34,7 @@ pub use key_codec::KeyCodec;
 pub use large::LargeVec;
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::{IntoKeyRange, KeyRange};
-pub use seeded::SeededBug;
+pub use seeded::{SeededBug, seeded};
 pub use slab::{Slab, Slot};
 
 /// The unit of allocation and of checked I/O, in bytes.

@@ -1,6 +1,10 @@
 //! Seeded bugs: deliberate mistakes in the engine, switched on one at a time, which test the test harnesses.
 //!
-//! 1. Next to the mechanism that it breaks, the engine has one line: `if SeededBug::X.is_on()`.
+//! 1. Each bug has one site, in the expression that it breaks. A bug changes a value and never the control flow, so that
+//!    the engine reads as if it had no bugs. There are two forms:
+//!    * [`seeded!`](crate::seeded)`(X: wrong, right)` replaces an expression by a wrong one;
+//!    * `SeededBug::X.is_on()` is an operand of a condition (`a && !SeededBug::X.is_on()`) or a number
+//!      (`usize::from(SeededBug::X.is_on())`), but never the head of a condition.
 //! 2. `pandodb-proof` switches on one bug after the other and runs the harness that must detect it.
 //! 3. An undetected bug shows a gap in that harness.
 //!
@@ -248,6 +252,32 @@ bugs! {
     /// `verify` does not check large values.
     VerifySkipsLargeValues,
 }
+
+/// `seeded!(Bug: wrong, right)` is `right`, or `wrong` while the bug is active. Only the chosen expression is evaluated.
+/// Neither expression may contain `return`, `break` or `continue`; `?` belongs behind the macro.
+///
+/// The macro is exported for the models of `crates/explore/loom`, which include sources of the engine.
+///
+/// ```
+/// use pandodb::base::seeded;
+///
+/// fn sync() -> Result<(), &'static str> {
+///     Err("disk failure")
+/// }
+///
+/// // While the bug `TailCopyNotSynced` is active, `sync` is not called.
+/// let synced = seeded!(TailCopyNotSynced: Ok(()), sync());
+/// assert_eq!(synced, Err("disk failure"));
+/// ```
+#[doc(hidden)]
+#[macro_export]
+macro_rules! seeded {
+    ($bug:ident: $wrong:expr, $right:expr $(,)?) => {
+        if $crate::base::SeededBug::$bug.is_on() { $wrong } else { $right }
+    };
+}
+
+pub use seeded;
 
 impl SeededBug {
     /// Whether the engine makes this mistake.

@@ -10,7 +10,7 @@
 //! of pages at a time. The leaves of a scan are read as raw pages, without the pool ([`Need::Pages`]).
 
 use super::BlockSource;
-use crate::base::{BlockAddr, Result, SeededBug};
+use crate::base::{BlockAddr, Result, seeded};
 use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
 use crate::space::BlockKind;
@@ -191,11 +191,8 @@ impl<'r> BlockLoads<'r> {
         let block = block.map(Loaded::Block);
         let is_other =
             |other: &&mut Flight<'_>| !other.completed && matches!(other.need, Need::Block(_, other) if other == kind);
-        if SeededBug::BlockForAnother.is_on()
-            && let Some(other) = self.flights.iter_mut().find(is_other)
-        {
-            return Some((std::mem::replace(&mut other.first, first), block));
-        }
-        Some((first, block))
+        let other = seeded!(BlockForAnother: self.flights.iter_mut().find(is_other), None);
+        let task = other.map_or(first, |other| std::mem::replace(&mut other.first, first));
+        Some((task, block))
     }
 }

@@ -29,7 +29,7 @@
 
 use std::sync::Arc;
 
-use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, SeededBug};
+use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, seeded};
 use crate::index::{Verification, Visitor};
 use crate::memtable;
 use crate::space::data::DATA_FILE;
@@ -171,9 +171,8 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         }
         assert_eq!(root.superblock.store_id, data.store_id(), "checksums cover the identity of the store");
         keyspaces = engine.keyspaces.all();
-        if !SeededBug::VerifyPinsInTurn.is_on() {
-            pins.extend(keyspaces.iter().map(|keyspace| keyspace.index.inspect().pin()));
-        }
+        let pinned = seeded!(VerifyPinsInTurn: &[], &keyspaces[..]);
+        pins.extend(pinned.iter().map(|keyspace| keyspace.index.inspect().pin()));
     }
     pins.iter().for_each(|pin| pin.for_each_extent(&mut |extent| verifier.owns(extent)));
     let mut pins = pins.into_iter();

@@ -18,8 +18,8 @@
 //!
 //! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
-use crate::base::SeededBug;
 use crate::base::sync::{AtomicU64, Ordering, relax};
+use crate::base::{SeededBug, seeded};
 
 const LOCKED: u64 = 1;
 const CLAIMED: u64 = 2;
@@ -107,9 +107,7 @@ impl<'a> Claimed<'a> {
     pub(super) fn lock(self) -> Locked<'a> {
         let (latch, version) = (self.latch, self.version);
         std::mem::forget(self);
-        if !SeededBug::SplitWhileRead.is_on() {
-            latch.0.store(version.0 | LOCKED, Ordering::Relaxed);
-        }
+        latch.0.store(version.0 | seeded!(SplitWhileRead: CLAIMED, LOCKED), Ordering::Relaxed);
         Locked { latch, version }
     }
 }

@@ -31,7 +31,7 @@ use super::arena::{Arena, Ref};
 use super::latch::Latch;
 use super::record::head;
 use crate::base::sync::{AtomicU32, AtomicU64, EXPLORED, Ordering};
-use crate::base::{MAX_KEY, SeededBug};
+use crate::base::{MAX_KEY, seeded};
 
 /// Slots of a node.
 pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
@@ -246,10 +246,9 @@ impl Slots {
         let (meta, high) = (self.meta(), self.high());
         assert!(0 < from && from < meta.len, "slot {from} of {} begins the right half", meta.len);
         let right = Slots::new(meta.prefix, low, high);
-        if !SeededBug::GenerationNotInherited.is_on() {
-            // No thread inserts concurrently, since the node is claimed.
-            right.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
+        // No thread inserts concurrently, since the node is claimed.
+        let generation = seeded!(GenerationNotInherited: 0, self.generation.load(Ordering::Relaxed));
+        right.generation.store(generation, Ordering::Relaxed);
         for i in from..meta.len {
             right.heads[i - from].store(self.heads[i].load(Ordering::Relaxed), Ordering::Relaxed);
             right.refs[i - from].store(self.refs[i].load(Ordering::Relaxed), Ordering::Relaxed);

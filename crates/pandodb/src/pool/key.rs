@@ -4,7 +4,7 @@
 //! another key, and an outdated frame cannot be returned for it (002 §3.6.1). Invariant: [`FrameKey::hash`] is never 0,
 //! because 0 marks a frame that is in no chain.
 
-use crate::base::{OwnerId, PageNo, SeededBug};
+use crate::base::{OwnerId, PageNo, seeded};
 
 /// The owner that wrote a block, and the block's first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl FrameKey {
     /// The key of a block.
     #[inline]
     pub(super) fn new(owner: OwnerId, page: PageNo) -> FrameKey {
-        FrameKey { owner: if SeededBug::PoolForgetsOwner.is_on() { OwnerId(0) } else { owner }, page }
+        FrameKey { owner: seeded!(PoolForgetsOwner: OwnerId(0), owner), page }
     }
 
     /// A hash of which all 64 bits are usable. The highest bit is always set, so that the hash is not 0. Users do not

@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::operator::Operator;
-use crate::base::{BlobRef, Entry, Fragments, Kind, MAX_OPERAND, RangeTombstone, Result, SeededBug, Seqno};
+use crate::base::{BlobRef, Entry, Fragments, Kind, MAX_OPERAND, RangeTombstone, Result, SeededBug, Seqno, seeded};
 
 /// The most rounds of combining neighbours. Each round halves the number of operands if all combine.
 const COMBINE_ROUNDS: usize = 32;
@@ -182,9 +182,7 @@ impl Stripe<'_> {
         debug_assert!(!messages.is_empty(), "a stripe has messages");
         let all = &self.group[messages.clone()];
         let dead = messages.start + all.partition_point(|entry| entry.seqno >= self.floor);
-        if !SeededBug::LargeValueLeaked.is_on() {
-            out.drop_all(&self.group[dead..messages.end]);
-        }
+        out.drop_all(seeded!(LargeValueLeaked: &[], &self.group[dead..messages.end]));
         let live = messages.start..dead;
         let Some(base) = live.clone().find(|&i| self.group[i].kind != Kind::Merge) else {
             return match self.ground || self.floor > Seqno(0) {
@@ -267,8 +265,7 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
                     rest.next();
                     combined.push(Operand { newest: newer.newest, bytes: Cow::Owned(bytes) });
                 }
-                None if SeededBug::OperandDropped.is_on() => {}
-                None => combined.push(newer),
+                None => combined.extend(seeded!(OperandDropped: None, Some(newer))),
             }
         }
         debug_assert!(combined.is_sorted_by(|a, b| a.newest < b.newest), "operands stay in their order");

@@ -47,7 +47,7 @@ use self::balance::{Balance, PIECES};
 pub use self::shard::Change;
 use self::shard::{Shard, segment_bytes};
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
-use crate::base::{Ghosts, SeededBug, Seqno, Slab};
+use crate::base::{Ghosts, SeededBug, Seqno, Slab, seeded};
 use crate::pool::Pool;
 
 /// The most shards.
@@ -203,7 +203,7 @@ impl IndexRows {
         if self.cache.off {
             return None;
         }
-        let at = if SeededBug::RowOfNewerRoot.is_on() { at } else { at.min(through) };
+        let at = seeded!(RowOfNewerRoot: at, at.min(through));
         let (found, misses) = {
             let mut shard = self.cache.shard(hash).lock();
             (shard.get(self.index, key, hash, at), shard.misses)
@@ -240,10 +240,7 @@ impl IndexRows {
     /// Updates or removes the cached row of a key in the memtable that the next root will hold.
     /// REQUIRES: [`IndexRows::begin`] was called for this root.
     pub fn absorb(&self, key: &[u8], hash: u64, change: Change<'_>) {
-        if SeededBug::RowOutlivesOverwrite.is_on() {
-            return;
-        }
-        self.cache.shard(hash).lock().change(self.index, key, hash, change);
+        seeded!(RowOutlivesOverwrite: (), self.cache.shard(hash).lock().change(self.index, key, hash, change));
     }
 
     /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and refuses

@@ -35,7 +35,7 @@ use super::slots::{CONTINUED, CONTINUES};
 use super::tombstones;
 use crate::base::codec::Reader;
 use crate::base::{
-    BlobRef, BlockAddr, Entry, Kind, MAX_KEY, OwnerId, PAGE, RangeTombstone, Result, SeededBug, Seqno, key_hash,
+    BlobRef, BlockAddr, Entry, Kind, MAX_KEY, OwnerId, PAGE, RangeTombstone, Result, Seqno, key_hash, seeded,
 };
 use crate::filter::{FilterBuilder, FilterMaker, FilterMeta, Filters};
 use crate::pool::Pool;
@@ -185,7 +185,7 @@ impl RunBuilder {
         self.count(&entry);
         if new_key {
             let hash = key_hash(entry.key);
-            if !(SeededBug::FilterMissesKeys.is_on() && hash.is_multiple_of(16)) {
+            if seeded!(FilterMissesKeys: !hash.is_multiple_of(16), true) {
                 let Filter::Gathering(filter) = &mut self.filter else { panic!("the run is complete") };
                 filter.add(hash);
             }
@@ -302,7 +302,7 @@ impl RunBuilder {
         let compressor = self.compressor.as_mut().expect("a leaf is gathered to be compressed");
         let Some(pages) = compressor.compress(&self.leaf, self.pages_before, self.continued) else { return Ok(false) };
         let placed = self.pages.append(pages, BlockKind::RunCompressedLeaf, |block| compressor.fill(block))?;
-        let noted = if SeededBug::LengthInMemoryNoted.is_on() { self.leaf.pages() } else { pages };
+        let noted = seeded!(LengthInMemoryNoted: self.leaf.pages(), pages);
         self.leaf_is_placed(placed, false);
         self.pages_before = noted;
         Ok(true)

@@ -25,7 +25,7 @@ use super::inner::Child;
 use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
 use super::slice::RunSlice;
-use crate::base::{Entry, Error, KeyRange, Kind, Result, SeededBug, Seqno};
+use crate::base::{Entry, Error, KeyRange, Kind, Result, Seqno, seeded};
 use crate::blocks::{BlockLoads, Loaded, Need};
 use crate::space::BlockKind;
 
@@ -217,8 +217,7 @@ impl RunCursor {
     pub fn lower_bound(&self) -> Option<&[u8]> {
         let meta = self.slice.run().meta();
         self.opening.is_some().then(|| match self.reverse {
-            false if SeededBug::LowerBoundTooHigh.is_on() => &meta.last_key,
-            false => meta.first_key.as_slice().max(&self.range.from),
+            false => seeded!(LowerBoundTooHigh: &meta.last_key, meta.first_key.as_slice().max(&self.range.from)),
             true if self.range.is_above(&meta.last_key) => &meta.last_key,
             true => &self.range.to,
         })

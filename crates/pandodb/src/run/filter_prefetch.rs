@@ -12,7 +12,7 @@
 //! when it is asked. Source: [decision 0028](../../../../docs/decisions/0028-lookups-side-by-side.md).
 
 use super::reader::Run;
-use crate::base::{BlockAddr, OwnerId, PageNo, SeededBug};
+use crate::base::{BlockAddr, OwnerId, PageNo, seeded};
 use crate::blocks::BlockSource;
 use crate::pool::{Block, Pool};
 use crate::space::BlockKind;
@@ -74,10 +74,10 @@ impl<'r> FilterPrefetch<'r> {
         let is_it = |noted: &Option<(&Run, BlockAddr)>| {
             noted.is_some_and(|(other, place)| place == addr && other.meta().id == run.meta().id)
         };
-        let at = match SeededBug::FilterForAnother.is_on() {
-            true => self.blocks.iter().rposition(Option::is_some),
-            false => self.runs[..self.count].iter().position(is_it),
-        }?;
-        self.blocks[at].take()
+        let at = seeded!(
+            FilterForAnother: self.blocks.iter().rposition(Option::is_some),
+            self.runs[..self.count].iter().position(is_it)
+        );
+        self.blocks[at?].take()
     }
 }

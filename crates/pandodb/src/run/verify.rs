@@ -20,7 +20,7 @@ use super::meta::{RunMeta, read_footer};
 use super::reader::Run;
 use super::tombstones;
 use crate::base::range::successor;
-use crate::base::{BlockAddr, Result, SeededBug, Seqno, key_hash};
+use crate::base::{BlockAddr, Result, Seqno, key_hash, seeded};
 use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
@@ -78,10 +78,8 @@ impl Verifier<'_> {
 
     fn filter(&mut self) {
         let meta = self.run.meta();
-        for page in 0..u64::from(meta.filter.pages) {
-            if SeededBug::VerifySkipsFilters.is_on() {
-                return;
-            }
+        let pages = seeded!(VerifySkipsFilters: 0, u64::from(meta.filter.pages));
+        for page in 0..pages {
             let read = self.run.address(meta.filter.first + page, 1);
             match read.and_then(|addr| self.run.read_checked(addr, BlockKind::RunFilter)) {
                 Ok(buf) => {

@@ -33,6 +33,7 @@ use crate::base::sync::{
 };
 use crate::base::{
     BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, OwnerId, PAGE, PageNo, Result, SeededBug, StoreId,
+    seeded,
 };
 use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at};
 
@@ -279,10 +280,8 @@ impl DataFile {
             return;
         }
         debug_assert!(state.map.is_taken(extent), "{extent:?} is freed but not taken");
-        if SeededBug::FreedAtOnce.is_on() {
-            return state.map.release(extent);
-        }
-        if state.before_replay.as_ref().is_some_and(|before| before.is_free(extent)) {
+        let is_unreached = state.before_replay.as_ref().is_some_and(|before| before.is_free(extent));
+        if is_unreached || SeededBug::FreedAtOnce.is_on() {
             return state.map.release(extent);
         }
         state.quarantined_pages += u64::from(extent.pages);
@@ -595,12 +594,8 @@ impl DataFile {
     fn block_crc(&self, bytes: &[u8], page: PageNo, owner: OwnerId) -> u32 {
         let mut place = [0u8; 32];
         place[..16].copy_from_slice(&self.store_id.0);
-        if !SeededBug::ChecksumWithoutOwner.is_on() {
-            place[16..24].copy_from_slice(&owner.0.to_le_bytes());
-        }
-        if !SeededBug::ChecksumWithoutPlace.is_on() {
-            place[24..].copy_from_slice(&page.0.to_le_bytes());
-        }
+        place[16..24].copy_from_slice(&seeded!(ChecksumWithoutOwner: 0, owner.0).to_le_bytes());
+        place[24..].copy_from_slice(&seeded!(ChecksumWithoutPlace: 0, page.0).to_le_bytes());
         crc32c::crc32c_append(crc32c::crc32c(&place), &bytes[4..])
     }
 

@@ -31,9 +31,7 @@
 use super::MirroredBlock;
 use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
-use crate::base::{
-    BlockAddr, EXTENT_PAGES, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId,
-};
+use crate::base::{BlockAddr, EXTENT_PAGES, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, Seqno, StoreId, seeded};
 use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
@@ -224,7 +222,7 @@ impl Superblock {
 
     /// The slot of its generation.
     pub(super) fn slot(&self) -> PageNo {
-        SLOTS[if SeededBug::SuperblockSlotTwice.is_on() { 0 } else { (self.generation % 2) as usize }]
+        SLOTS[seeded!(SuperblockSlotTwice: 0, (self.generation % 2) as usize)]
     }
 }
 

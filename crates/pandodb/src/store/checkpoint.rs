@@ -21,7 +21,7 @@ use super::reserve::Purpose;
 use super::state::KeyspaceState;
 use super::writer::Quiesced;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, PAGE, Result, SeededBug, Seqno, events};
+use crate::base::{Error, PAGE, Result, SeededBug, Seqno, events, seeded};
 use crate::index::RootRecord;
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
@@ -70,7 +70,7 @@ impl Engine {
         let through = root.catalog.through();
         assert!(root.older_through <= through && through <= root.catalog.cut, "the log is needed from ever later on");
         // The checkpoint is complete even if old log cannot be removed; the next checkpoint tries again.
-        let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
+        let needed_above = seeded!(LogDiscardedEarly: through, through.min(root.older_through));
         if let Err(e) = log.discard_through(needed_above) {
             self.background.set_trouble(e);
         }
@@ -133,9 +133,7 @@ impl Engine {
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
         // Read after the indexes were written, so that the features of all written blocks are included.
-        if !SeededBug::FeatureNotNamed.is_on() {
-            superblock.incompatible |= self.core.data.features();
-        }
+        superblock.incompatible |= seeded!(FeatureNotNamed: 0, self.core.data.features());
         superblock.incompatible |=
             keyspaces.iter().fold(0, |bits, keyspace| bits | keyspace.index.index_type().feature);
         superblock.catalog = twin;
@@ -144,7 +142,7 @@ impl Engine {
         superblock.checkpointed_at = now_in_seconds(&*self.device);
         superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         superblock.clean = false;
-        let synced = if SeededBug::SuperblockBeforeData.is_on() { Ok(()) } else { self.core.data.sync() };
+        let synced = seeded!(SuperblockBeforeData: Ok(()), self.core.data.sync());
         let written = synced.and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
             assert!(superblock.durable >= last, "the log was synced through the cut");

@@ -43,7 +43,7 @@ use super::engine::Engine;
 use super::options::Durability;
 use super::state::KeyspaceState;
 use super::writer::Ticket;
-use crate::base::{Error, Kind, Result, SeededBug, Seqno, events};
+use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
 use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
 
@@ -142,13 +142,21 @@ impl Engine {
 
     /// Logs and applies a payload. Returns the payload's last seqno when this seqno is visible.
     fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
-        if let PayloadOps::Many(record, count @ 2..) = payload.ops
-            && SeededBug::BatchInParts.is_on()
-        {
-            let (head, rest) = record.split_at(Ops::first_bytes(record));
-            self.write(log, &Payload { ops: PayloadOps::Many(head, 1), ..*payload }, durability)?;
-            return self.write(log, &Payload { ops: PayloadOps::Many(rest, count - 1), ..*payload }, durability);
-        }
+        seeded!(BatchInParts: self.write_parts(log, payload, durability), self.write_whole(log, payload, durability))
+    }
+
+    /// Writes each operation as a record of its own (the seeded bug `BatchInParts`).
+    fn write_parts(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
+        let PayloadOps::Many(record, count @ 2..) = payload.ops else {
+            return self.write_whole(log, payload, durability);
+        };
+        let (head, rest) = record.split_at(Ops::first_bytes(record));
+        self.write_whole(log, &Payload { ops: PayloadOps::Many(head, 1), ..*payload }, durability)?;
+        self.write_parts(log, &Payload { ops: PayloadOps::Many(rest, count - 1), ..*payload }, durability)
+    }
+
+    /// Writes the payload as one record.
+    fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
         let (ticket, due) = match self.config.mode {
             Mode::Product => self.log_and_apply(log, payload, durability)?,
             Mode::Paper => self.apply_and_log(log, payload, durability)?,
@@ -202,9 +210,7 @@ impl Engine {
             log.write(stream, seqno).inspect_err(|e| self.poison(e))?;
         }
         ticket.finish()?;
-        if !SeededBug::CreationNotSynced.is_on() {
-            log.sync(seqno).inspect_err(|e| self.poison(e))?;
-        }
+        seeded!(CreationNotSynced: Ok(()), log.sync(seqno)).inspect_err(|e| self.poison(e))?;
         Ok(seqno)
     }
 
@@ -258,8 +264,9 @@ impl Engine {
             self.keep_back()?;
         }
         let may_take = |bytes| if frees { self.check_space_to_free(bytes) } else { self.check_space(bytes) };
+        let uses_reserve = frees && !SeededBug::ReserveNotUsed.is_on();
         let reservation = match log.reserve(bytes, to_sync, &may_take) {
-            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() => self.room_to_free(&|forced| {
+            Err(Error::DiskFull { .. }) if uses_reserve && !full_disk_is_final() => self.room_to_free(&|forced| {
                 let may_take = |bytes| if forced { Ok(()) } else { self.check_space_to_free(bytes) };
                 log.reserve(bytes, to_sync, &may_take)
             }),

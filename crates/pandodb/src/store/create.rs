@@ -32,12 +32,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_size, most_bytes};
+use super::checkpointer::DurableRoot;
 use super::engine::Engine;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
 use super::state::{Containers, KeyspaceState};
 use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
-use crate::base::{Error, KeyspaceId, MAX_INLINE_VALUE, Result, SeededBug, Seqno, events};
+use crate::base::{Error, KeyspaceId, MAX_INLINE_VALUE, Result, SeededBug, Seqno, events, seeded};
 use crate::index::{Core, IndexOptions, RootRecord};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::resolve::{MergeOperator, Operator, builtin};
@@ -137,10 +138,13 @@ impl Engine {
             self.keyspaces.write().remove(state.id);
             self.keyspaces.charge(&state, 0);
         }
-        if SeededBug::DropNotDurable.is_on() {
-            return Ok(());
-        }
-        let dropped = self.freeing_checkpoint(&mut root);
+        seeded!(DropNotDurable: Ok(()), self.make_drop_durable(&mut root, state))
+    }
+
+    /// Takes the checkpoint without the keyspace, and two more, after which the keyspace's pages can be used again. If the
+    /// first one fails, the keyspace is there as before.
+    fn make_drop_durable(&self, root: &mut DurableRoot, state: Arc<KeyspaceState>) -> Result<()> {
+        let dropped = self.freeing_checkpoint(root);
         if let Err(e) = dropped {
             let _sequencer = self.writer.quiesce();
             state.dropped.store(false, Relaxed);
@@ -148,12 +152,12 @@ impl Engine {
             self.keyspaces.write().insert(state);
             return Err(e);
         }
-        root.dropped.push(name.to_owned());
+        root.dropped.push(state.name.clone());
         state.index.clear();
-        events::dropped(name);
+        events::dropped(&state.name);
         // Two more superblocks, after which its pages can be used again.
-        self.freeing_checkpoint(&mut root)?;
-        self.freeing_checkpoint(&mut root)
+        self.freeing_checkpoint(root)?;
+        self.freeing_checkpoint(root)
     }
 
     /// Changes options of a keyspace's index durably. The changed options take effect at the next opening of the store.

@@ -5,7 +5,7 @@
 //! readable. A reopening finds the data that is on the disk.
 
 use crate::base::sync::OnceLock;
-use crate::base::{Error, Result, SeededBug, events};
+use crate::base::{Error, Result, events, seeded};
 
 /// The first failure after which a store accepts no writes, if there was one.
 #[derive(Debug, Default)]
@@ -38,14 +38,12 @@ impl Poison {
 
     /// Records a failure, unless another failure is already recorded.
     pub(crate) fn set(&self, error: &Error) {
-        if SeededBug::PoisonIgnored.is_on() {
-            return;
-        }
-        self.set_text(match error {
+        let first = match error {
             // The log failed before the store noticed it.
             Error::Poisoned { first } | Error::Indeterminate { first } => first.clone(),
             other => other.to_string(),
-        });
+        };
+        seeded!(PoisonIgnored: (), self.set_text(first));
     }
 
     /// Records a failure that has no error value.

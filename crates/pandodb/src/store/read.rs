@@ -17,7 +17,7 @@ use super::snapshot::Snapshot;
 use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, KeyCodec, Result, SeededBug, Seqno, events};
+use crate::base::{Error, KeyCodec, Result, Seqno, events, seeded};
 use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
@@ -108,7 +108,7 @@ impl<'w> World<'w> {
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &'w Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
-        let (first, last) = if SeededBug::OlderMemtableFirst.is_on() { (None, active) } else { (active, None) };
+        let (first, last) = seeded!(OlderMemtableFirst: (None, active), (active, None));
         let sealed = self.containers.sealed.iter().filter(move |batch| batch.through > through);
         first.into_iter().chain(sealed.map(|batch| &batch.memtable)).chain(last)
     }
@@ -128,9 +128,8 @@ impl<'w> World<'w> {
             if lookup.is_done() {
                 break;
             }
-            if !SeededBug::MemtableTombstoneIgnored.is_on() {
-                lookup.enter(memtable.covering(lookup.key, lookup.at));
-            }
+            let covering = memtable.covering(lookup.key, lookup.at);
+            lookup.enter(seeded!(MemtableTombstoneIgnored: Seqno(0), covering));
             let mut failed = Ok(());
             memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
                 .take(&entry, || Base::Owned(entry.value.into()))

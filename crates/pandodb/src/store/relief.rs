@@ -22,7 +22,7 @@
 use super::engine::Engine;
 use super::reserve::Purpose;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, PAGE, Result, SeededBug};
+use crate::base::{Error, PAGE, Result};
 use crate::index::Room;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::wal::{self, Log};
@@ -113,9 +113,6 @@ impl Engine {
         &self,
         reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
     ) -> Result<wal::AppendReservation<'a>> {
-        if SeededBug::ReserveNotUsed.is_on() {
-            return Err(Error::DiskFull { op: "reserve" });
-        }
         let room = |forced| match reserve(forced) {
             Err(Error::DiskFull { .. }) => None,
             room => Some(room),

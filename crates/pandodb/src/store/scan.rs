@@ -20,7 +20,7 @@ use super::engine::Engine;
 use super::read::{Pinned, answer};
 use super::state::KeyspaceState;
 use super::value::Value;
-use crate::base::{Entry, EntryBlock, Fragments, KeyRange, Result, SeededBug, Seqno};
+use crate::base::{Entry, EntryBlock, Fragments, KeyRange, Result, Seqno, seeded};
 use crate::index::{Base, Lookup, RawCursor};
 use crate::memtable;
 
@@ -251,9 +251,7 @@ impl Side {
                 source.prepare()?;
             }
         }
-        if !SeededBug::OperandsBackwards.is_on() {
-            places.reverse();
-        }
+        seeded!(OperandsBackwards: (), places.reverse());
         for (block, at) in &places {
             if lookup.take(&block.get(*at), || Base::InBatch(block.clone(), block.places(*at).1))?.is_break() {
                 break;

@@ -17,7 +17,7 @@ use super::poison::Poison;
 use super::snapshot::Snapshots;
 use super::watermark::{CachePadded, Watermark};
 use crate::base::sync::{EXPLORED, Mutex, MutexGuard};
-use crate::base::{Error, Result, SeededBug, Seqno};
+use crate::base::{Error, Result, Seqno, seeded};
 use crate::wal::Log;
 
 /// The maximum number of commits in flight; further threads wait. The number is small under the explorer, so that
@@ -108,7 +108,7 @@ impl Writer {
         #[cfg(test)]
         tests::QUIESCED.set(tests::QUIESCED.get() + 1);
         let sequencer = self.sequencer.lock();
-        let awaited = if SeededBug::SealTooSoon.is_on() { 0 } else { sequencer.ticket };
+        let awaited = seeded!(SealTooSoon: 0, sequencer.ticket);
         self.watermark.wait(awaited);
         let is_whole = sequencer.ticket == 0 || !self.watermark.is_given_up(sequencer.ticket - 1);
         if is_whole && awaited == sequencer.ticket {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::SegmentInfo;
 use super::format::{BLOCK, FileName, Header, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, record_bytes, segment_name};
 use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, OnceLock, Ordering};
-use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, Result, Seqno, StoreId, seeded};
 use crate::device::{Device, File, OpenHow, write_all_at};
 
 /// A check that is called before space for a segment of that many bytes is allocated.
@@ -130,12 +130,10 @@ impl Common {
         file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
         write_all_at(&*file, 0, &block).map_err(|e| Error::io("write", name, Some(0), &e))?;
         file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
-        if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
-            return Ok(file);
-        }
         // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So
         // the error is final, for a writer as well as for background work.
-        let synced = self.device.sync_dir();
+        let sync = || self.device.sync_dir();
+        let synced = seeded!(SegmentAheadNotSynced: header.after.map_or(Ok(()), |_| sync()), sync());
         synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
         Ok(file)
     }

@@ -44,7 +44,7 @@ use super::{MAX_STREAMS, SEGMENT_BYTES};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, thread_number,
 };
-use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, seeded};
 use crate::device::Device;
 use crate::space::DataFile;
 
@@ -211,10 +211,8 @@ impl Log {
     /// # Errors
     /// As [`Log::write`].
     pub fn write_before(&self, through: Seqno) -> Result<()> {
-        if SeededBug::LazyLeftBehind.is_on() {
-            return Ok(());
-        }
-        self.streams.iter().try_for_each(|stream| stream.write(&self.common, through))
+        let streams = seeded!(LazyLeftBehind: &[], &self.streams[..]);
+        streams.iter().try_for_each(|stream| stream.write(&self.common, through))
     }
 
     /// Writes the lazy records, by one write to the page cache for each stream.
@@ -292,9 +290,7 @@ impl Log {
         let ready: Vec<Ready> = streams.iter().map(|stream| stream.ready(&self.common)).collect::<Result<_>>()?;
         let reach = ready.iter().map(|ready| ready.through).max().unwrap_or_default();
         assert!(*target <= reach || forgets, "sync of {target}, of which only {reach} was appended");
-        if SeededBug::SyncClaimsPastGap.is_on() {
-            *target = reach;
-        }
+        *target = seeded!(SyncClaimsPastGap: reach, *target);
         let sync = || {
             if let Some(data) = self.data.as_ref().filter(|_| !SeededBug::ValuesAfterTheLog.is_on()) {
                 data.sync_large_values()?;
@@ -305,10 +301,8 @@ impl Log {
                 .try_for_each(|(name, file)| file.sync().map_err(|e| Error::final_io("sync", name, None, &e)))
         };
         let synced = sync();
-        if !SeededBug::FailedSyncForgiven.is_on() {
-            // A concurrent append that failed is beyond the target; the synced records are durable anyway.
-            synced?;
-        }
+        // A concurrent append that failed is beyond the target; the synced records are durable anyway.
+        seeded!(FailedSyncForgiven: Ok(()), synced)?;
         debug_assert_eq!(streams.len(), ready.len(), "each stream was made ready");
         streams.iter().zip(&ready).for_each(|(stream, ready)| stream.note_sync(ready));
         Ok(())

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use super::SegmentInfo;
 use super::format::{BLOCK, HEADER_BYTES, Head, Header, MAX_SEGMENT, put_record, segment_name, unfinished_name};
 use super::merge::{Item, Merge};
-use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, Seqno, StoreId, seeded};
 use crate::device::{Device, File, OpenHow, read_exact_at, write_all_at};
 use crate::space::to_usize;
 
@@ -119,9 +119,8 @@ fn copy(
         item = tail.next(&mut merge)?;
     }
     out.write()?;
-    if !SeededBug::TailCopyNotSynced.is_on() {
-        out.file.sync().map_err(|e| Error::final_io("sync", name, None, &e))?;
-    }
+    let synced = seeded!(TailCopyNotSynced: Ok(()), out.file.sync());
+    synced.map_err(|e| Error::final_io("sync", name, None, &e))?;
     assert!(out.buffer.is_empty() && out.at <= MAX_SEGMENT, "the copy is complete before it becomes valid");
     let target = segment_name(0, number);
     // From here on the copy may be valid, so a full disk no longer permits the fallback.

@@ -34,7 +34,7 @@ use super::common::{Common, MayTake, Segment};
 use super::format::{BLOCK, Head, MAX_PAYLOAD, RecordKind, put_record_with, record_bytes};
 use super::{MAX_STREAMS, SegmentInfo};
 use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, linger};
-use crate::base::{Error, Result, SeededBug, Seqno};
+use crate::base::{Error, Result, SeededBug, Seqno, seeded};
 use crate::device::{File, write_all_at};
 
 /// A buffer of lazy records is written when it holds this many bytes.
@@ -298,10 +298,11 @@ impl Stream {
         let bytes = head.record_bytes();
         let segment = state.current.as_mut().expect("room was made");
         assert!(segment.end + bytes <= segment.capacity, "a reservation covers the append");
-        head.durable = Seqno(common.durable.load(Ordering::Acquire));
-        if SeededBug::OwnSyncClaimedForAll.is_on() && state.synced == state.appended {
-            head.durable = Seqno(first.0 - 1);
-        }
+        let durable = Seqno(common.durable.load(Ordering::Acquire));
+        head.durable = seeded!(
+            OwnSyncClaimedForAll: if state.synced == state.appended { Seqno(first.0 - 1) } else { durable },
+            durable
+        );
         assert!(head.last() <= Seqno::MAX && head.durable < first);
         if state.buffer.is_empty() {
             state.first = first;
@@ -326,24 +327,20 @@ impl Stream {
     /// thread or another one. Returns immediately, without the lock, if it already is.
     pub fn write(&self, common: &Common, through: Seqno) -> Result<()> {
         let mut round = 0;
-        if SeededBug::BufferedStaysInMemory.is_on() {
-            return Ok(());
-        }
+        let through = seeded!(BufferedStaysInMemory: Seqno(0), through);
         while self.pending.load(Ordering::Acquire) <= through.0 {
             // A running write ends soon; then this thread writes the records that have accumulated since.
             if self.writing.load(Ordering::Acquire) && linger(&mut round) {
                 continue;
             }
             let mut state = self.state.lock();
-            if self.pending.load(Ordering::Relaxed) > through.0 {
+            let is_written = self.pending.load(Ordering::Relaxed) > through.0;
+            if seeded!(WriteNotAwaited: is_written || self.writing.load(Ordering::Relaxed), is_written) {
                 break;
             }
             common.check_appended()?;
             if !self.writing.load(Ordering::Relaxed) {
                 return self.write_unlocked(common, &mut state);
-            }
-            if SeededBug::WriteNotAwaited.is_on() {
-                break;
             }
             self.rest(&mut state);
         }
@@ -368,9 +365,7 @@ impl Stream {
         let mut files = state.unsynced.clone();
         let closed = files.len();
         if let Some(segment) = state.current.as_mut().filter(|segment| segment.last > state.synced) {
-            if !SeededBug::SyncedBlockShared.is_on() {
-                segment.end = segment.end.next_multiple_of(BLOCK);
-            }
+            segment.end = seeded!(SyncedBlockShared: segment.end, segment.end.next_multiple_of(BLOCK));
             assert!(segment.end <= segment.capacity, "the block that a sync ends is inside the segment");
             files.push((segment.name.clone(), Arc::clone(&segment.file)));
         }

@@ -44,7 +44,7 @@ use std::sync::Arc;
 use self::layout::{PageRange, Totals};
 use self::node::{Child, Entries, Node, change, end_of};
 use super::stored::Stored;
-use crate::base::{BlockAddr, Error, Extent, Result, SeededBug};
+use crate::base::{BlockAddr, Error, Extent, Result, seeded};
 use crate::pool::Pool;
 use crate::space::DataFile;
 use crate::space::ranges::extents;
@@ -279,7 +279,7 @@ pub struct PinnedMap {
 impl PinnedMap {
     /// The pages of the large values.
     pub fn values(&self) -> impl Iterator<Item = Extent> {
-        let seen = if SeededBug::LargeValuesNotMarked.is_on() { 1 } else { usize::MAX };
+        let seen = seeded!(LargeValuesNotMarked: 1, usize::MAX);
         self.map.iter().take(seen).flat_map(extents)
     }
 }

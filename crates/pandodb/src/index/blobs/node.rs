@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::layout::{Fanout, MAX_RANGE_BYTES, PageRange, Totals, range_bytes};
 use crate::base::sync::OnceLock;
-use crate::base::{Error, SeededBug};
+use crate::base::{Error, SeededBug, seeded};
 use crate::index::stored::Stored;
 use crate::pool::Pool;
 use crate::space::DataFile;
@@ -386,7 +386,7 @@ pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange]
         Entries::Children(children) => {
             let i = children.partition_point(|child| child.first <= at).saturating_sub(1);
             let more = change(&mut children[i].node, at, old, new, fanout);
-            let kept = if SeededBug::LargeValuesLostInSplit.is_on() { 0 } else { more.len() };
+            let kept = seeded!(LargeValuesLostInSplit: 0, more.len());
             if children[i].node.is_empty() {
                 children.remove(i);
             } else {

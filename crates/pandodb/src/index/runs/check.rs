@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::probe::Stop;
-use crate::base::{BlobRef, BlockAddr, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, SeededBug, key_hash};
+use crate::base::{BlobRef, BlockAddr, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, key_hash, seeded};
 use crate::blocks::BlockSource;
 use crate::index::blobs::PinnedMap;
 use crate::index::stored::Stored;
@@ -109,14 +109,15 @@ impl<'a> Checker<'a> {
         }
         debug_assert!(extent.pages > 0, "a decoded reference has pages");
         self.named.insert(extent.start.0, extent.pages.into());
-        if SeededBug::VerifySkipsLargeValues.is_on() {
-            return Ok(());
-        }
-        match self.core.data.read_blob(&blob) {
+        seeded!(VerifySkipsLargeValues: (), self.read_blob(&blob));
+        Ok(())
+    }
+
+    fn read_blob(&mut self, blob: &BlobRef) {
+        match self.core.data.read_blob(blob) {
             Ok(buf) => self.visit.block(BlockKind::Blob, buf.len() as u64),
             Err(e) => self.visit.problem(e),
         }
-        Ok(())
     }
 
     /// Ends the verification: reads the nodes of the map of large values, and compares the pages in the map with the

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use super::choose::have_no_common_key;
 use super::node::{Branch, Node};
-use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug};
+use crate::base::{KeyRange, OwnerId, PAGE, Result, seeded};
 use crate::index::Core;
 use crate::index::runs::MapletRef;
 use crate::run::Run;
@@ -303,10 +303,11 @@ pub(super) fn routed(
     }
     for (i, branch) in node.branches.iter().enumerate() {
         let id = branch.slice.run().meta().id;
-        let mut value = runs.iter().position(|&run| run == id);
-        if SeededBug::MapletMissesArrival.is_on() && branch.route.is_none() && draft.is_some() {
-            value = value.or(Some(runs.len()));
-        }
+        let value = runs.iter().position(|&run| run == id);
+        let value = seeded!(
+            MapletMissesArrival: value.or((branch.route.is_none() && draft.is_some()).then_some(runs.len())),
+            value
+        );
         if let Some(value) = value {
             debug_assert!(value <= MOST_RUNS, "the value of a run is a byte");
             let route = MapletRef::new(maplet.clone(), value as u8, branch.slice.run());

@@ -30,7 +30,7 @@
 //! A ticket that was drawn is always finished. A commit that failed first *gives up* its ticket. From then on no later
 //! commit becomes visible, because `visible` must not pass the gap, but no thread waits without end.
 
-use crate::base::SeededBug;
+use crate::base::seeded;
 use crate::base::sync::{
     AtomicU64, AtomicUsize, Condvar, Mutex,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -96,20 +96,24 @@ impl Watermark {
 
     /// Records that `ticket` is applied. REQUIRES: called once for each ticket that was drawn.
     pub(crate) fn finish(&self, ticket: u64) {
-        if SeededBug::WatermarkPassesGap.is_on() {
-            self.done.fetch_max(ticket + 1, AcqRel);
-            return self.wake();
+        let is_next = seeded!(WatermarkPassesGap: self.done.fetch_max(ticket + 1, AcqRel) <= ticket, self.note(ticket));
+        if is_next {
+            self.take_notes();
+            self.wake();
         }
+    }
+
+    /// Advances `done` past `ticket` if that is the next one, and leaves a note otherwise. Returns whether this thread must
+    /// take the notes of the tickets after it.
+    #[inline]
+    fn note(&self, ticket: u64) -> bool {
         if self.done.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
             debug_assert!(self.slot(ticket).load(Relaxed) < ticket + 1, "finished twice, or the ring is too small");
             self.slot(ticket).store(ticket + 1, Release);
             // It adds nothing: it orders this thread among those that change `done`.
-            if self.done.fetch_add(0, AcqRel) != ticket {
-                return;
-            }
+            return self.done.fetch_add(0, AcqRel) == ticket;
         }
-        self.take_notes();
-        self.wake();
+        true
     }
 
     /// Advances `done` while the next slots hold notes. If another thread has advanced `done` in the meantime, that

@@ -23,8 +23,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A sequence number: the position of a message in the one total order of all writes of a store. 0 is before every
-    /// write.
+    /// A sequence number: the position of a message in the one total order of all writes of a store. The number 0 is
+    /// lower than that of every write.
     Seqno(u64)
 }
 id! {
@@ -33,21 +33,21 @@ id! {
 }
 id! {
     /// The identity of an owner of blocks in the data file: a run, a node of a tree, or the catalogue of a generation.
-    /// The checksum of a block covers it, so a block that another owner wrote fails verification. Runs and nodes draw
-    /// their numbers from one counter; a store never reuses one.
+    /// The checksum of a block covers its owner, so a block that another owner wrote fails verification. Runs and nodes
+    /// draw their numbers from one counter, and a store never reuses a number.
     OwnerId(u64)
 }
 id! {
-    /// A 4 KiB page of the data file; its byte offset is `4096 ×` the number.
+    /// A 4 KiB page of the data file. The byte offset of the page is `4096 ×` the number.
     PageNo(u64)
 }
 
 impl Seqno {
-    /// Above every sequence number that is ever assigned: a read at it sees everything.
+    /// A number above every sequence number that is ever assigned. A read at this seqno sees all writes.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
-    /// The highest seqno that is accepted in a persisted structure. No store reaches it, and as many numbers again stay
-    /// free above it.
+    /// The highest seqno that is accepted in a persisted structure. No store reaches it, and the same quantity of
+    /// numbers above it stays unused.
     pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);
 
     /// The sequence number after this one.
@@ -69,7 +69,7 @@ impl PageNo {
     }
 }
 
-/// A block of the data file: where it starts and how many pages it spans.
+/// A block of the data file: its first page and its number of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockAddr {
     /// The first page.
@@ -116,8 +116,8 @@ impl Extent {
     }
 }
 
-/// The identity of a store: drawn at random when the store is created and mixed into every checksum, so that a block of
-/// another store fails verification.
+/// The identity of a store. It is drawn at random when the store is created, and it is part of every checksum, so that
+/// a block of another store fails verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 

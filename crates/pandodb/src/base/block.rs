@@ -59,8 +59,8 @@ impl EntryBlock {
     }
 
     /// Appends an entry whose key and value are given as lengths in bytes and as native-endian words. The key and the
-    /// value each start at a word boundary. Bytes of the last word beyond the length are ignored. This saves a copy for
-    /// a caller that has words instead of byte slices.
+    /// value each start at a word boundary. Bytes of the last word beyond the length are ignored. This method saves a
+    /// copy for a caller that has words instead of byte slices.
     #[inline]
     pub fn push_words(
         &mut self,

@@ -189,8 +189,8 @@ impl Error {
         Error::final_io(op, file, offset, source)
     }
 
-    /// As [`Error::io`], but always [`Error::Io`]. It is for operations after data was accepted: a full disk is not
-    /// retryable there.
+    /// As [`Error::io`], but always [`Error::Io`]. Use it for operations on data that was already accepted, because a
+    /// full disk is not retryable for such data.
     pub(crate) fn final_io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
         Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), source: IoCause::of(source) }
     }

@@ -6,7 +6,7 @@
 //!   came(hash) ─────────▶ same tag, epoch within the span?     then a cache larger by the span would have had a hit
 //! ```
 //!
-//! The mark of an entry may be overwritten by the mark of another entry, so the count is slightly too low. This is
+//! The mark of an entry may be overwritten by the mark of another entry, so the count is slightly too low. The error is
 //! acceptable because only the division of memory between caches depends on the count. Each call costs one store or
 //! load of a mark and takes no lock.
 //!
@@ -62,7 +62,7 @@ impl Ghosts {
         left / self.epoch
     }
 
-    /// Records that the cache evicts an entry of `bytes` bytes to free memory.
+    /// Notes that the cache evicts an entry of `bytes` bytes to free memory.
     pub fn left(&self, hash: u64, bytes: usize) {
         let before = self.left.fetch_add(bytes as u64, Relaxed);
         if let Some((at, tag)) = self.place(hash) {
@@ -70,7 +70,7 @@ impl Ghosts {
         }
     }
 
-    /// Records that a lookup of an entry missed the cache.
+    /// Notes that a lookup of an entry missed the cache.
     pub fn came(&self, hash: u64) {
         let Some((at, tag)) = self.place(hash) else { return };
         let mark = self.marks[at].load(Relaxed);

@@ -1,9 +1,9 @@
 //! [`LargeVec`]: a vector whose memory returns to the operating system when the vector is dropped.
 //!
 //! Background work fills and drops vectors of 1 to 10 MB. General allocators handle that pattern badly. After the first
-//! free, the allocator keeps pieces of that size instead of unmapping them. It then puts longer-lived data between
-//! these pieces, and later vectors no longer fit. With glibc, this left 50 to 80 MiB of memory unused after a load of
-//! 2.5 GB, a quarter of the memory budget.
+//! free, the allocator keeps pieces of that size instead of unmapping them. The allocator then puts longer-lived data
+//! between these pieces, and later vectors no longer fit. With glibc, this left 50 to 80 MiB of memory unused after a
+//! load of 2.5 GB, a quarter of the memory budget.
 //!
 //! So a vector longer than [`LARGE`] bytes is a [`Slab`] of one piece, which has a mapping of its own. A shorter vector
 //! is an ordinary vector.

@@ -206,8 +206,8 @@ pub fn head(key: &[u8]) -> u64 {
     }
 }
 
-/// The heads of two bounds. For most keys, the heads suffice to decide whether the key is between the bounds. This
-/// avoids a cache miss for each bound.
+/// The heads of two bounds. For most keys, the heads suffice to decide whether the key is between the bounds. Comparing
+/// heads avoids a cache miss for each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     from: u64,

@@ -21,8 +21,8 @@
 //! For reads, (lost / 10 µs) is twice the number of successful spins that would compensate the loss. The saved time
 //! absorbs rare outliers: if a core is occasionally taken away, threads continue to spin.
 //!
-//! Invariant: the balance stays between `-20 ms` (saved) and 1 s (lost). It is stored with an offset of 20 ms, so the
-//! stored number is never negative.
+//! Invariant: the balance stays between `-20 ms` (saved) and 1 s (lost). The balance is stored with an offset of 20 ms,
+//! so the stored number is never negative.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ const _: () =
     assert!(2 * MOST_LOST.as_nanos() / READ_SAVED.as_nanos() <= u32::MAX as u128, "rests are counted by `u32`");
 
 /// The history of one kind of wait, shared by all threads that have such waits. If two threads update a field at the
-/// same time, one of the updates may be lost. This does no harm.
+/// same time, one of the updates may be lost. Such a loss does no harm.
 #[derive(Debug)]
 pub struct SpinPolicy {
     /// The number of next waits that sleep.

@@ -1,7 +1,7 @@
 //! Page-aligned buffers for direct I/O.
 //!
 //! A buffer is a number of pages, in a vector or in a mapping of their own. The type of a page makes the pages aligned.
-//! They are viewed as bytes through `zerocopy`, so this file needs no `unsafe`.
+//! The pages are viewed as bytes through `zerocopy`, so this file needs no `unsafe`.
 //!
 //! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class. If none is kept,
 //!    they allocate one.
@@ -121,7 +121,7 @@ fn keep(pages: Vec<Page>) {
 }
 
 /// Keeps a larger buffer for the next thread that needs one of its size. If [`SHARED`] buffers of that size are kept
-/// already, unmaps it.
+/// already, unmaps the buffer.
 fn share(mut pages: LargeVec<Page>) {
     let room = pages.room();
     let Some(size) = size_of(room).filter(|size| room == 1 << size && *size >= SMALL) else { return };

@@ -18,7 +18,7 @@
 //! reads only one page. Hashes cover bytes only: a hole and a page of zeros have the same hash.
 //!
 //! A [`Patch`] is a write whose bytes are already arranged in pages. Applying it to several files shares the pages and
-//! their hashes instead of copying bytes. This makes it possible to build thousands of crash images per second.
+//! their hashes instead of copying bytes. So a test can build thousands of crash images per second.
 //!
 //! Invariants: no page is wholly beyond `len` rounded up to a page; the bytes of the last page beyond `len` are zero;
 //! `pages` counts the occupied slots.

@@ -11,8 +11,8 @@
 //! - A direct file bypasses the page cache (`O_DIRECT`) if the file system supports it; otherwise the file is buffered.
 //! - Reads of a direct file go through io_uring if io_uring is available and faster ([`Io`]), otherwise through pread,
 //!   one after the other.
-//! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it excludes a second
-//!   opener in this process as well as in another process. The system releases it when the process ends.
+//! - The store's lock is an advisory lock on the file `lock`. The lock belongs to the open file, so it excludes a
+//!   second opener in this process as well as in another process. The system releases the lock when the process ends.
 
 use std::fs;
 use std::io;
@@ -53,9 +53,9 @@ const _: () = assert!((FILE_MODE | DIR_MODE) & 0o077 == 0, "only the owner reads
 /// The read method for the data file of a store in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Independent reads of one caller go through io_uring together. They are done one after the other if the system
-    /// lacks io_uring or refuses it. A thread that waits for a read of a few pages polls before it sleeps, if polling
-    /// has been faster recently.
+    /// Independent reads of one caller go through io_uring together. The reads are done one after the other if the
+    /// system lacks io_uring or refuses it. A thread that waits for a read of a few pages polls before it sleeps, if
+    /// polling has been faster recently.
     #[default]
     Auto,
     /// As [`Io::Auto`], but waiting threads sleep at once. A single read then takes longer and uses less processor
@@ -439,8 +439,8 @@ fn create_dir(path: &Path) -> io::Result<()> {
     fs::File::open(parent)?.sync_all()
 }
 
-/// Switches the page cache off for an open file. This is done after opening, because an `open` with `O_DIRECT` that
-/// fails on a file system without direct I/O leaves the created file on the disk.
+/// Switches the page cache off for an open file. The cache is switched off only after opening, because an `open` with
+/// `O_DIRECT` that fails on a file system without direct I/O leaves the created file on the disk.
 fn bypass_cache(file: &fs::File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {

@@ -2,8 +2,8 @@
 //!
 //! A log that is written at every commit makes one write of some hundred bytes each time. The cost of such a write is
 //! the system call and the file system, not the bytes. Here such a write is a copy into a shared mapping of the file.
-//! The bytes are in the page cache when the copy returns, as after `pwrite`. So they survive the end of the process,
-//! however it ends, and `fdatasync` makes them durable.
+//! The bytes are in the page cache when the copy returns, as after `pwrite`. So the bytes survive the end of the
+//! process, however the process ends, and `fdatasync` makes the bytes durable.
 //!
 //! ```text
 //!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
@@ -23,10 +23,11 @@
 //!   ([`overwrites_in_place`]). A copy-on-write file system would need new space for the second write of a page.
 //! - No space of the range was freed. Before a file is cut or a hole is punched, the window is unmapped. Punching also
 //!   ends the use of mappings for this file.
-//! - The pages need not be read from the disk. They are new (reserved space reads as zeros without I/O) or still in
-//!   memory, because the window is locked in memory as far as the process may lock memory. Without the lock, the kernel
-//!   could evict a page between two writes and read it again. An error then requires a shortage of memory within the
-//!   seconds in which a page is written, and a disk that cannot read back a page that it has just accepted.
+//! - The pages need not be read from the disk. The pages are new (reserved space reads as zeros without I/O) or still
+//!   in memory, because the window is locked in memory as far as the process may lock memory. Without the lock, the
+//!   kernel could evict a page between two writes and read it again. An I/O error would still require two events: a
+//!   shortage of memory within the seconds in which a page is written, and a disk that cannot read a page that it has
+//!   just accepted.
 //!
 //! Three cases remain in which the process ends although `pwrite` would return an error. First, another process
 //! truncates a segment of a running store. Second, on XFS, the directory was cloned (a plain `cp` clones on XFS) and

@@ -117,8 +117,8 @@ pub trait JoinHandle: Send {
 
 /// A directory of files and the machine around it.
 ///
-/// A file name is one path component of at most 255 bytes, without `/`, `\\` and NUL. It is not empty, and not `.`,
-/// `..` or `lock`. An operation on any other name fails with `InvalidInput`.
+/// A file name is one path component of at most 255 bytes, without `/`, `\\` and NUL. The name is not empty, and not
+/// `.`, `..` or `lock`. An operation on any other name fails with `InvalidInput`.
 pub trait Device: Send + Sync + fmt::Debug {
     /// Opens (or creates) the file `name`. The directory entry of a new file is durable after [`Device::sync_dir`].
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
@@ -172,8 +172,8 @@ pub struct Done {
     pub result: io::Result<usize>,
 }
 
-/// Concurrent reads of one caller. They complete in any order. The queue may be dropped with reads in flight. Their
-/// results are then discarded, and their buffers live until the device is done with them.
+/// Concurrent reads of one caller, which complete in any order. The queue may be dropped with reads in flight. The
+/// results of these reads are then discarded, and their buffers live until the device is done with the buffers.
 pub trait Queue: Send + fmt::Debug {
     /// Accepts a read, or returns it if the queue is full now. The read begins at the next [`Queue::start`], or when
     /// [`Queue::wait`] has to wait.

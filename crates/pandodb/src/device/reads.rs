@@ -10,8 +10,8 @@
 //!    ([`File::queue_serves_one`]).
 //! 2. If there is a second read, or if reads should run while the caller does other work ([`Reads::start`]), the reads
 //!    go into a queue of the device.
-//! 3. [`Reads::complete`] returns one finished read. It completes short or interrupted reads of the queue by pread. A
-//!    device error is returned.
+//! 3. [`Reads::complete`] returns one finished read. The same call completes short or interrupted reads of the queue by
+//!    pread. A device error is returned.
 //!
 //! Invariant: the queue is released as soon as it has no read in flight, because other callers need it.
 

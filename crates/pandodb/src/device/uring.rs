@@ -289,7 +289,7 @@ impl Ring {
         if !self.queued.is_empty() || !self.unsent.is_empty() {
             self.enter(false);
         }
-        // A failed ring returns its abandoned reads, or blocks. It does not spin.
+        // A failed ring returns its abandoned reads, or blocks, but it does not spin.
         while !self.retired && self.uring.completion().is_empty() {
             self.collect(0);
             if began.elapsed() >= LONGEST {

@@ -10,7 +10,7 @@
 //!  4  kind u8      5  zeros (3)      8  pages u32      12  zeros (4)
 //! ```
 //!
-//! The header states the number of pages on disk. A compressed leaf is longer in memory than that ([`stored_pages`]).
+//! The header states the number of pages on disk. In memory a compressed leaf has more pages ([`stored_pages`]).
 //!
 //! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except
 //! for a page that was allocated and freed within one replay of the log; the address of a block is checked against the
@@ -49,7 +49,7 @@ pub fn stored_pages(block: &[u8]) -> u32 {
     u32::from_le_bytes([block[8], block[9], block[10], block[11]])
 }
 
-/// The data file of a store, with its allocation map. Shared by all layers above through an `Arc`.
+/// The data file of a store, with its allocation map. All higher layers share it through an `Arc`.
 #[derive(Debug)]
 pub struct DataFile {
     file: Arc<dyn File>,
@@ -131,12 +131,12 @@ pub struct SpaceStats {
     pub written_bytes: u64,
     /// The part of `written_bytes` that belongs to trunk nodes and catalogues.
     pub root_bytes: u64,
-    /// Bytes that trunk nodes and catalogues occupy now, in both copies, without those that were freed.
+    /// Bytes that trunk nodes and catalogues occupy now, in both copies, without freed ones.
     pub mirrored_bytes: u64,
 }
 
 impl DataFile {
-    /// Creates the empty data file of a new store under `name`. Its superblock slots are marked as used.
+    /// Creates the empty data file of a new store under `name`. The superblock slots are marked as used.
     pub fn create(device: &dyn Device, name: &str, store_id: StoreId) -> Result<Arc<DataFile>> {
         let how = OpenHow { write: true, create_new: true, direct: true, ..OpenHow::default() };
         let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
@@ -276,7 +276,7 @@ impl DataFile {
         self.set_extents(state, now + missing.max(MIN_GROWTH).max(now / 4))
     }
 
-    /// Frees pages that a root may reach. They are reused when neither superblock can reach them any more.
+    /// Frees pages that a root may reach. The pages are reused when neither superblock can reach them.
     pub fn free(&self, extent: Extent) {
         let mut state = self.state.lock();
         if state.marking {
@@ -361,7 +361,7 @@ impl DataFile {
         self.state.lock().closed = true;
     }
 
-    /// Marks pages that a root reaches as used. For opening a store.
+    /// Marks pages that a root reaches as used. Called while a store is opened.
     ///
     /// # Errors
     /// [`Error::Corruption`] if the pages are beyond the file or are marked already.
@@ -516,7 +516,7 @@ impl DataFile {
         written.map(|()| buf).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
     }
 
-    /// Reads raw pages. The address is checked before memory is allocated for it.
+    /// Reads raw pages. The address is checked before memory for the pages is allocated.
     pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
         self.read_into(addr, AlignedBuf::default())
     }

@@ -71,7 +71,7 @@ impl BlockKind {
         if self == BlockKind::RunCompressedLeaf { COMPRESSED_LEAVES } else { 0 }
     }
 
-    /// Whether blocks of this kind describe which runs an index consists of.
+    /// Whether blocks of this kind describe the runs of which an index consists.
     pub fn is_node(self) -> bool {
         matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)
     }

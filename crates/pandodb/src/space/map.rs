@@ -162,7 +162,7 @@ impl PageMap {
         self.written[to_usize(at)] & !self.words[to_usize(at)]
     }
 
-    /// Records that these pages were punched out of the file and occupy no space.
+    /// Notes that these pages were punched out of the file and occupy no space.
     pub fn punched(&mut self, pages: Range<PageNo>) {
         pieces_between(pages.start.0, pages.end.0)
             .for_each(|(at, from, count)| self.written[to_usize(at)] &= !mask(from, count));

@@ -26,7 +26,7 @@ use crate::device::AlignedBuf;
 pub struct MirroredBlock(pub [BlockAddr; 2]);
 
 impl MirroredBlock {
-    /// Writes two copies of a block with the body `body`. They are not durable before the next sync.
+    /// Writes two copies of a block with the body `body`. The copies are not durable before the next sync.
     ///
     /// # Errors
     /// [`Error::TooLarge`] if no opening would accept a block of that size; [`Error::DiskFull`] or an I/O error. If
@@ -114,8 +114,8 @@ impl MirroredBlock {
         Ok(())
     }
 
-    /// Counts both copies among the mirrored blocks that roots reach. It is for a block that an opening has read, and
-    /// whose pages are marked separately.
+    /// Counts both copies among the mirrored blocks that roots reach. Call it for a block that an opening has read; the
+    /// pages of the block are marked separately.
     pub fn adopt(&self, data: &DataFile) {
         data.mirrored_bytes.fetch_add(self.bytes(), Relaxed);
     }

@@ -41,7 +41,7 @@ pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;
 
-/// Converts an offset or a length in a file to an index. Only for a part of the file that is in memory.
+/// Converts an offset or a length in a file to an index. Call it only for a part of the file that is in memory.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the assertion refuses targets on which a `usize` is shorter")]
 pub(crate) const fn to_usize(number: u64) -> usize {

@@ -17,8 +17,8 @@ pub struct RangeSet {
 impl RangeSet {
     /// Adds `start..start + len` and joins it with its neighbours.
     ///
+    /// # Panics
     /// If one of the numbers is already in the set.
-    /// If one of the numbers is in the set already.
     pub fn insert(&mut self, mut start: u64, mut len: u64) {
         if len == 0 {
             return;

@@ -4,8 +4,8 @@
 //! older generation and syncs, so that a torn write leaves the other slot intact. An opening reads both slots and uses
 //! the valid one with the higher generation.
 //!
-//! Invariant: using the older slot is always safe. The pages that it reaches are reused only after *both* slots were
-//! overwritten, and the log that it needs is kept for the same time.
+//! Invariant: using the older slot is always safe. The pages that this slot reaches are reused only after *both* slots
+//! were overwritten. The log that this slot needs is kept for the same time.
 //!
 //! Persisted form, one page, little-endian:
 //!
@@ -21,11 +21,12 @@
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
 //!
-//! The time is in seconds since 1970, or 0 if it is unknown. It is for display only; no decision depends on it.
+//! The time is in seconds since 1970, or 0 if it is unknown. The time is for display only; no decision depends on the
+//! time.
 //!
-//! An incompatible flag is set by the first superblock that needs it, and it stays set. Bit 0: runs may have compressed
-//! leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index type defines its own
-//! bit.
+//! The first superblock that needs an incompatible flag sets the flag, and all later superblocks keep it. Bit 0: runs
+//! may have compressed leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index
+//! type defines its own bit.
 //!
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
@@ -51,7 +52,7 @@ pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 /// rejected.
 pub const MAX_CATALOG_BYTES: u64 = MAX_BLOCK_PAGES as u64 * PAGE as u64 - BLOCK_HEADER as u64;
 
-/// Generations and run ids are below this, so that a writer can increment them without a check.
+/// Generations and run ids are below this bound, so that a writer can increment them without a check.
 const MAX_COUNT: u64 = 1 << 62;
 /// Page numbers are below this bound, which corresponds to a file of 2^60 bytes.
 const MAX_PAGE: u64 = 1 << 48;
@@ -75,12 +76,12 @@ pub struct Superblock {
     pub generation: u64,
     /// The log epoch of the opener that wrote this superblock.
     pub epoch: u32,
-    /// Whether a clean close wrote this superblock. The log then ends exactly at `durable`.
+    /// Whether a clean close wrote this superblock. If so, the log ends exactly at `durable`.
     pub clean: bool,
     /// The log was durable through this seqno when the superblock was written. A log that ends before this seqno is
     /// damaged.
     pub durable: Seqno,
-    /// Every run and trunk node has a smaller id.
+    /// Every run and every trunk node has an id below this number.
     pub next_run_id: u64,
     /// The two copies of the catalogue; `pages == 0` in a store without a catalogue.
     pub catalog: MirroredBlock,
@@ -94,7 +95,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// The owner in the checksums of the catalogue. It differs from this superblock's generation if an earlier
+    /// The owner in the checksums of the catalogue. The owner differs from this superblock's generation if an earlier
     /// superblock was the first to refer to the catalogue.
     pub fn catalog_owner(&self) -> OwnerId {
         OwnerId(self.catalog_generation)

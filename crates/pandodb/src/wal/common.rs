@@ -19,8 +19,8 @@ use crate::device::{Device, File, OpenHow, write_all_at};
 /// A check that is called with the size of a segment in bytes, before space for that segment is allocated.
 pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
 
-/// The next segment is created in advance when 1/WANTS_NEXT of the current one is used. This is early, because the disk
-/// may be busy.
+/// The next segment is created in advance when 1/WANTS_NEXT of the current one is used. The next segment is created
+/// early, because the disk may be busy.
 const WANTS_NEXT: u64 = 4;
 const _: () = assert!(2 * BLOCK + record_bytes(MAX_PAYLOAD) <= MAX_SEGMENT, "a segment can hold the longest record");
 
@@ -60,7 +60,7 @@ impl Common {
         }
     }
 
-    /// Fails if an earlier operation failed. For a caller whose record was already appended.
+    /// Fails if an earlier operation failed. For use by a caller whose record was already appended.
     pub fn check_appended(&self) -> Result<()> {
         match self.poison.get() {
             Some(first) => Err(Error::Indeterminate { first: first.clone() }),
@@ -173,7 +173,7 @@ impl Segment {
         self.end >= self.capacity / WANTS_NEXT
     }
 
-    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before it is appended.
+    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before the record is appended.
     pub fn fits(&self, bytes: u64) -> bool {
         self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
     }

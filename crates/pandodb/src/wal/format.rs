@@ -19,7 +19,7 @@
 use crate::base::codec::Reader;
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 
-/// The size of a block in bytes. A sync ends its block, so later records never share a block with synced bytes.
+/// The size of a block in bytes. A sync ends the current block, so later records never share a block with synced bytes.
 pub(super) const BLOCK: u64 = 4096;
 /// The length of the segment header in bytes. The first record follows the header.
 pub(super) const HEADER_BYTES: usize = 4096;
@@ -65,9 +65,9 @@ impl RecordKind {
     }
 }
 
-/// The highest stream for which a file name has digits.
+/// The highest stream number that fits into a file name.
 const MAX_STREAM: u32 = 9_999;
-/// The highest segment number for which a file name has digits.
+/// The highest segment number that fits into a file name.
 pub(super) const MAX_NUMBER: u64 = 999_999_999_999;
 
 /// The name of a segment file: `wal-SSSS-NNNNNNNNNNNN`, stream and segment number in decimal.
@@ -87,7 +87,7 @@ pub(super) fn unfinished_name(stream: u32, number: u64) -> String {
 
 const UNFINISHED: &str = ".new";
 
-/// A file of the log, by its name.
+/// A file of the log, identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileName {
     pub stream: u32,
@@ -318,12 +318,12 @@ pub(super) fn put_record_with(
     debug_assert!(record_is_intact(seed, offset, &out[at..]), "replay verifies the checksum that was stored");
 }
 
-/// Whether the checksum of the whole `record`, at `offset`, is right.
+/// Whether the checksum of the whole `record`, at `offset`, is correct.
 pub(super) fn record_is_intact(seed: u32, offset: u64, record: &[u8]) -> bool {
     record_crc(seed, offset, record).to_le_bytes() == record[..4] || SeededBug::RecordUnchecked.is_on()
 }
 
-/// The checksum of a record. It covers everything behind the checksum field.
+/// The checksum of a record. The checksum covers all bytes behind the checksum field.
 fn record_crc(seed: u32, offset: u64, record: &[u8]) -> u32 {
     debug_assert!(record.len() >= RECORD_HEAD && record.len().is_multiple_of(8), "a whole record, with its padding");
     debug_assert!(offset.is_multiple_of(8) && offset >= BLOCK, "a position of a record");

@@ -21,9 +21,9 @@ pub struct SegmentSummary {
     pub bytes: u64,
     /// The epoch that wrote the segment; `None` if the header is damaged.
     pub epoch: Option<u32>,
-    /// The seqno after which that epoch began.
+    /// The seqno after which the epoch of the segment began.
     pub start: Seqno,
-    /// The records of the segment are above this seqno, if the header states it.
+    /// The records of the segment are above this seqno, if the header states this seqno.
     pub after: Option<Seqno>,
     /// The intact records of the segment, in file order.
     pub records: Vec<RecordSummary>,
@@ -51,7 +51,7 @@ pub struct RecordSummary {
 }
 
 /// Lists the segments of the log of `store`, in the order of stream and number, with all data that is readable. The
-/// memory that this takes is proportional to the number of records.
+/// memory that the listing takes is proportional to the number of records.
 ///
 /// # Errors
 /// `Io` if the directory cannot be listed.

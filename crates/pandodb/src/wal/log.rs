@@ -9,28 +9,28 @@
 //! ```
 //!
 //! **Group commit.** A thread that wants a seqno durable and finds no sync running becomes the leader. The leader takes
-//! the highest wanted seqno, writes the buffers of all streams, and ends their blocks. It syncs the files with new
-//! bytes without holding a lock, while appends continue in later blocks. Other threads wait. When they wake, their
+//! the highest wanted seqno, writes the buffers of all streams, and ends their blocks. The leader syncs the files with
+//! new bytes without holding a lock, while appends continue in later blocks. Other threads wait. When they wake, their
 //! seqno is durable, or one of them leads the next round. There is no timer: a group consists of the requests that
 //! arrived during the previous sync.
 //!
 //! **Records to be synced go to the first stream.** Records that only go to the page cache, or stay in memory, benefit
 //! from several streams, because their writes run concurrently. Records that wait for a sync do not benefit, because
-//! each additional file needs a sync of its own. So all of these go to stream 0. If no other records are written, a
-//! sync affects one file, whatever the number of streams.
+//! each additional file needs a sync of its own. So all records that wait for a sync go to stream 0. If no other
+//! records are written, a sync affects one file, whatever the number of streams.
 //!
 //! **Claims of durability.** A caller of [`Log::sync`] guarantees that its seqno and all lower ones are appended, in
-//! any stream: a commit calls it when the watermark has passed the commit's seqno. So a sync may claim the requested
-//! seqno and no higher one, although some streams are durable beyond it. The reason is that a lower seqno may have been
-//! appended to a stream after the sync had examined that stream. A record states a seqno that such a sync claimed for
-//! all streams, and never a seqno that only the record's own stream has reached.
+//! any stream: a commit calls [`Log::sync`] when the watermark has passed the commit's seqno. So a sync may claim the
+//! requested seqno and no higher one, although some streams are durable beyond it. The reason is that a lower seqno may
+//! have been appended to a stream after the sync had examined that stream. A record states a seqno that such a sync
+//! claimed for all streams, and never a seqno that only the record's own stream has reached.
 //!
 //! **Lazy records before a buffered one.** A buffered commit writes its own stream. Each earlier buffered commit has
 //! written its own stream before it finished, and this commit waits until all earlier commits have finished. But the
 //! records of earlier *lazy* commits, acknowledged without any durability, may still be in the buffer of another
 //! stream. If these records were lost, the log would end before the buffered commit. So the buffered commit waits until
-//! all earlier commits have finished, and are therefore appended. It then writes the lazy records below its own seqno
-//! in every stream ([`Log::write_before`]).
+//! all earlier commits have finished, and are therefore appended. The commit then writes the lazy records below its own
+//! seqno in every stream ([`Log::write_before`]).
 //!
 //! Source: our own design; one log per thread follows 002 §3.6.4.
 
@@ -162,7 +162,7 @@ impl Log {
         self
     }
 
-    /// The epoch of this writer. It also identifies the memtables into which the writer's records were inserted.
+    /// The epoch of this writer. The epoch also identifies the memtables into which the writer's records were inserted.
     pub fn epoch(&self) -> u32 {
         self.common.epoch
     }
@@ -190,7 +190,7 @@ impl Log {
         }
     }
 
-    /// This thread's stream.
+    /// The stream of the calling thread.
     fn own(&self) -> &Stream {
         match &self.streams[..] {
             [only] => only,
@@ -207,8 +207,8 @@ impl Log {
         self.streams[stream as usize].write(&self.common, through)
     }
 
-    /// Returns when all records through `through` are in the page cache. They must be appended. If they already are in
-    /// the page cache, the call costs one load per stream.
+    /// Returns when all records through `through` are in the page cache. The caller guarantees that these records are
+    /// appended. If they already are in the page cache, the call costs one load per stream.
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -227,15 +227,15 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.flush(&self.common))
     }
 
-    /// Returns when all records through `through` are durable in every stream. They must be appended. Returns
-    /// immediately if they already are durable, otherwise after at most two rounds of syncs.
+    /// Returns when all records through `through` are durable in every stream. The caller guarantees that these records
+    /// are appended. Returns immediately if they already are durable, otherwise after at most two rounds of syncs.
     ///
     /// # Errors
     /// `Indeterminate` if a write or sync failed before `through` was durable, even if it failed before this call: an
     /// appended record is applied and may survive. No sync is retried.
     ///
     /// # Panics
-    /// If `through` was not appended yet.
+    /// If the record with the seqno `through` was not appended yet.
     pub fn sync(&self, through: Seqno) -> Result<()> {
         if through <= self.durable() || SeededBug::AckBeforeSync.is_on() {
             return Ok(());
@@ -317,8 +317,8 @@ impl Log {
         Ok(())
     }
 
-    /// Frees the preallocated space behind the last records, and the segments created in advance. This is the last call
-    /// before a clean close. Later appends go to new segments.
+    /// Frees the preallocated space behind the last records, and the segments created in advance. The store calls
+    /// `trim` last before a clean close. Later appends go to new segments.
     ///
     /// # Errors
     /// `Io` if a file cannot be cut; its records are still intact.
@@ -338,12 +338,12 @@ impl Log {
     }
 
     /// Removes each segment whose records are all at or below `seqno`, except the current segments. Returns the number
-    /// of removed segments. Call it when a durable checkpoint covers these records. The directory is not synced,
-    /// because a segment that reappears after a crash holds nothing that replay would visit.
+    /// of removed segments. Call this function when a durable checkpoint covers these records. The directory is not
+    /// synced, because a segment that reappears after a crash holds nothing that replay would visit.
     ///
-    /// The valid records of a segment end where a later epoch begins. Records above that seqno are void only as long as
-    /// the header of the later epoch is readable. So segments are removed in the order of their numbers, across all
-    /// streams, and the last one stays until this epoch has a durable header of its own.
+    /// The valid records of a segment end at the seqno after which a later epoch begins. Records above this seqno are
+    /// void only as long as the header of the later epoch is readable. So segments are removed in the order of their
+    /// numbers, across all streams, and the last one stays until this epoch has a durable header of its own.
     ///
     /// # Errors
     /// `Io`; the next call tries the remaining segments again.
@@ -396,12 +396,12 @@ impl Log {
 
     /// Removes the segments that [`Log::prepare`] has created and no writer has taken yet, because the disk is full and
     /// needs their space. [`Log::prepare`] does not create them again for the current segments. Returns whether there
-    /// were any.
+    /// were such segments.
     pub fn discard_preallocated(&self) -> bool {
         self.streams.iter().fold(false, |any, stream| stream.discard_preallocated(&self.common) | any)
     }
 
-    /// Whether [`Log::prepare`] has become useful since the last call.
+    /// Whether a stream has begun to need [`Log::prepare`] since the last call of this function.
     pub fn wants_segment(&self) -> bool {
         let wants = &self.common.wants_segment;
         wants.load(Ordering::Relaxed) && wants.swap(false, Ordering::Relaxed)

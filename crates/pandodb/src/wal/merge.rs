@@ -1,8 +1,8 @@
 //! All records of the log in the order of their seqnos, merged from the segments of all streams.
 //!
 //! Steps: the segments of each stream are read one after another. The next record of the merge is taken from the stream
-//! whose next record has the smallest first seqno. Records that the `start` of a later epoch cut off are skipped. They
-//! were not part of the log when that epoch began, and their seqnos were assigned again.
+//! whose next record has the smallest first seqno. Records that the `start` of a later epoch cut off are skipped. The
+//! skipped records were not part of the log when the later epoch began, and their seqnos were assigned again.
 //!
 //! Invariant: the other records of a stream ascend by seqno; if they do not, the log is corrupt.
 
@@ -51,14 +51,14 @@ impl Headless {
     }
 
     /// The segment that proves that all records of this segment are at most `from`, with their last seqno. `None` if no
-    /// segment proves it.
+    /// segment proves this.
     pub fn covering(&self, from: Seqno) -> Option<(usize, Seqno)> {
         self.next.filter(|&(_, last)| last <= from)
     }
 }
 
-/// The last seqno of the stream's records before this segment, if it is known. It comes from the header or, if the
-/// segment was created in advance, from the first record of the segment.
+/// The last seqno of the stream's records before this segment, if it is known. This seqno comes from the header or, if
+/// the segment was created in advance, from the first record of the segment.
 fn ends_before(device: &dyn Device, store: StoreId, name: FileName, reader: &SegmentReader) -> Result<Option<Seqno>> {
     if reader.header.after.is_some() {
         return Ok(reader.header.after);
@@ -218,8 +218,8 @@ impl Merge {
                     state.damage.get_or_insert(Place { segment, offset });
                 }
                 if found.head.last() <= source.limit || SeededBug::VoidEpochReplayed.is_on() {
-                    // Without this check, a record after a record that is not part of the log could become part of the
-                    // log, as soon as the segment of the latter is removed.
+                    // Without this check, a record behind a rejected record could become part of the log when the
+                    // segment of the rejected record is removed.
                     if found.head.first <= state.last {
                         let detail = format!("seqno {} after {} in the same stream", found.head.first, state.last);
                         let error = Error::corruption("log record", found.offset, detail);
@@ -251,8 +251,8 @@ impl Merge {
         stream.stale && stream.head.is_some_and(|head| head.place() == item.place())
     }
 
-    /// Reports that `item`, the most recently returned record, is part of the log. So damage before it hid no record of
-    /// its stream.
+    /// Reports that `item`, the most recently returned record, is part of the log. So damage before `item` hid no
+    /// record of the same stream.
     pub fn accept(&mut self, item: &Item) {
         debug_assert!(self.is_last_of_stream(item), "records are accepted in order");
         self.streams[item.stream].damage = None;

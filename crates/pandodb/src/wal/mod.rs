@@ -21,13 +21,13 @@
 //! - A segment is created, preallocated, given its header and synced, together with the directory, **before** its first
 //!   record is written. So an append never fails for lack of space. If a header is damaged and the body is not blank,
 //!   the header was intact when the first record was written.
-//! - The next segments of a stream may be created in advance, with all these steps. Until they are used they hold no
-//!   records; replay removes all segments without records. They are used in the order of their numbers. All of them are
-//!   removed before another segment is created for immediate use. So the numbers of a stream's segments ascend with its
-//!   seqnos.
+//! - The next segments of a stream may be created in advance, with all these steps. Until these segments are used, they
+//!   hold no records; replay removes all segments without records. These segments are used in the order of their
+//!   numbers. All of them are removed before another segment is created for immediate use. So the numbers of a stream's
+//!   segments ascend with its seqnos.
 //! - Synced bytes are never overwritten: a sync ends its 4 KiB block, and the next record starts in the next block.
-//! - A record states the seqno through which the whole log was durable when it was written. This distinguishes a torn
-//!   tail from damage in the middle.
+//! - A record states the seqno through which the whole log was durable when it was written. This seqno distinguishes a
+//!   torn tail from damage in the middle.
 //! - Seqnos are contiguous. Replay uses the contiguous prefix. An *epoch* (one opening for writing) begins after the
 //!   prefix that replay found, and voids the records of earlier epochs beyond this prefix.
 //! - The first failed write or sync is final: the log refuses all later operations, and a sync is never retried.
@@ -46,11 +46,12 @@
 //! record is in the buffer. A thread that holds a turn may wait for the sequencer, for space in a segment, and in paper
 //! mode for a memtable's latches, but never for another turn.
 //!
-//! Its *state* lock guards the buffers and the current segment. A thread that holds it may take `making`, which is also
-//! taken alone while a segment is created in advance. The thread may then take `ahead` (the list of segments created in
-//! advance), and the list of older segments. The state lock is held during the creation of a segment for immediate use
-//! and during the write before a sync. It is not held during a sync or during the writes of commits. A thread that
-//! leads a sync takes the state locks one after the other, and does not hold the group's lock during this time.
+//! Its *state* lock guards the buffers and the current segment. A thread that holds the state lock may take `making`,
+//! which is also taken alone while a segment is created in advance. The thread may then take `ahead` (the list of
+//! segments created in advance), and the list of older segments. The state lock is held during the creation of a
+//! segment for immediate use and during the write before a sync. The state lock is not held during a sync or during the
+//! writes of commits. A thread that leads a sync takes the state locks one after the other, and does not hold the
+//! group's lock during this time.
 //!
 //! Source: 002 §3.6.4 (logical logging in per-thread logs). The persisted bytes are documented next to their encoders,
 //! in `format.rs` and `ops.rs`.

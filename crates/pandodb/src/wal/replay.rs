@@ -9,12 +9,12 @@
 //! 1. The records of all streams are merged by seqno ([`super::merge`]). The contiguous records after `from` are
 //!    visited, until one is missing or the visitor rejects one. The log ends before that record.
 //! 2. The remaining records are still read. An intact record, a later epoch's `start`, or a superblock may claim that
-//!    the log was durable past its end. If one of them does, a durable record is missing. That is
-//!    [`Error::Corruption`], never a silent cut. Otherwise the remaining records are the torn tail of a crash and are
-//!    ignored.
+//!    the log was durable past its end. If one of them claims this, a durable record is missing. Replay then returns
+//!    [`Error::Corruption`] and never cuts the log silently. Otherwise the remaining records are the torn tail of a
+//!    crash and are ignored.
 //! 3. The last records of the prefix, which no claim covers, are made durable ([`super::settle`]). A sync that failed
-//!    before the crash may have marked their pages clean, so reading these pages does not prove that their bytes are on
-//!    the disk.
+//!    before the crash may have marked the pages of these records clean, so reading the pages does not prove that their
+//!    bytes are on the disk.
 //! 4. Segments that hold no part of the log are removed.
 //!
 //! If a segment's header is damaged, a blank body means that the segment holds no records, since a header is durable
@@ -207,7 +207,7 @@ struct Walk {
     from: Seqno,
     /// The end of the prefix that was found until now.
     end: Seqno,
-    /// Whether the prefix has ended. After its end, records are only checked for claims.
+    /// Whether the prefix has ended. Records behind the end of the prefix are only checked for claims.
     ended: bool,
     /// The highest seqno of a durability claim, and the source of that claim.
     claimed: Seqno,
@@ -301,7 +301,7 @@ impl Walk {
             let kind = if tags.is_some() { RecordKind::Ops } else { head.kind };
             visit(&Record { first, count, epoch, durable, kind, payload, tags: tags.as_ref() })
         };
-        // A decoder does not know the position of its record, so add it to the error.
+        // A decoder does not know the position of its record, so add the position to the error.
         let visited = read().map_err(|error| {
             let (file, offset) = merge.describe(Some(item.place()));
             error.in_file(&file, offset + RECORD_HEAD as u64)
@@ -320,7 +320,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Records that the segment of `item` is needed.
+    /// Notes that the segment of `item` is needed.
     fn count(&mut self, item: &Item) {
         let (first, last) = (item.head().first, item.head().last());
         let span = self.spans[item.segment].get_or_insert((first, last));
@@ -360,8 +360,8 @@ impl Walk {
             Settled::AsIs => Seqno::MAX,
         };
         // A kept segment without a header depends on the bound from a later segment. Void records are void only as long
-        // as the header that voids them exists. So headers of both kinds are kept even if their segments have no
-        // records.
+        // as the header that voids them exists. So segments that give such a bound or hold such a header are kept, even
+        // if they have no records.
         let mut witnesses = Vec::new();
         for headless in &merge.headless {
             let (stream, number) = (headless.name.stream, headless.name.number);

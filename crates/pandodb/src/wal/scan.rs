@@ -1,12 +1,12 @@
 //! Reading one segment: the reader returns every intact record in order, whatever damage there is between the records.
 //!
-//! 1. The header is checked first. If it is not intact, the reader determines only whether the body of the segment is
-//!    blank.
+//! 1. The header is checked first. If the header is not intact, the reader determines only whether the body of the
+//!    segment is blank.
 //! 2. From the first block on, a record may start at each multiple of 8. The reader checks the magic, then compares the
 //!    length in the record's head with the remaining bytes of the file, then verifies the checksum of the whole record.
 //! 3. Zeros are the padding after a sync, or unused space. Any other bytes that are not a record are *damage*. The
-//!    reader keeps the position of the damage. Only the order of the seqnos shows later whether a record was lost
-//!    there.
+//!    reader keeps the position of the damage. Only the order of the seqnos shows later whether a record was lost at
+//!    that position.
 //!
 //! So a damaged record hides no later record, and the reader handles a crash that persisted blocks out of order. The
 //! file is read through one window that grows to the longest record. Byte sequences that look like a record but fail
@@ -196,7 +196,7 @@ impl SegmentReader {
         Ok(false)
     }
 
-    /// Looks for damage in the last bytes of the file if they are too few for a record.
+    /// Looks for damage in the bytes at the end of the file that are too few for a record.
     fn check_rest(&mut self) -> Result<()> {
         let rest = self.len.saturating_sub(self.at);
         if rest > 0 {

@@ -1,8 +1,8 @@
 //! Making the replayed tail durable, without overwriting records that may already be durable.
 //!
 //! Records that no durability claim covers may be on disk, or only in the page cache, or in pages that a failed sync
-//! marked clean. They are **copied**, under a new epoch, into a segment of their own. A rename makes this segment
-//! appear atomically:
+//! marked clean. These records are **copied**, under a new epoch, into a segment of their own. A rename makes this
+//! segment appear atomically:
 //!
 //! 1. write the header and the records to `….new`,
 //! 2. sync this file,
@@ -15,7 +15,8 @@
 //! record.
 //!
 //! If there is no space for a copy, the tail is **rewritten in place**: the same bytes are written in whole blocks,
-//! which makes the pages dirty again, and then synced. This needs no space, so a store can be opened on a full disk.
+//! which makes the pages dirty again, and then synced. Rewriting in place needs no space, so a store can be opened on a
+//! full disk.
 //!
 //! Source: our own design; the problem of clean pages after a failed fsync is the "fsyncgate" of 2018.
 

@@ -12,16 +12,16 @@
 //! waits for the turn.
 //!
 //! **One thread writes, others append.** A thread that needs a record in the page cache and finds no write running
-//! takes the whole buffer. It writes this buffer without the lock, while other threads append to a second buffer. A
-//! thread that needs its record written during this write waits for the end of the write. Either its record is written
-//! by then, or this thread writes all records that have accumulated. So records reach the file in order, and no append
-//! waits for such a write. Only a sync leader, or a thread that begins a segment, writes under the lock.
+//! takes the whole buffer. The thread writes this buffer without the lock, while other threads append to a second
+//! buffer. A thread that needs its record written during this write waits for the end of the write. If its record is
+//! still not written, the thread writes all records that have accumulated. So records reach the file in order, and no
+//! append waits for such a write. Only a sync leader, or a thread that begins a segment, writes under the lock.
 //!
-//! **Rolling.** A full segment is cut to the length of its records and joins the older segments. If it has bytes that
-//! are not durable yet, the next sync includes it, before the current segment counts as durable. The next segments have
-//! normally been created in advance ([`Stream::prepare`]). There are up to four of them in a stream that fills segments
-//! quickly, because a disk may stall for longer than the stream takes to fill one segment. If no segment was created in
-//! advance, the next one is created at that moment.
+//! **Rolling.** A full segment is cut to the length of its records and joins the older segments. If the full segment
+//! has bytes that are not durable yet, the next sync includes the full segment, before the current segment counts as
+//! durable. The next segments have normally been created in advance ([`Stream::prepare`]). There are up to four such
+//! segments in a stream that fills segments quickly, because a disk may stall for longer than the stream takes to fill
+//! one segment. If no segment was created in advance, the next one is created when the current one is full.
 //!
 //! Invariants: the buffer ends at the current segment's `end`; at most one thread writes at a time (`writing`), and no
 //! thread replaces the current segment during that write; the numbers of a stream's segments ascend in the order of
@@ -68,7 +68,7 @@ pub(super) struct Stream {
     /// Segments created in advance, in the order of their numbers. The last lock in the lock order, held only briefly:
     /// a thread that takes an existing segment does not wait while the next one is being created.
     ahead: Mutex<VecDeque<Segment>>,
-    /// Notified when a write without the lock ends, successfully or not, if a thread waits for it.
+    /// Notified when a write without the lock ends, successfully or not, if a thread waits for this end.
     idle: Condvar,
     /// Whether a thread is writing the other buffer without the lock. Changed under the lock of `state`.
     writing: AtomicBool,
@@ -88,13 +88,13 @@ struct State {
     buffer: Vec<u8>,
     /// The first seqno in the buffer, if the buffer holds any record.
     first: Seqno,
-    /// The other buffer, empty, kept to reuse its memory. It has no memory while a thread is writing that buffer.
+    /// The other buffer, empty, kept to reuse its memory. The spare buffer has no memory while a thread is writing it.
     spare: Vec<u8>,
     /// The number of threads that wait for the end of a write.
     waiting: usize,
     /// The last seqno appended to this stream.
     appended: Seqno,
-    /// This stream is durable through this seqno. Other streams may not be.
+    /// All records of this stream through this seqno are durable. Other streams may not be durable through this seqno.
     synced: Seqno,
     /// Whether a reservation is in use, so that the current segment must not be replaced.
     reserved: bool,
@@ -156,8 +156,8 @@ pub struct AppendReservation<'a> {
 
 impl AppendReservation<'_> {
     /// Appends the record with the seqnos from `first` on to the buffer; `first` must be above all seqnos of the
-    /// stream. Returns the stream if the caller must write it by [`super::Log::write`]. This is so if the record is not
-    /// `lazy`, or if 64 KiB have accumulated. Does no I/O.
+    /// stream. If the record is not `lazy`, or if 64 KiB have accumulated, returns the stream, which the caller must
+    /// write by [`super::Log::write`]. Does no I/O.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure; in this case the record was not appended.
@@ -169,7 +169,7 @@ impl AppendReservation<'_> {
     }
 
     /// As [`AppendReservation::append`], for a payload of `bytes` bytes that `encode` appends directly to the stream's
-    /// buffer. This avoids a copy from a buffer of the caller.
+    /// buffer. So the payload is not copied from a buffer of the caller.
     ///
     /// # Errors
     /// As [`AppendReservation::append`].
@@ -336,7 +336,8 @@ impl Stream {
     }
 
     /// Returns when all records that were appended to this stream through `through` are in the page cache. This thread
-    /// or another one writes them. Returns immediately, without taking the lock, if they already are in the page cache.
+    /// or another one writes these records. Returns immediately, without taking the lock, if they already are in the
+    /// page cache.
     pub fn write(&self, common: &Common, through: Seqno) -> Result<()> {
         let mut round = 0;
         if SeededBug::BufferedStaysInMemory.is_on() {
@@ -391,8 +392,8 @@ impl Stream {
         Ok(Ready { files, closed, through: state.appended })
     }
 
-    /// Records that the files of `ready` are durable. A segment that was closed during the sync is behind these files
-    /// in the list, and the next sync includes it.
+    /// Notes that the files of `ready` are durable. A segment that was closed during the sync is behind these files in
+    /// the list, and the next sync includes it.
     pub fn note_sync(&self, ready: &Ready) {
         let mut state = self.state.lock();
         assert!(state.synced <= ready.through && ready.through <= state.appended, "a sync covers appended records");
@@ -450,7 +451,7 @@ impl Stream {
         self.remove_ahead(common, &mut making)
     }
 
-    /// Removes the segments created in advance. Returns whether there were any.
+    /// Removes the segments created in advance. Returns whether there were such segments.
     /// REQUIRES: the caller holds `making`.
     fn remove_ahead(&self, common: &Common, making: &mut Making) -> bool {
         let unused = std::mem::take(&mut *self.ahead.lock());
@@ -524,7 +525,7 @@ impl Stream {
         state.waiting -= 1;
     }
 
-    /// Waits until no thread writes without the lock. A caller needs this before it writes under the lock or moves the
+    /// Waits until no thread writes without the lock. Call this function before writing under the lock or moving the
     /// segment's end.
     /// REQUIRES: the caller holds `state`. The lock is released during the wait.
     fn wait_for_writer(&self, common: &Common, state: &mut MutexGuard<'_, State>) -> Result<()> {

@@ -97,8 +97,8 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Gives this thread the number `number` from now on. This is for simulations in which one thread acts for several
-/// writers in turn and the run must be reproducible.
+/// Gives this thread the number `number` from now on. Simulations call it if one thread acts for several writers in
+/// turn and the run must be reproducible.
 #[cfg(not(feature = "explore"))]
 pub fn stand_for_thread(number: usize) {
     NUMBER.set(Some(number));
@@ -109,7 +109,8 @@ pub fn stand_for_thread(number: usize) {
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn linger(turn: &mut u32) -> bool {
-    /// This number of calls takes about 2 µs. Another thread needs this time to apply a small commit and to write it.
+    /// The most calls of one wait. They take about 2 µs, the time that another thread needs to apply a small commit and
+    /// to write the commit.
     const MOMENTS: u32 = 72;
     *turn += 1;
     if *turn <= MOMENTS {

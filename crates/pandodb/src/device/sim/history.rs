@@ -40,7 +40,7 @@ impl SimHistory {
     }
 }
 
-/// A point of a history. It moves forward.
+/// A point of a history, which moves forward.
 #[derive(Clone, Debug)]
 pub struct Cursor<'h> {
     history: &'h SimHistory,

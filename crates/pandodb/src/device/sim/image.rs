@@ -11,8 +11,8 @@ use crate::device::content::Content;
 /// The files of a directory on a machine that is switched off. Cheap to clone (a pointer per file); changing a clone
 /// does not change the original.
 ///
-/// The methods that damage a file are for tests of damage. They panic if the file does not exist, because the test
-/// would not test anything without the file.
+/// The methods that damage a file are for tests of damage. These methods panic if the file does not exist, because a
+/// test without the file would test nothing.
 #[derive(Clone, Default)]
 pub struct SimImage {
     files: BTreeMap<Arc<str>, Content>,

@@ -39,7 +39,7 @@ impl Stranded {
         self.bytes.values().sum()
     }
 
-    /// Records that the whole pages of this range are about to be removed from a file.
+    /// Notes that the whole pages of this range are about to be removed from a file.
     /// REQUIRES: `content` still has these pages.
     pub fn leave(&mut self, inode: Inode, content: &Content, offset: u64, len: u64) {
         let page = PAGE as u64;

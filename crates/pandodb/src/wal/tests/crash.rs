@@ -68,7 +68,7 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
                 promise.written = seqno;
             }
             3 => {
-                // This is a checkpoint. It holds all durable records.
+                // A checkpoint that holds all durable records is taken here.
                 log.roll()?;
                 promise.from = promise.durable;
                 sim.mark(promise.mark());

@@ -37,7 +37,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The operating system refused an operation. If the operation was a write or a sync, the store is poisoned from
-    /// then on. Reopen it.
+    /// then on. Reopen the store.
     Io {
         /// The operation: `read`, `write`, `sync`, `open`, …
         op: &'static str,
@@ -61,13 +61,13 @@ pub enum Error {
         /// The difference from the written bytes.
         detail: String,
     },
-    /// An earlier write or sync failed. The store serves reads and refuses writes. Reopen it to recover.
+    /// An earlier write or sync failed. The store serves reads and refuses writes. Reopen the store to recover.
     Poisoned {
         /// The text of the first failure.
         first: String,
     },
     /// The write or sync of this commit's log record failed, or the write or sync of an earlier commit's record. This
-    /// commit is not visible. After a reopening it may or may not be present. The store is poisoned.
+    /// commit is not visible. After a reopening the commit may or may not be present. The store is poisoned.
     Indeterminate {
         /// The text of the failure.
         first: String,
@@ -87,8 +87,9 @@ pub enum Error {
         /// Bytes that are free.
         available: u64,
     },
-    /// A structure of the store would become larger than an opening accepts. No part of it was written, and the store
-    /// continues to work. If the structure is the catalogue, drop keyspaces, or create the new ones in another store.
+    /// A structure of the store would become larger than an opening accepts. No part of the structure was written, and
+    /// the store continues to work. If the structure is the catalogue, drop keyspaces, or create the new ones in
+    /// another store.
     TooLarge {
         /// The structure: `catalogue`, or the block of an index.
         what: &'static str,
@@ -108,7 +109,7 @@ pub enum Error {
         /// The owner of the limit: `the process` or `the system`.
         limit: &'static str,
     },
-    /// Another process (or another handle of this one) has the store open.
+    /// Another process, or another handle of this process, has the store open.
     Locked {
         /// The store's directory.
         path: String,
@@ -150,7 +151,7 @@ pub enum Error {
     OperatorFailed {
         /// The operator's name.
         operator: String,
-        /// What happened.
+        /// A description of the panic or of the broken contract.
         detail: String,
     },
     /// No keyspace with this name exists, or the keyspace was dropped.
@@ -160,10 +161,11 @@ pub enum Error {
     },
     /// The store was opened for reading only.
     ReadOnly,
-    /// The handle belongs to a store that a parent process opened: a forked child cannot use it. Open the store in the
-    /// child after the parent has closed it, or fork before the store is opened.
+    /// The handle belongs to a store that a parent process opened. A forked child cannot use the handle. Open the store
+    /// in the child after the parent has closed it, or fork before the store is opened.
     Forked,
-    /// A merge operator called into a store. It may use only its arguments ([`MergeOperator`](crate::MergeOperator)).
+    /// A merge operator called into a store. A merge operator may use only its arguments
+    /// ([`MergeOperator`](crate::MergeOperator)).
     Reentrant,
     /// The store was closed: every use of its handles, iterators and snapshots fails with this error. Open the store
     /// again.
@@ -221,8 +223,8 @@ impl Error {
         }
     }
 
-    /// Whether the system had no space or no file descriptor for something new. No part of it was written, and the
-    /// store continues to work.
+    /// Whether the system had no space or no file descriptor for a new file or new data. No part of this data was
+    /// written, and the store continues to work.
     pub(crate) fn is_refusal(&self) -> bool {
         let refused = matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. });
         debug_assert!(!refused || self.is_retryable(), "a refused write may be retried");
@@ -286,7 +288,7 @@ impl Error {
         }
     }
 
-    /// The failure and its object, without advice. For lists of errors that share the same advice.
+    /// The failure and its object, without advice. Use it for lists of errors that share the same advice.
     ///
     /// ```
     /// let error = pandodb::Error::Closed;
@@ -370,8 +372,8 @@ impl Error {
     }
 }
 
-/// Advice after the system refused an operation: specific advice for known kinds of errors, otherwise to check the
-/// device.
+/// The advice after the system refused an operation. Known kinds of errors have specific advice; the advice for all
+/// other kinds is to check the device.
 fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::PermissionDenied => {

@@ -109,7 +109,7 @@ pub fn checkpoint() -> Scope {
     span!(DEBUG, "checkpoint")
 }
 
-/// A checkpoint was taken. Taking it wrote `root_bytes` bytes of trunk nodes and catalogues.
+/// A checkpoint was taken. The checkpoint wrote `root_bytes` bytes of trunk nodes and catalogues.
 pub fn checkpoint_taken(generation: u64, root_bytes: u64, took: Duration) {
     event!(DEBUG, "checkpoint taken", generation = generation, root_bytes = root_bytes, took_us = micros(took));
 }
@@ -124,7 +124,8 @@ pub fn packed(memtable_bytes: u64, run_bytes: u64) {
     event!(DEBUG, "memtable packed", memtable_bytes = memtable_bytes, run_bytes = run_bytes);
 }
 
-/// A compaction replaced its inputs by one run. If no message survived, it replaced them by no run.
+/// A compaction replaced its inputs by one run. If no message survived, the compaction removed its inputs without a
+/// replacement.
 pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64) {
     event!(
         DEBUG,
@@ -159,7 +160,7 @@ pub fn poisoned(first: &str) {
     event!(ERROR, "the store refuses writes", first = first);
 }
 
-/// An operation failed. The error is reported only if it is damage ([`Error::is_damage`]).
+/// An operation failed. The error is reported only if [`Error::is_damage`] holds for the error.
 pub fn failed(keyspace: &str, error: &Error) {
     if error.is_damage() {
         event!(WARN, "damage", keyspace = keyspace, error = error.to_string().as_str());

@@ -17,7 +17,8 @@
 //! 1. [`Fragments::build`] sorts the bounds, numbers them, walks the tombstones newest first and appends each seqno to
 //!    the lists of its nodes. Time and memory are O(n log n). If all ranges are disjoint, each tombstone has one node.
 //! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from the leaf of this fragment to
-//!    the root. In each list it searches for the newest seqno at or below the read point. The time is O(log² n).
+//!    the root. In each list on this path it searches for the newest seqno at or below the read point. The time is
+//!    O(log² n).
 //!
 //! Invariants: bounds are sorted and distinct; every list is newest first; the lists on the path from a leaf to the
 //! root hold exactly the tombstones that cover the fragment of the leaf. (A seqno occurs twice if the input has
@@ -281,7 +282,8 @@ fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
 }
 
 /// Looks up keys one after the other, fastest in ascending order. The cost is O(1) amortised while keys stay in one
-/// fragment. When a key is in another fragment, the cost is that of [`Fragments::covering`] and of the output.
+/// fragment. When a key is in a different fragment, a lookup costs as much as [`Fragments::covering`], plus the cost of
+/// the output.
 #[derive(Clone, Debug)]
 pub struct FragmentSweep {
     fragments: Arc<Fragments>,
@@ -333,8 +335,8 @@ impl FragmentSweep {
     }
 }
 
-/// A growing set of range tombstones. It consists of O(log n) immutable [`Fragments`], each at least twice as large as
-/// the next one. An insertion costs O(log² n) amortised. A clone, which serves as a snapshot, costs O(log n).
+/// A growing set of range tombstones. The set consists of O(log n) immutable [`Fragments`], each at least twice as
+/// large as the next one. An insertion costs O(log² n) amortised. A clone, which serves as a snapshot, costs O(log n).
 #[derive(Clone, Debug, Default)]
 pub struct FragmentSet {
     parts: Vec<Arc<Fragments>>,
@@ -352,7 +354,7 @@ impl FragmentSet {
         if new.is_empty() {
             return;
         }
-        // Find the first part to merge before merging, so that several parts are merged once.
+        // Find the first part to merge before any merge, so that all parts are merged in one step.
         let mut len = new.len();
         self.parts.push(Arc::new(new));
         let mut from = self.parts.len() - 1;

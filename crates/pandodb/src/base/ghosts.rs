@@ -24,7 +24,7 @@ const _: () = assert!(EPOCHS <= u16::MAX as u64 / 2, "a mark has 16 bits for its
 pub struct Ghosts {
     /// The tag and the epoch of each mark; 0 means that there is no mark. The length is a power of two.
     marks: Box<[Word]>,
-    /// Only one of `sample` hashes is tracked. The number is a power of two, at most 8.
+    /// Only one of `sample` hashes is tracked. `sample` is a power of two, at most 8.
     sample: u64,
     /// The number of evicted bytes in an epoch.
     epoch: u64,

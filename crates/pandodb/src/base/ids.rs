@@ -24,11 +24,11 @@ macro_rules! id {
 
 id! {
     /// A sequence number: the position of a message in the one total order of all writes of a store. The number 0 is
-    /// lower than that of every write.
+    /// lower than the sequence number of every write.
     Seqno(u64)
 }
 id! {
-    /// The identity of a keyspace. Never reused, not even after the keyspace is dropped.
+    /// The identity of a keyspace. An identity is never reused, not even after the keyspace is dropped.
     KeyspaceId(u32)
 }
 id! {
@@ -46,11 +46,11 @@ impl Seqno {
     /// A number above every sequence number that is ever assigned. A read at this seqno sees all writes.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
-    /// The highest seqno that is accepted in a persisted structure. No store reaches it, and the same quantity of
-    /// numbers above it stays unused.
+    /// The highest seqno that is accepted in a persisted structure. No store reaches this seqno, and an equal quantity
+    /// of numbers above it stays unused.
     pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);
 
-    /// The sequence number after this one.
+    /// The next higher sequence number.
     #[inline]
     pub fn next(self) -> Seqno {
         debug_assert!(self <= Seqno::MAX, "no store reaches this seqno");
@@ -103,7 +103,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The page after the last one.
+    /// The number of the page after the last page.
     #[inline]
     pub fn end(self) -> u64 {
         self.start.0 + u64::from(self.pages)
@@ -116,8 +116,8 @@ impl Extent {
     }
 }
 
-/// The identity of a store. It is drawn at random when the store is created, and it is part of every checksum, so that
-/// a block of another store fails verification.
+/// The identity of a store. The identity is drawn at random when the store is created, and is part of every checksum.
+/// So a block of another store fails verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 

@@ -26,7 +26,7 @@ pub enum KeyCodec {
 }
 
 impl KeyCodec {
-    /// The stored form of a user's key. If it differs from the user's key, `buf` holds it.
+    /// The stored form of a user's key. If the stored form differs from the user's key, `buf` holds the stored form.
     #[inline]
     pub fn stored<'a>(self, key: &'a [u8], buf: &'a mut Vec<u8>) -> &'a [u8] {
         match self {
@@ -56,7 +56,8 @@ impl KeyCodec {
         &stored[self.prefix()..]
     }
 
-    /// The hash of a stored key for filters and caches. It is the fingerprint, if the key has one.
+    /// The hash of a stored key for filters and caches. If the stored key has a fingerprint, the hash is the
+    /// fingerprint.
     #[inline]
     pub fn hash(self, stored: &[u8]) -> u64 {
         match self {

@@ -2,8 +2,8 @@
 //!
 //! Background work fills and drops vectors of 1 to 10 MB. General allocators handle that pattern badly. After the first
 //! free, the allocator keeps pieces of that size instead of unmapping them. The allocator then puts longer-lived data
-//! between these pieces, and later vectors no longer fit. With glibc, this left 50 to 80 MiB of memory unused after a
-//! load of 2.5 GB, a quarter of the memory budget.
+//! between these pieces, and later vectors no longer fit. With glibc, 50 to 80 MiB of memory (a quarter of the memory
+//! budget) were unused after a load of 2.5 GB.
 //!
 //! So a vector longer than [`LARGE`] bytes is a [`Slab`] of one piece, which has a mapping of its own. A shorter vector
 //! is an ordinary vector.
@@ -88,8 +88,8 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         self.many.as_ref().map_or(0, |many| many.len())
     }
 
-    /// Sets the length to `len` values, if the mapping has that capacity. Returns whether the mapping has it. Values
-    /// beyond the old length are zeros or remains of an earlier, longer content.
+    /// Sets the length to `len` values, if the mapping has that capacity. Returns whether the mapping has this
+    /// capacity. Values beyond the old length are zeros or remains of an earlier, longer content.
     pub fn stretch(&mut self, len: usize) -> bool {
         let fits = self.many.is_some() && len <= self.room();
         if fits {

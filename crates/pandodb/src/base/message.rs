@@ -1,14 +1,15 @@
 //! Messages: the form of a write in the log, in memtables and in runs.
 //!
 //! A write is stored as a message: a key, a seqno, a [`Kind`] and a value. Messages of one key are ordered newest first
-//! ([`Entry::order`]). A large value is stored in pages of its own; its message holds a [`BlobRef`].
+//! ([`Entry::order`]). A large value is stored in pages of its own, and the message of the value holds a [`BlobRef`].
 
 use super::codec::{Reader, put_varint};
 use super::error::Result;
 use super::ids::{BlockAddr, Extent, PageNo, Seqno};
 use super::range::KeyRange;
 
-/// The effect of a message on its key. The numbers are persisted (log records, run blocks) and never change.
+/// The effect of a message on its key. The numbers of the kinds are persisted (in log records and run blocks) and never
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
@@ -49,7 +50,7 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// The position of the message in the order of all writes.
     pub seqno: Seqno,
-    /// The effect of the message. It is never [`Kind::RangeDelete`].
+    /// The effect of the message. This field is never [`Kind::RangeDelete`].
     pub kind: Kind,
     /// The value of a put, the operand of a merge, or the encoded [`BlobRef`] of a blob put. Empty for a delete.
     pub value: &'a [u8],
@@ -111,7 +112,8 @@ impl BlobRef {
     }
 }
 
-/// A range delete in its stored form. It deletes every message that has a key in `range` and a smaller seqno.
+/// A range delete in its stored form. The tombstone deletes every message that has a key in `range` and a smaller
+/// seqno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeTombstone {
     /// The keys that the tombstone covers.

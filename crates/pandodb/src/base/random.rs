@@ -1,5 +1,5 @@
-//! A small random number generator (splitmix64 by Steele, Lea and Flood). It returns the same numbers for the same seed
-//! on every machine. It is for simulations and tests, not for cryptography.
+//! A small random number generator (splitmix64 by Steele, Lea and Flood). The generator returns the same numbers for
+//! the same seed on every machine. It is for simulations and tests, not for cryptography.
 
 /// The distance between two states of the generator.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -2,8 +2,8 @@
 
 use std::ops::{Bound, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// The keys `from ≤ key < to`. An empty `from` is below every key, and an empty `to` is above every key. Neither can be
-/// mistaken for a key, because a key has at least one byte.
+/// The keys `from ≤ key < to`. An empty `from` is below every key, and an empty `to` is above every key. An empty bound
+/// cannot be mistaken for a key, because a key has at least one byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// The first key of the range.
@@ -121,7 +121,7 @@ impl KeyRange {
 }
 
 /// The arguments that a method accepts as a range of keys: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
-/// [`Bound`]s, or a [`KeyRange`]. The type of a bound is any type that implements `AsRef<[u8]>`. The trait is sealed.
+/// [`Bound`]s, or a [`KeyRange`]. The type of a bound is any type that implements `AsRef<[u8]>`. This trait is sealed.
 ///
 /// If methods accepted [`RangeBounds`] instead, `..` would not compile, because `..` names no key type.
 ///

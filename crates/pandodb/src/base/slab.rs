@@ -1,10 +1,11 @@
-//! A slab: memory for pieces of one size, which returns to the operating system as soon as fewer pieces are in use.
+//! A slab: memory for pieces of one size, which the slab returns to the operating system as soon as fewer pieces are in
+//! use.
 //!
 //! Cached blocks and memtables share one memory budget, and memory moves between them hundreds of times a minute. A
 //! general allocator keeps freed memory: a free page between two used pages stays with the process. So evicting half of
-//! the cached blocks does not free memory for a memtable. In a slab, each piece consists of whole pages of a mapping
-//! that belongs to the slab. An unneeded piece is *discarded*: its pages return to the system, and its addresses stay
-//! reserved.
+//! the cached blocks does not free memory for a memtable. In contrast, each piece of a slab consists of whole pages of
+//! a mapping that belongs to the slab. An unneeded piece is *discarded*: its pages return to the system, and its
+//! addresses stay reserved.
 //!
 //! ```text
 //!   reserved addresses   |■■|■■|··|■■|□□|··|■■|                          |
@@ -13,15 +14,15 @@
 //! ```
 //!
 //! 1. [`Slab::take`] returns a free piece, else a discarded one, else a fresh one. When the reserved addresses are used
-//!    up, a piece comes from the allocator. The same holds where nothing can be mapped (systems other than Linux, pages
+//!    up, a piece comes from the allocator. The same holds if no memory can be mapped (systems other than Linux, pages
 //!    larger than 4 KiB, miri, the explorer).
 //! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces. If there are already
 //!    `spare` free pieces, the dropped piece is discarded.
 //!
 //! Invariants: the number of a piece is in exactly one place (a [`Slot`], the free list, the discarded list, the fresh
 //! range, or the local variable of a thread that is discarding the piece), so two slots never overlap. The memory of a
-//! new slot holds zeros or the values that an earlier slot of the same slab wrote. Both are valid values of the slab's
-//! type.
+//! new slot holds zeros or the values that an earlier slot of the same slab wrote. Zeros and earlier values are both
+//! valid values of the slab's type.
 //!
 //! Source: our own design; page allocators generally separate reserving addresses from backing them with memory.
 #![allow(unsafe_code)]
@@ -43,7 +44,7 @@ use crate::base::sync::{EXPLORED, Mutex};
 /// Whether pieces can be mapped. Miri does not support discarding. Under the explorer, each lock is a switch point.
 const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
-/// A component that can release memory to memtables: the buffer pool. It is a trait because the models of
+/// A component that can release memory to memtables: the buffer pool. This interface is a trait because the models of
 /// `crates/explore/loom` build memtables without a pool.
 pub trait MemorySource: std::fmt::Debug + Send + Sync {
     /// Shrinks this component's budget by `bytes`.
@@ -52,7 +53,7 @@ pub trait MemorySource: std::fmt::Debug + Send + Sync {
     fn release(&self, bytes: usize);
 }
 
-/// Pieces of `len` values each. Shared by the slots of the slab.
+/// Pieces of `len` values each. The slots of the slab share it.
 #[derive(Debug)]
 pub struct Slab<T> {
     /// The number of values in a piece. The values of a piece fill whole pages.
@@ -67,7 +68,7 @@ pub struct Slab<T> {
 /// The pieces of the reserved addresses that are not in use.
 #[derive(Debug)]
 struct Pieces {
-    /// Pieces that are in memory. The last one was used most recently.
+    /// Pieces that are in memory. The last piece was used most recently.
     free: Vec<u32>,
     /// Pieces that are not in memory.
     discarded: Vec<u32>,
@@ -116,8 +117,8 @@ impl<T: FromZeros> Slab<T> {
         Arc::new(Slab { len, reserved, pieces: Mutex::new(pieces), exact: PhantomData })
     }
 
-    /// Takes a piece. The piece holds zeros or the values of an earlier owner. The call takes about 20 ns, and a page
-    /// fault for each page of the piece that is not in memory.
+    /// Takes a piece. The piece holds zeros or the values of an earlier owner. The call takes about 20 ns, plus the
+    /// time of a page fault for each page of the piece that is not in memory.
     ///
     /// # Panics
     /// If there is no memory left.

@@ -1,12 +1,12 @@
 //! [`SpinPolicy`]: decides whether a thread that has a short wait spins (busy-polls) or sleeps.
 //!
-//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core and
-//! waking both. On a virtual machine, the read takes 1.5 times as long if the thread sleeps. A timer that wakes a
-//! writer after some microseconds may be tens of microseconds late. In these cases a thread spins until the wait is
-//! over.
+//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core, and
+//! waking the core and the thread. On a virtual machine, the read takes 1.5 times as long if the thread sleeps. A timer
+//! that wakes a writer after some microseconds may be tens of microseconds late. In these cases a thread spins until
+//! the wait is over.
 //!
 //! Spinning is slower than sleeping if the disk is slow, or if other threads need the core: the scheduler preempts a
-//! thread that never sleeps. Both cases have the same symptom. A spin takes [`LONGEST`] or more, either because the
+//! thread that never sleeps. Both cases have the same symptom: a spin takes [`LONGEST`] or more, either because the
 //! wait is long or because the spinning thread was preempted.
 //!
 //! ```text
@@ -101,7 +101,7 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns how many of them spun.
+    /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns the number of waits that spun.
     fn watched(patience: &SpinPolicy, reads: u32, took: impl Fn(u32) -> Duration) -> u32 {
         let mut watched = 0;
         for _ in 0..reads {

@@ -1,10 +1,10 @@
 //! Page-aligned buffers for direct I/O.
 //!
-//! A buffer is a number of pages, in a vector or in a mapping of their own. The type of a page makes the pages aligned.
+//! A buffer is a number of pages, in a vector or in a mapping of their own. Each page is aligned because of its type.
 //! The pages are viewed as bytes through `zerocopy`, so this file needs no `unsafe`.
 //!
-//! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class. If none is kept,
-//!    they allocate one.
+//! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class. If no such buffer
+//!    is kept, these functions allocate one.
 //! 2. A dropped buffer of 1, 2 or 4 pages is kept by its thread, and a dropped buffer of 8 to 64 pages by the process,
 //!    up to fixed numbers of buffers.
 //!
@@ -31,9 +31,9 @@ pub struct AlignedBuf {
     pages: Pages,
 }
 
-/// The pages of a buffer. The variant shows how they are allocated.
+/// The pages of a buffer. The variant shows how the pages are allocated.
 enum Pages {
-    /// 1 to 4 pages, from the allocator. When the buffer is dropped, its thread may keep them for the next buffer.
+    /// 1 to 4 pages, from the allocator. When the buffer is dropped, its thread may keep the pages for the next buffer.
     Few(Vec<Page>),
     /// More pages, in a mapping of their own. When the buffer is dropped, up to 64 pages may be kept for any thread;
     /// longer buffers are unmapped.
@@ -68,7 +68,7 @@ impl DerefMut for Pages {
 }
 
 /// The number of size classes of kept buffers: 1, 2, 4, … 64 pages. Small buffers are allocated hundreds of thousands
-/// of times, and an allocator that aligns them wastes most of a page for each buffer. Between large buffers an
+/// of times, and an allocator that aligns small buffers wastes most of a page for each buffer. Between large buffers an
 /// allocator puts longer-lived data, so that the space of these buffers cannot be reused as a whole. Scans of two
 /// threads wasted 18 to 90 MiB in this way, and each background thread 10 MiB (decisions 0030 and 0056).
 const SIZES: usize = 7;
@@ -86,7 +86,7 @@ thread_local! {
 }
 
 /// The kept buffers of the larger sizes. Threads only try these locks and never block on them. In a forked child, a
-/// lock that another thread held at the fork is never released. The child then uses the other locks.
+/// lock that another thread held at the fork is never released. So the child uses the other locks.
 static SHARED_SPARE: [[Mutex<Option<LargeVec<Page>>>; SHARED]; SIZES - SMALL] =
     [const { [const { Mutex::new(None) }; SHARED] }; SIZES - SMALL];
 
@@ -156,14 +156,14 @@ impl AlignedBuf {
     /// A zeroed buffer of `pages` pages.
     ///
     /// # Panics
-    /// If memory cannot be allocated. A caller that reads `pages` from a file must bound it.
+    /// If memory cannot be allocated. A caller that reads `pages` from a file must check the number against a bound.
     pub fn zeroed(pages: usize) -> AlignedBuf {
         let Some(mut buf) = kept(pages) else { return AlignedBuf::new(pages) };
         buf.fill(0);
         buf
     }
 
-    /// A buffer of `pages` pages to read into. It holds the bytes of an earlier buffer, or zeros.
+    /// A buffer of `pages` pages to read into. The buffer holds the bytes of an earlier buffer, or zeros.
     ///
     /// # Panics
     /// As [`AlignedBuf::zeroed`].

@@ -17,8 +17,8 @@
 //! Every level caches the hash of the bytes below it until these bytes change. So hashing a file after a small write
 //! reads only one page. Hashes cover bytes only: a hole and a page of zeros have the same hash.
 //!
-//! A [`Patch`] is a write whose bytes are already arranged in pages. Applying it to several files shares the pages and
-//! their hashes instead of copying bytes. So a test can build thousands of crash images per second.
+//! A [`Patch`] is a write whose bytes are already arranged in pages. Applying a patch to several files shares the pages
+//! and their hashes instead of copying bytes. So a test can build thousands of crash images per second.
 //!
 //! Invariants: no page is wholly beyond `len` rounded up to a page; the bytes of the last page beyond `len` are zero;
 //! `pages` counts the occupied slots.
@@ -111,7 +111,7 @@ impl Content {
         n
     }
 
-    /// Copies `bytes` to `offset`. Extends the file if they end beyond its end.
+    /// Copies `bytes` to `offset`. Extends the file if the bytes end beyond the end of the file.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (no, within) in pieces(offset, bytes.len() as u64) {
@@ -227,7 +227,7 @@ impl Content {
         segment
     }
 
-    /// The bytes of a page, unshared. If the page is a hole, it is first allocated with zeros.
+    /// The bytes of a page, unshared. If the page is a hole, the page is first allocated with zeros.
     fn page_mut(&mut self, no: u64) -> &mut [u8; PAGE] {
         if self.page(no).is_none() {
             self.put(no, Arc::clone(&ZERO_PAGE));

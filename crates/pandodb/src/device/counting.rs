@@ -79,7 +79,7 @@ impl Index<FileClass> for Counts {
     }
 }
 
-/// One completed read or write; a log is in completion order.
+/// One completed read or write. The accesses of a log are in the order of completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The number of the opening, counted from 0 in the order of [`Device::open`]. A file that is opened twice has two

@@ -35,12 +35,13 @@ use crate::base::PAGE;
 
 /// The magic number of btrfs in the result of `statfs`.
 const BTRFS: rustix::fs::FsWord = 0x9123_683e;
-/// A btrfs file consists of extents. An extent holds the bytes of one write call, and its space is freed only when no
-/// part of it is in use. So no write call crosses a multiple of this size, and holes are punched in multiples of this
-/// size. Shorter calls are slower: calls of 16 KiB run at 1/3 of the speed, calls of one page at 1/15.
+/// A btrfs file consists of extents. An extent holds the bytes of one write call, and the space of the extent is freed
+/// only when no part of the extent is in use. So no write call crosses a multiple of this size, and holes are punched
+/// in multiples of this size. Shorter calls are slower: calls of 16 KiB run at 1/3 of the speed, calls of one page at
+/// 1/15.
 const BTRFS_HOLE_UNIT: u64 = 128 << 10;
-/// On a btrfs smaller than this, every page is written by a call of its own. On such a file system a compaction frees
-/// only a few pages of each run, never a whole unit of 128 KiB.
+/// On a btrfs smaller than this size, every page is written by a call of its own. On such a file system a compaction
+/// frees only a few pages of each run, never a whole unit of 128 KiB.
 const SMALL_BTRFS: u64 = 4 << 30;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
@@ -78,7 +79,7 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the directory. With `create`, durably creates it if it is missing, but does not create its parents. An
+    /// Opens the directory. With `create`, durably creates a missing directory, but does not create its parents. An
     /// existing directory keeps its mode.
     ///
     /// # Errors
@@ -261,7 +262,7 @@ impl Drop for OsLock {
 
 #[derive(Debug)]
 struct OsFile {
-    /// The open file. Reads in flight keep it open, too.
+    /// The open file. Reads in flight keep the file open, too.
     file: Arc<fs::File>,
     /// The mapping for small writes, if the file was opened for small writes.
     mapped: Option<Mapped>,

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::{JoinHandle, LockGuard, LockMode};
 use crate::base::PAGE;
 
-/// The file that the directory device locks. No device lists it or opens it under this name.
+/// The file that the directory device locks. No device lists or opens a file with this name.
 pub const LOCK_FILE: &str = "lock";
 
 /// The longest file that the devices in memory accept, in bytes (1 TiB).
@@ -93,8 +93,8 @@ struct HostThread(thread::JoinHandle<()>);
 impl JoinHandle for HostThread {
     fn join(self: Box<Self>) {
         // The panic hook has already reported a panic of the thread. Raising the panic again here would abort an owner
-        // that calls `join` while it unwinds or drops. A caller whose thread body can panic must detect the panic from
-        // the state that the thread left.
+        // that calls `join` during unwinding or in a `drop`. A caller whose thread body can panic must detect the panic
+        // from the state that the thread left.
         let _ = self.0.join();
     }
 }

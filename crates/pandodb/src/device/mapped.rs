@@ -1,9 +1,9 @@
 //! Small writes without a system call: copies into a mapped window of the file.
 //!
 //! A log that is written at every commit makes one write of some hundred bytes each time. The cost of such a write is
-//! the system call and the file system, not the bytes. Here such a write is a copy into a shared mapping of the file.
-//! The bytes are in the page cache when the copy returns, as after `pwrite`. So the bytes survive the end of the
-//! process, however the process ends, and `fdatasync` makes the bytes durable.
+//! the system call and the file system, not the bytes. This module performs such a write as a copy into a shared
+//! mapping of the file. The bytes are in the page cache when the copy returns, as after `pwrite`. So the bytes survive
+//! the end of the process, however the process ends, and `fdatasync` makes the bytes durable.
 //!
 //! ```text
 //!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
@@ -33,10 +33,10 @@
 //! truncates a segment of a running store. Second, on XFS, the directory was cloned (a plain `cp` clones on XFS) and
 //! the disk is too full to copy a shared block. Third, a file system shuts itself down after an error of its own; the
 //! process ends at the next page. As after any kill, no acknowledged data is lost. A host program that cannot accept
-//! these cases switches to `pwrite` by `StoreBuilder::mapped_log`.
+//! these cases can switch to `pwrite` by `StoreBuilder::mapped_log`.
 //!
-//! A kill during a copy leaves a part of the record, as a power cut does. The record's checksum detects it. The bytes
-//! may be copied in any order of addresses.
+//! A kill during a copy leaves a part of the record, as a power cut does. The record's checksum detects the partial
+//! record. The bytes may be copied in any order of addresses.
 //!
 //! [`word_wiped_by_fork`], which [`process`](super::process) uses, is in this file because it uses the same system
 //! calls.
@@ -91,7 +91,8 @@ impl Mapped {
         Mapped { state: Mutex::new(State::default()), overwrites_in_place: overwrites_in_place(file) }
     }
 
-    /// Reserves space for the range by calling `allocate`, and records it if the range continues the reserved one.
+    /// Reserves space for the range by calling `allocate`, and notes the new limit if the range continues the reserved
+    /// space.
     pub fn preallocate<E>(&self, offset: u64, len: u64, allocate: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         allocate()?;

@@ -89,11 +89,12 @@ pub struct OpenHow {
     pub write: bool,
     /// Create the file; it must not exist. Implies `write`.
     pub create_new: bool,
-    /// Bypass the page cache if the file system supports it. Transfers must then be page-aligned in offset and length.
+    /// Bypass the page cache if the file system supports it. On a direct file, transfers must be page-aligned in offset
+    /// and length.
     pub direct: bool,
-    /// Whether the file gets many small writes within the range that [`File::allocate`] has reserved, like a log. If
-    /// so, a new file may perform small writes without a system call for each. The guarantee of a returned write is the
-    /// same: it survives the end of the process.
+    /// Whether the file gets many small writes within the range that [`File::allocate`] has reserved, as a log does. If
+    /// so, a new file may perform small writes without a system call for each. A returned write has the same guarantee
+    /// in both cases: it survives the end of the process.
     pub small_writes: bool,
 }
 
@@ -168,7 +169,7 @@ pub struct Read {
 pub struct Done {
     /// The request, with its buffer.
     pub read: Read,
-    /// As [`File::read_at`] returns it: a transfer may be short or interrupted.
+    /// The result, like that of [`File::read_at`]: a transfer may be short or interrupted.
     pub result: io::Result<usize>,
 }
 
@@ -180,8 +181,8 @@ pub trait Queue: Send + fmt::Debug {
     fn push(&mut self, read: Read) -> Result<(), Read>;
     /// Begins all accepted reads together; does not wait.
     fn start(&mut self);
-    /// Returns a completed read. If there is none, begins the accepted reads and waits for a completion. Returns `None`
-    /// if no read is accepted or in flight.
+    /// Returns a completed read. If no read is completed, begins the accepted reads and waits for a completion. Returns
+    /// `None` if no read is accepted or in flight.
     fn wait(&mut self) -> Option<Done>;
 }
 
@@ -198,7 +199,7 @@ pub trait File: Send + Sync + fmt::Debug {
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize>;
     /// The length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Cuts or extends (with zeros, without occupying space) to `len` bytes.
+    /// Cuts the file to `len` bytes, or extends it to `len` bytes with zeros that occupy no space.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Allocates disk space for the range, so that writes to it cannot fail for lack of space, and extends the file to
     /// the end of the range. Existing content stays. If the file system cannot reserve space, only the part past the
@@ -230,8 +231,8 @@ pub trait File: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether a single read of `bytes` bytes should also go through a queue because it completes sooner there than by
-    /// [`File::read_at`]. Call this exactly once per read: the call advances the adaptive policy.
+    /// Whether a single read of `bytes` bytes should also go through a queue because the read completes sooner in a
+    /// queue than by [`File::read_at`]. Call this exactly once per read: the call advances the adaptive policy.
     fn queue_serves_one(&self, _bytes: usize) -> bool {
         false
     }

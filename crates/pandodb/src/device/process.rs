@@ -14,7 +14,7 @@
 //! The check costs two loads. If the system has no such page (Linux before 4.14, some sandboxes), the check is the
 //! `getpid` system call.
 //!
-//! Invariant: if one of two processes descends from the other, they never have the same number.
+//! Invariant: if one of two processes descends from the other, the two never have the same number.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

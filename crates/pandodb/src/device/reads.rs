@@ -6,14 +6,14 @@
 //!                 └── one alone, or no queue ────────── pread ──────┘
 //! ```
 //!
-//! 1. [`Reads::submit`] collects reads. A single read is cheapest as a pread, unless the device reports otherwise
-//!    ([`File::queue_serves_one`]).
+//! 1. [`Reads::submit`] collects reads. A single read is done by pread, which is cheapest, unless the device reports
+//!    otherwise ([`File::queue_serves_one`]).
 //! 2. If there is a second read, or if reads should run while the caller does other work ([`Reads::start`]), the reads
 //!    go into a queue of the device.
 //! 3. [`Reads::complete`] returns one finished read. The same call completes short or interrupted reads of the queue by
 //!    pread. A device error is returned.
 //!
-//! Invariant: the queue is released as soon as it has no read in flight, because other callers need it.
+//! Invariant: the queue is released as soon as it has no read in flight, because other callers need the queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,7 @@ const TOGETHER: usize = 4;
 
 const _: () = assert!(TOGETHER > 1, "a single read is cheapest as a pread");
 
-/// Several reads of a file that one caller submits and completes. Dropping it abandons the reads in flight.
+/// Several reads of a file that one caller submits and completes. Dropping this value abandons the reads in flight.
 #[derive(Debug)]
 pub struct Reads {
     file: Arc<dyn File>,
@@ -39,7 +39,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// A set without reads. Creating it does no I/O.
+    /// A set without reads. Creating the set does no I/O.
     pub fn new(file: Arc<dyn File>) -> Reads {
         Reads { file, queue: None, waiting: VecDeque::new(), flying: 0 }
     }

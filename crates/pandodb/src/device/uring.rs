@@ -11,23 +11,23 @@
 //! Steps of a caller: take a ring ([`Rings::queue`]), push reads into slots, submit them ([`Queue::start`]), reap
 //! completions ([`Queue::wait`]), return the ring (drop of [`Lease`]).
 //!
-//! **One ring has one owner at a time.** No other caller uses a ring until its owner returns it. So no thread waits
-//! while it holds a lock, no thread is woken for another caller's read, and all `unsafe` code of this file runs behind
-//! `&mut`. Taking a ring holds a lock for a few nanoseconds. The number of rings is the largest number of callers that
-//! had reads in flight at the same time, at most [`MOST_RINGS`]. Beyond that number, and where the system refuses a
-//! ring, a caller does its reads one after the other.
+//! **One ring has one owner at a time.** No other caller uses a ring until the owner returns the ring. So no thread
+//! waits while it holds a lock, no thread is woken for another caller's read, and all `unsafe` code of this file runs
+//! behind `&mut`. Taking a ring holds a lock for a few nanoseconds. The number of rings is the largest number of
+//! callers that had reads in flight at the same time, at most [`MOST_RINGS`]. Beyond that number, and where the system
+//! refuses a ring, a caller does its reads one after the other.
 //!
 //! **Buffer ownership.** A slot of the ring holds the buffer from the submission that names the buffer until its
-//! completion was taken from the ring. During that time no code touches the buffer, even if its caller fails or panics.
+//! completion was taken from the ring. During that time no code touches the buffer, even if the caller fails or panics.
 //! Dropping a lease (after an error or panic) marks its slots as unwanted and returns the ring. A later search for a
 //! ring with an empty slot, or the next owner, discards the completions of these slots. Dropping a ring waits for the
 //! reads in flight. If waiting fails, the buffers are leaked.
 //!
-//! **Failures.** The completion queue cannot overflow: it has twice as many entries as there are slots, and a slot is
-//! taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
+//! **Failures.** The completion queue cannot overflow: the queue has twice as many entries as there are slots, and a
+//! slot is taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
 //! *retired*: reads that the kernel has accepted are awaited, the other reads are returned as interrupted, and the ring
 //! is closed. [`super::Reads`] completes short and interrupted reads. A forked process must not use its parent's rings,
-//! so it takes none of them and leaks their buffers.
+//! so it takes no ring and leaks the buffers of the rings.
 //!
 //! **Waiting.** A thread that waits for a read of a few pages spins instead of sleeping, as long as spinning is faster
 //! ([`crate::base::spin`]).
@@ -56,7 +56,7 @@ mod tests;
 const SLOTS: u32 = 64;
 /// The most rings of a device.
 const MOST_RINGS: usize = 64;
-/// The most bytes of a read for which a thread spins. A longer read takes longer than it takes a thread to sleep and
+/// The most bytes of a read for which a thread spins. A longer read takes more time than a thread needs to sleep and
 /// wake.
 const MOST_WATCHED: usize = 16 * PAGE;
 
@@ -146,7 +146,7 @@ impl Rings {
         assert!(before > 0, "each ring is counted once");
     }
 
-    /// Adds the ring to the idle ones, or closes it.
+    /// Adds the ring to the idle rings, or closes the ring if it is retired.
     /// REQUIRES: the caller has abandoned the ring's reads.
     fn take_back(&self, ring: Ring) {
         debug_assert!(ring.queued.is_empty() && !ring.is_awaited(), "the next owner would get these reads");
@@ -186,7 +186,7 @@ struct Ring {
     unsent: Vec<u16>,
     /// The number of slots that the kernel has accepted.
     flying: usize,
-    /// Whether the kernel has refused submissions. If so, the ring makes no more.
+    /// Whether the kernel has refused submissions. If so, the ring makes no more submissions.
     retired: bool,
     /// Reads that the ring has abandoned and must return to the caller as interrupted.
     given_up: Vec<Slot>,
@@ -195,8 +195,8 @@ struct Ring {
 
 impl Ring {
     fn new(process: Process) -> io::Result<Ring> {
-        // Completions are posted when the submitting thread enters the kernel anyway, instead of by interrupting it.
-        // Kernels before 5.19 lack this option.
+        // Completions are posted when the submitting thread enters the kernel for another reason; the kernel does not
+        // interrupt the thread. Kernels before 5.19 lack this option.
         let uring = IoUring::builder().setup_coop_taskrun().build(SLOTS);
         let uring = uring.or_else(|_| IoUring::new(SLOTS))?;
         // Kernels before 5.6 have rings, but they lack this read operation and the probe.
@@ -236,7 +236,7 @@ impl Ring {
             // (`reap`), when the kernel has not accepted the submission and never will (`retire`, which closes this
             // ring for submissions), and by leaking the buffer (`lose`). A slot that is only queued has no submission
             // (`abandon`). So the memory is valid and not accessed otherwise as long as the kernel may write to it. The
-            // slot's file keeps the descriptor open until then.
+            // slot's file keeps the descriptor open for the same time.
             let pushed = unsafe { self.uring.submission().push(&entry) };
             pushed.expect("there are no more slots than submissions");
             self.unsent.push(number);
@@ -274,7 +274,7 @@ impl Ring {
             return;
         }
         let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: without submissions and without an argument the call does nothing but wait.
+        // SAFETY: without submissions and without an argument the call only waits.
         let entered = unsafe { self.uring.submitter().enter::<()>(0, least, flags, None) };
         match entered {
             Ok(_) => {}
@@ -302,7 +302,7 @@ impl Ring {
         }
     }
 
-    /// Called when the kernel refuses submissions: takes the unsent submissions back and makes no more.
+    /// Called when the kernel refuses submissions: takes the unsent submissions back and makes no more submissions.
     fn retire(&mut self) {
         self.retired = true;
         for number in mem::take(&mut self.unsent) {
@@ -361,7 +361,7 @@ impl Ring {
         self.slots.iter().flatten().chain(&self.given_up).any(|slot| slot.wanted)
     }
 
-    /// Whether the list of vacant slots agrees with the slots.
+    /// Whether the list of vacant slots contains exactly the empty slots.
     fn are_slots_counted(&self) -> bool {
         self.vacant.len() + self.slots.iter().flatten().count() == self.slots.len()
     }

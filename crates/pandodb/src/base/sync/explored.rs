@@ -18,13 +18,14 @@ pub fn relax(_turn: u32) {
     shuttle::thread::yield_now();
 }
 
-/// Never waits under an explorer. A retry would be one more point, and it would find no outcome that sleeping does not.
+/// Never waits under an explorer. A retry would be one more point, and would find no outcome that sleeping does not
+/// find.
 pub fn linger(_turn: &mut u32) -> bool {
     false
 }
 
-/// The number of this thread in its execution. It is parsed from the debug output, because `shuttle` offers no other
-/// access.
+/// The number of this thread in its execution. The number is parsed from the debug output, because `shuttle` offers no
+/// other access.
 pub fn thread_number() -> usize {
     let words = format!("{:?}", shuttle::thread::current().id());
     words.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
@@ -138,7 +139,7 @@ impl Condvar {
 }
 
 /// A reader-writer lock without poisoning. It is stricter than that of `parking_lot` in one respect: a thread that
-/// takes it shared twice panics, because this would deadlock if a writer waited between the two calls.
+/// takes the lock shared twice panics. Taking it twice would deadlock if a writer waited between the two calls.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
@@ -167,7 +168,8 @@ pub struct ArcSwap<T> {
     current: parking_lot::Mutex<Arc<T>>,
 }
 
-/// The value of an [`ArcSwap`] at the time of a load, like the guard of `arc_swap`. Here it is a counted reference.
+/// The value of an [`ArcSwap`] at the time of a load, like the guard of `arc_swap`. Under the explorer, the guard is a
+/// counted reference.
 #[derive(Debug)]
 pub struct Guard<R>(R);
 
@@ -260,14 +262,14 @@ impl<T> OnceLock<T> {
         self.value.get()
     }
 
-    /// Sets the cell; returns `value` as an error if it is already set.
+    /// Sets the cell; returns `value` as an error if the cell is already set.
     pub fn set(&self, value: T) -> Result<(), T> {
         self.point.pass();
         self.value.set(value)
     }
 
-    /// Returns the cell's value. If the cell is empty, first sets it to the result of `value`. Unlike with the standard
-    /// type, several threads may call `value` at once; the first thread that finishes sets the cell.
+    /// Returns the cell's value. If the cell is empty, first sets the cell to the result of `value`. Unlike with the
+    /// standard type, several threads may call `value` at once; the first thread that finishes sets the cell.
     pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
         self.point.pass();
         if let Some(set) = self.value.get() {

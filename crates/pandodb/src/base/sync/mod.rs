@@ -18,7 +18,7 @@
 //!
 //! `Arc` is the standard type in both cases: the points around a drop determine which thread drops the last reference.
 //! The devices do not use this module. Their locks are leaves of the lock order: no thread calls into the engine, and
-//! so no thread passes a point, while it holds one of them.
+//! so no thread passes a point, while it holds such a lock.
 //!
 //! `tests/tidy/main.rs` rejects direct uses of the original types in all other code of the engine.
 
@@ -41,16 +41,16 @@ pub use explored::{
     OnceLock, RwLock, linger, relax, thread_number,
 };
 
-/// A cell that is never a point. It is set before the number by which other threads find the cell is published, so
-/// threads never contend for it.
+/// A cell that is never a point. The cell is set before the number by which other threads find the cell is published,
+/// so threads never contend for it.
 pub use std::sync::OnceLock as Once;
-/// A number for statistics that is never a point. No decision depends on it.
+/// A number for statistics that is never a point. No decision depends on this number.
 pub use std::sync::atomic::AtomicU64 as Counter;
-/// Eight bytes that are never a point. They are written before the reference by which other threads find them is
+/// Eight bytes that are never a point. The bytes are written before the reference by which other threads find them is
 /// published.
 pub use std::sync::atomic::AtomicU64 as Word;
 pub use std::sync::atomic::Ordering;
-/// Orders the loads and stores of this thread. It is never a point.
+/// Orders the loads and stores of this thread. A fence is never a point.
 pub use std::sync::atomic::fence;
 
 /// Whether an explorer schedules the threads. If so, structures are as small as possible, so that a short schedule
@@ -109,8 +109,8 @@ pub fn stand_for_thread(number: usize) {
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn linger(turn: &mut u32) -> bool {
-    /// The most calls of one wait. They take about 2 µs, the time that another thread needs to apply a small commit and
-    /// to write the commit.
+    /// The most calls of one wait. These calls take about 2 µs, the time that another thread needs to apply a small
+    /// commit and to write the commit.
     const MOMENTS: u32 = 72;
     *turn += 1;
     if *turn <= MOMENTS {

@@ -17,9 +17,9 @@ pub enum Fate {
     Keep,
     /// The operation never happened.
     Drop,
-    /// The first bytes of a write reached the disk; the number is the number of these bytes.
+    /// The given number of bytes at the start of a write reached the disk.
     Head(u64),
-    /// The last bytes of a write reached the disk; the number is the number of these bytes.
+    /// The given number of bytes at the end of a write reached the disk.
     Tail(u64),
     /// The file system allocated the space, but the bytes did not reach the disk. The pages of the write are zeros,
     /// whatever they held before the write.

@@ -7,8 +7,8 @@
 //!                       │ failed sync(a): forgotten: a crash may still keep it, no later sync makes it durable
 //! ```
 //!
-//! Both the running device and the cursor over a history hold a `Disk` and pass the same operations to it. So they
-//! agree on the durable state.
+//! Both the running device and the cursor over a history hold a `Disk` and pass the same operations to it. So the
+//! device and the cursor agree on the durable state.
 //!
 //! Invariants: for each scope (one file, or the directory), every operation before the first optional operation of that
 //! scope has been applied. A file is kept as long as an entry names it, or a pending change of entries names it.
@@ -107,7 +107,8 @@ impl Disk {
     fn push(&mut self, op: &SimOp) {
         let Some(scope) = op.scope() else { return };
         match scope {
-            // No entry can name a removed file again, so later writes through its open handles are lost in any case.
+            // No entry can name a removed file again, so later writes through open handles of the file are lost in any
+            // case.
             Scope::File(inode) if !self.files.contains_key(&inode) => return,
             Scope::File(_) => {}
             Scope::Directory => {

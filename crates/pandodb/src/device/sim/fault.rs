@@ -89,7 +89,7 @@ pub struct Fault {
     /// If set, the fault strikes only operations on the file of this name.
     pub file: Option<String>,
     /// If set, the fault strikes only operations that touch these bytes, like an unreadable sector. Overwriting the
-    /// whole range makes it readable again, because a drive remaps such a sector.
+    /// whole range makes the range readable again, because a drive remaps such a sector.
     pub range: Option<Range<u64>>,
 }
 

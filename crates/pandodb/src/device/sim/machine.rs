@@ -30,11 +30,11 @@ use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queu
 
 /// The duration of every operation on the simulated clock.
 const OPERATION_TIME: Duration = Duration::from_micros(10);
-/// The duration of reading the clock. It is not 0, so that a loop that waits for a time ends.
+/// The duration of reading the clock. The duration is not 0, so that a loop that waits for a point in time ends.
 const LOOK_TIME: Duration = Duration::from_nanos(100);
 /// The size of a clock jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(3_600);
-/// The default queue depth. It is small enough that queues are full occasionally.
+/// The default queue depth. The depth is small enough that queues are full occasionally.
 const QUEUE_DEPTH: usize = 8;
 
 /// A file as its openers see it.

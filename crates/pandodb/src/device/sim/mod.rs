@@ -1,6 +1,6 @@
 //! A simulated machine: the tool of every crash and fault test.
 //!
-//! [`SimDevice`] is a directory in memory that tracks which part of its state would survive a power cut. It is
+//! [`SimDevice`] is a directory in memory that tracks which part of its state would survive a power cut. The device is
 //! deterministic in its seed: the same calls give the same results, the same clock values and the same history.
 //!
 //! ```text
@@ -13,23 +13,23 @@
 //!
 //! **The model.** A file is an inode with bytes; the directory maps names to inodes. Every change is an operation that
 //! is at first *pending*. A sync of a file makes the operations on its bytes and length durable. A sync of the
-//! directory makes the operations on its entries durable. Neither sync covers the operations of the other. At a power
-//! cut each pending operation survives or not, independently of the others, and a write may survive in part or as
-//! garbage ([`Fate`]). The surviving operations apply in the order in which they were issued. An entry operation whose
-//! precondition is missing (for example, renaming a file whose creation is lost) is lost too. A file that no entry
-//! names is lost with its bytes.
+//! directory makes the operations on its entries durable. A sync of a file covers no operation on entries, and a sync
+//! of the directory covers no operation on bytes. At a power cut each pending operation survives or not, independently
+//! of the others, and a write may survive in part or as garbage ([`Fate`]). The surviving operations apply in the order
+//! in which they were issued. An entry operation whose precondition is missing (for example, renaming a file whose
+//! creation is lost) is lost too. A file that no entry names is lost with its bytes.
 //!
 //! **Exhaustive crashes.** Record a run, and call [`SimDevice::mark`] where a commit was acknowledged. Walk the
 //! history. At each point build the images of a [`CrashPlan`], drop the images whose [`SimImage::hash`] was seen
 //! before, and open the others. Building and hashing an image takes microseconds, because images share pages with the
 //! history.
 //!
-//! **Reads in flight** ([`super::Reads`]) complete in any order. Each sees the file as it was at some moment between
-//! the read's beginning and its end; [`SimDevice::set_queue_depth`] bounds their number.
+//! **Reads in flight** ([`super::Reads`]) complete in any order. Each read sees the file as the file was at some moment
+//! between the read's beginning and its end. [`SimDevice::set_queue_depth`] bounds the number of reads in flight.
 //!
-//! **Faults.** [`SimDevice::set_fault`] makes the nth matching operation fail, either only this operation or all later
-//! matching ones too. [`SimDevice::set_byte_budget`] bounds the disk space. A failed sync behaves as on Linux: reads
-//! see the new bytes, later syncs succeed and do not write them, and a crash may restore the old bytes.
+//! **Faults.** [`SimDevice::set_fault`] makes the nth matching operation fail, or this operation and all later matching
+//! ones. [`SimDevice::set_byte_budget`] bounds the disk space. A failed sync behaves as on Linux: reads see the new
+//! bytes, later syncs succeed and do not write them, and a crash may restore the old bytes.
 //!
 //! ```
 //! use pandodb::device::sim::{CrashPlan, SimDevice};
@@ -100,7 +100,7 @@ impl SimDevice {
         SimDevice::from_image(&SimImage::default(), seed)
     }
 
-    /// A device that starts with the files of `image`. All of them are durable, and no lock is held.
+    /// A device that starts with the files of `image`. All these files are durable, and no lock is held.
     pub fn from_image(image: &SimImage, seed: u64) -> Arc<SimDevice> {
         let machine = Arc::new(Mutex::new(Machine::new(image, seed)));
         Arc::new(SimDevice { machine, locks: Arc::default() })
@@ -160,22 +160,22 @@ impl SimDevice {
         self.machine.lock().set_fault(fault);
     }
 
-    /// How often the last fault has struck. After a run, 0 means that the run had no more than `nth` matching
-    /// operations.
+    /// The number of times that the last fault has struck. After a run, 0 means that the run had no more than `nth`
+    /// matching operations.
     pub fn faults_struck(&self) -> u64 {
         self.machine.lock().faults_struck()
     }
 
     /// Bounds the space of all files, in bytes; a partly used page counts as a whole page. A write or allocation that
-    /// needs more space fails with `StorageFull` and has no effect. Cutting, punching and removing free space. If the
-    /// bound is below the space in use, no data is removed.
+    /// needs more space fails with `StorageFull` and has no effect. Space becomes free by cutting, punching and
+    /// removing files. If the bound is below the space in use, no data is removed.
     pub fn set_byte_budget(&self, budget: Option<u64>) {
         self.machine.lock().set_byte_budget(budget);
     }
 
-    /// Makes holes free space as on a copy-on-write file system. A hole in a piece of `bytes` bytes (whole pages) frees
-    /// no space while other pages of the piece are in use. Later writes into the hole occupy new space. The default
-    /// piece is one page. Set the size before any file exists.
+    /// Models a copy-on-write file system, in which not every hole frees space. A hole in a piece of `bytes` bytes
+    /// (whole pages) frees no space while other pages of the piece are in use. Later writes into the hole occupy new
+    /// space. The default piece is one page. Call this function before any file exists.
     pub fn set_hole_unit(&self, bytes: u64) {
         self.machine.lock().set_hole_unit(bytes);
     }
@@ -186,8 +186,8 @@ impl SimDevice {
         self.machine.lock().occupied()
     }
 
-    /// The most reads that a queue has in flight, 8 by default; 0 disables queues. Applies to queues that are created
-    /// from now on.
+    /// The most reads that a queue has in flight, 8 by default; 0 disables queues. The number applies to queues that
+    /// are created from now on.
     pub fn set_queue_depth(&self, depth: usize) {
         self.machine.lock().set_queue_depth(depth);
     }

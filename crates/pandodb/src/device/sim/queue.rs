@@ -23,7 +23,7 @@ pub(super) struct SimQueue {
 #[derive(Debug)]
 struct Flying {
     read: Read,
-    /// The content that the read sees, if it was decided at the beginning of the read.
+    /// The content that the read sees, if this content was decided at the beginning of the read.
     seen: Option<Content>,
 }
 
@@ -140,7 +140,7 @@ mod tests {
         let mut reads = submit_all(&file, 6);
         let failed = std::iter::from_fn(|| reads.complete()).filter(|(_, read)| read.is_err()).count();
         assert_eq!((failed, sim.faults_struck()), (1, 1));
-        // These faults give interrupted and short reads, which `Reads` completes.
+        // These faults cause interrupted and short reads, which `Reads` completes.
         for kind in [FaultKind::Interrupted, FaultKind::ShortTransfer] {
             sim.set_fault(Some(Fault::sticky(kind, 0)));
             let mut reads = Reads::new(file.clone());

@@ -1,4 +1,4 @@
-//! The simulator compared with a plain model of bytes, and a test for each of its guarantees.
+//! The simulator compared with a plain model of bytes, and a test for each guarantee of the simulator.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;

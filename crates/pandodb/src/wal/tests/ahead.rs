@@ -145,7 +145,7 @@ fn a_stream_that_fills_segments_quickly_has_four_ahead() {
         ahead.push(names(&*device).len() - seqno as usize);
     }
     assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
-    // A stream that has used up its segments does not get fewer segments from then on.
+    // Using up all segments does not reduce the number of segments that the stream gets from then on.
     (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11 + 4);

@@ -33,7 +33,7 @@ fn golden_header() {
         assert!(Header::decode(&bad, STORE, name).is_err(), "byte {byte}");
     }
 }
-/// This checksum was computed independently of this program, like the others.
+/// This checksum was computed independently of this program, like the other golden checksums.
 const GOLDEN_HEADER_CRC: u32 = 0xd6c2_1fb6;
 
 #[test]

@@ -88,8 +88,8 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
     Ok(())
 }
 
-/// Reopens an image and checks that it holds a prefix that covers `least`. Then writes more records, and reopens the
-/// log once more.
+/// Reopens an image and checks that it holds a prefix that covers `least`. Afterwards writes more records, and reopens
+/// the log a second time.
 fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, context: &str) -> Arc<SimDevice> {
     let sim = SimDevice::from_image(image, 1);
     sim.record();

@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | question | meaning | what to do |
 /// | --- | --- | --- |
 /// | [`Error::is_retryable`] | nothing was done, and the same call may succeed later | free space, or wait for the other opener; call again |
-/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close it, open it again, read back indeterminate commits |
+/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close the store, open it again, read back indeterminate commits |
 /// | [`Error::is_damage`] | stored bytes cannot be read | other keys stay readable; restore a backup, or [`salvage`](crate::check::salvage) |
 /// | none of them | the call was wrong, or the store lacks something that the call needs | correct the program |
 ///

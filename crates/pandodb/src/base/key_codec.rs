@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   KeyCodec::Plain    user key                                    bytewise order: ranges and scans
-//!   KeyCodec::Hashed   fingerprint, 8 bytes big-endian | user key  the order of a hash: lookups, and walks over everything
+//!   KeyCodec::Hashed   fingerprint, 8 bytes big-endian | user key  the order of a hash: lookups, and walks over all keys
 //! ```
 //!
 //! The index of a keyspace determines its codec. The log holds user keys, so that the meaning of a record does not

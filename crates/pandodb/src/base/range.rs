@@ -2,8 +2,8 @@
 
 use std::ops::{Bound, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// The keys `from ≤ key < to`. An empty `from` is below every key, and an empty `to` is above every key. An empty bound
-/// cannot be mistaken for a key, because a key has at least one byte.
+/// All keys with `from ≤ key < to`. An empty `from` is below every key, and an empty `to` is above every key. An empty
+/// bound cannot be mistaken for a key, because a key has at least one byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// The first key of the range.

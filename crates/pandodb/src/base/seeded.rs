@@ -91,8 +91,8 @@ bugs! {
     /// A cached block is identified by its page alone. After the page was freed and rewritten, readers see the old
     /// content.
     PoolForgetsOwner,
-    /// A reader that finds a frame of the pool does not check the identity of the frame's block again. By then the
-    /// frame may hold another block.
+    /// A reader that finds a frame of the pool does not check again which block the frame holds. The frame may hold
+    /// another block when the reader uses it.
     FrameNotLookedAt,
     /// The pool does not record hits, so frequently read blocks are evicted like all others.
     HitNotNoted,
@@ -108,8 +108,8 @@ bugs! {
     FeatureNotNamed,
     /// A lookup that prefetched several filters probes the wrong one.
     FilterForAnother,
-    /// In the cache of the lab crate, against which the pool was measured, a claim loses a reader's count. A page then
-    /// changes while it is read.
+    /// In the cache of the lab crate, against which the pool was measured, a claim loses a reader's count. So a page
+    /// changes while a reader reads it.
     ReaderCountLost,
 
     // ---- memtables and reading ----
@@ -208,8 +208,8 @@ bugs! {
     DrainedTooSoon,
     /// A keyspace's creation is acknowledged before its record is synced.
     CreationNotSynced,
-    /// Replay repeats creations that the catalogue already includes. Keyspaces that were dropped since then reappear,
-    /// empty or with old content.
+    /// Replay repeats creations that the catalogue already includes. Keyspaces that were dropped after their creation
+    /// reappear, empty or with old content.
     CreatedAgain,
     /// A keyspace's drop is acknowledged before a checkpoint without the keyspace is durable.
     DropNotDurable,
@@ -249,8 +249,8 @@ bugs! {
     LevelNotWritten,
 
     // ---- verification ----
-    /// `verify` pins each index only when it reaches that index. Pages that the index has freed since the start of
-    /// `verify` may have another owner by then.
+    /// `verify` pins each index only when it reaches that index. Pages that the index freed after the start of `verify`
+    /// may already have another owner.
     VerifyPinsInTurn,
     /// `verify` does not check filters.
     VerifySkipsFilters,

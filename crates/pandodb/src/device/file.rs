@@ -240,9 +240,9 @@ impl Device for FileDevice {
 }
 
 /// A lock on the open file `lock`. A child process that another thread has just forked holds the same open file until
-/// the child executes another program. If the lock ended with the last close, the next opener would be blocked until
-/// then. So dropping this lock unlocks explicitly. A forked child that drops the handles of its parent only closes its
-/// copy of the file, because the lock belongs to the parent.
+/// the child executes another program. If only the last close released the lock, the child would block the next opener
+/// until it executes the other program. So dropping this lock unlocks explicitly. A forked child that drops the handles
+/// of its parent only closes its copy of the file, because the lock belongs to the parent.
 #[derive(Debug)]
 struct OsLock {
     file: fs::File,

@@ -537,7 +537,7 @@ impl DataFile {
     }
 
     /// Returns the buffer for a read of raw pages: `spare` if it has the right length. The address is checked before
-    /// memory is allocated for it.
+    /// memory for the pages is allocated.
     pub fn begin_read(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let pages = self.pages.load(Relaxed);
         if addr.pages == 0 || addr.pages > MAX_BLOCK_PAGES || addr.page.0.saturating_add(addr.pages.into()) > pages {

@@ -272,15 +272,15 @@ const fn record_len(payload: usize) -> usize {
 ///
 /// | offset | bytes | |
 /// | --- | --- | --- |
-/// | 0 | 4 | crc of everything after it, padding included, seeded with store, epoch, stream, segment and offset |
+/// | 0 | 4 | crc of all bytes behind it, with padding; seeded with store, epoch, stream, segment and offset |
 /// | 4 | 4 | length of the payload |
 /// | 8 | 4 | count of seqnos |
 /// | 12 | 3 | magic `REC` |
-/// | 15 | 1 | kind: 1, the operations of a batch; 2, with generations of leaves; 3, a created keyspace |
+/// | 15 | 1 | kind: 1, operations of a batch; 2, operations with generations of leaves; 3, a created keyspace |
 /// | 16 | 8 | first seqno |
 /// | 24 | 8 | seqno through which the whole log was durable |
 /// | 32 | length | payload |
-/// | | 0–7 | 0, up to a multiple of 8 |
+/// | | 0–7 | zeros, up to a multiple of 8 |
 pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head, payload: &[u8]) {
     put_record_with(out, seed, offset, head, |out| out.extend_from_slice(payload));
 }

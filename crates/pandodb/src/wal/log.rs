@@ -327,7 +327,7 @@ impl Log {
     }
 
     /// Refuses reservations from now on, so that a late writer creates no segment in a closed store. Another opener may
-    /// have the store open by then.
+    /// already have the store open.
     pub fn close(&self) {
         self.streams.iter().for_each(Stream::close);
     }

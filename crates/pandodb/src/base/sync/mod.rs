@@ -6,15 +6,16 @@
 //! in the code where an explorer may switch threads. So the explorer can try the schedules one by one, find a deadlock,
 //! and replay it (`crates/explore`). An engine with this feature works only inside an explored execution.
 //!
-//! | here | by default | under `explore` |
+//! | this module | by default | under `explore` |
 //! | --- | --- | --- |
-//! | [`Mutex`], [`MutexGuard`], [`RwLock`], [`Condvar`] | `parking_lot` | `shuttle`, a timed wait may end at any moment |
+//! | [`Mutex`], [`MutexGuard`], [`RwLock`], [`Condvar`] | `parking_lot` | `shuttle`; a timed wait may end at any moment |
 //! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent; `loom` checks the memory orderings |
-//! | [`ArcSwap`], [`Guard`] | `arc_swap` | a pointer behind a point, a counted reference |
-//! | [`OnceLock`] | std | std behind a point |
-//! | [`Counter`], [`Word`], [`Once`] | std | std: no point |
+//! | [`ArcSwap`], [`Guard`] | `arc_swap` | a pointer behind a point; a counted reference |
+//! | [`OnceLock`] | std | std, behind a point |
+//! | [`Counter`], [`Word`], [`Once`] | std | std, without a point |
 //! | [`linger`] | spins, then yields the processor, for about 2 µs | does not wait |
-//! | [`relax`], [`thread_number`] | a hint to the core, a number of the thread | a switch, the number in the execution |
+//! | [`relax`] | a hint to the core | a switch to another thread |
+//! | [`thread_number`] | a number of the thread in the process | a number of the thread in the execution |
 //!
 //! `Arc` is the standard type in both cases: the points around a drop determine which thread drops the last reference.
 //! The devices do not use this module. Their locks are leaves of the lock order: no thread calls into the engine, and

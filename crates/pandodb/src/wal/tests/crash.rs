@@ -68,7 +68,7 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
                 promise.written = seqno;
             }
             3 => {
-                // A checkpoint that holds all durable records is taken here.
+                // Take a checkpoint that holds all durable records.
                 log.roll()?;
                 promise.from = promise.durable;
                 sim.mark(promise.mark());
@@ -88,8 +88,8 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
     Ok(())
 }
 
-/// Reopens an image and checks that it holds a prefix that covers `least`. Afterwards writes more records, and reopens
-/// the log a second time.
+/// Reopens an image and checks that it holds a prefix that covers `least`. Also writes more records to the reopened
+/// log, and reopens the log a second time.
 fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, context: &str) -> Arc<SimDevice> {
     let sim = SimDevice::from_image(image, 1);
     sim.record();

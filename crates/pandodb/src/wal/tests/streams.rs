@@ -204,8 +204,8 @@ fn voided_records_stay_void_wherever_a_discard_stops() {
         (2..=8).for_each(|seqno| put_as(&log, 0, seqno, false));
         log.sync(Seqno(8)).unwrap();
         drop(log);
-        // Later epochs write no record. They have a checkpoint that covers all records, and they are killed while they
-        // remove covered segments.
+        // Later epochs write no record. The process of each such epoch has a checkpoint that covers all records, and is
+        // killed while it removes covered segments.
         let covered = Claims { from: Seqno(8), durable: Seqno(8) };
         for stop in stops {
             let (log, found) = reopen_with(&device, covered, options).unwrap();

@@ -7,7 +7,7 @@
 //!
 //! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions. Otherwise `is_on` is the
 //! constant `false`, and no code of a bug is compiled. The tests of `pandodb-proof` enable the feature. The explorer of
-//! schedules (`crates/explore`) enables it for the bugs that need two threads.
+//! schedules (`crates/explore`) enables the feature for the bugs that need two threads.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -47,7 +47,7 @@ bugs! {
     TornTailEatsTheMiddle,
     /// Replay applies records that a later epoch had cut off.
     VoidEpochReplayed,
-    /// Replay accepts a tail that may be only in the page cache, and does not write it again.
+    /// Replay accepts a tail that may be only in the page cache, and does not write the tail again.
     TailTrusted,
     /// The copy of the replayed tail is renamed into place before its bytes are synced.
     TailCopyNotSynced,
@@ -143,8 +143,8 @@ bugs! {
     ScanEndsPass,
 
     // ---- concurrent commits ----
-    /// The watermark passes a commit that is not applied yet, so a reader sees a later commit without this one, or half
-    /// of a batch.
+    /// The watermark passes a commit that is not applied yet, so a reader sees a later commit without this commit, or
+    /// half of a batch.
     WatermarkPassesGap,
     /// A seal does not wait for the commits below its cut, so their messages are lost in an already packed memtable, or
     /// go into the next memtable.
@@ -153,7 +153,7 @@ bugs! {
     WriteNotAwaited,
     /// A thread draws its seqno without holding its stream's append lock, so records enter the stream out of order.
     AppendOutOfTurn,
-    /// A sync claims the newest seqno of any stream, although an earlier one may have entered a stream after the sync
+    /// A sync claims the newest seqno of any stream, although a lower seqno may have entered a stream after the sync
     /// had examined that stream.
     SyncClaimsPastGap,
 
@@ -175,7 +175,7 @@ bugs! {
     LargeValueMapStale,
     /// Nodes of the map of large values keep their pages when they are replaced.
     LargeValueMapLeaked,
-    /// A leaf of the map of large values is split, and the right half is lost.
+    /// When a leaf of the map of large values is split, the right half of the leaf is lost.
     LargeValuesLostInSplit,
     /// An opening marks only the pages of the first range of large values.
     LargeValuesNotMarked,
@@ -215,8 +215,8 @@ bugs! {
     DropNotDurable,
     /// A handle that outlives the close of its store keeps reading pages that a later opener may have written.
     ClosedHandleAnswers,
-    /// A read that ends after the store was closed returns its result, although another opener may have written these
-    /// pages.
+    /// A read that ends after the store was closed returns its result, although another opener may have overwritten the
+    /// pages that it read.
     AnswerAfterClose,
     /// After a failure of the data file the store keeps accepting writes.
     PoisonIgnored,
@@ -236,11 +236,13 @@ bugs! {
     // ---- the lookahead array ----
     /// A compaction drops tombstones although an older level still holds entries that they hide.
     LevelTombstoneDropped,
-    /// A compaction leaves the messages that it read in the newest of its inputs, so they exist twice.
+    /// A compaction does not remove the messages that it read from the newest of its inputs, so these messages exist
+    /// twice.
     LevelInputKept,
-    /// A lookup probes the part before the one that holds its key.
+    /// A lookup probes the part before the part that holds its key.
     LevelPartMissed,
-    /// Entries under a range tombstone are dropped when the tombstone arrives, although a snapshot still sees them.
+    /// Entries under a range tombstone are dropped when the tombstone arrives, although a snapshot still sees the
+    /// entries.
     LevelWipedForSnapshots,
     /// Layers with common keys are concatenated into one layer without merging, so a lookup reads only one of the
     /// parts.

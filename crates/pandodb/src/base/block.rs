@@ -1,14 +1,14 @@
-//! [`EntryBlock`]: a batch of entries that owns its bytes, passed between cursors.
+//! [`EntryBlock`]: a batch of entries that owns its bytes. Cursors pass entries to each other in such blocks.
 //!
-//! One virtual call passes a block of entries instead of one entry. A block is filled by copying, cleared and filled
-//! again, so a scan allocates a constant number of times.
+//! One virtual call passes a block of entries instead of one entry. A block is filled by copying, then cleared and
+//! filled again. So a scan allocates a constant number of times.
 //!
 //! ```text
 //!   bytes   key0 value0 key1 value1 …            one buffer
 //!   slots   (offset of key0, lengths, kind, seqno), …
 //! ```
 //!
-//! Invariant: `value i` follows `key i` directly, and offsets are `u32`, so a block holds less than 4 GiB.
+//! Invariant: `value i` follows `key i` directly. Offsets are `u32`, so a block holds less than 4 GiB.
 
 use super::ids::Seqno;
 use super::message::{Entry, Kind};
@@ -29,7 +29,7 @@ struct Slot {
     seqno: Seqno,
 }
 
-/// Stores `words` one after the other, from the start of `to`.
+/// Stores `words` contiguously, from the start of `to`.
 #[inline]
 fn store(to: &mut [u8], words: impl Iterator<Item = u64>) {
     let (cells, _) = to.as_chunks_mut::<8>();
@@ -58,9 +58,9 @@ impl EntryBlock {
         });
     }
 
-    /// Appends an entry whose key and value are given as lengths in bytes and as native-endian words. Key and value
-    /// each start at a word boundary; bytes of the last word past the length are ignored. A caller that holds no byte
-    /// slices saves a copy.
+    /// Appends an entry whose key and value are given as lengths in bytes and as native-endian words. The key and the
+    /// value each start at a word boundary. Bytes of the last word beyond the length are ignored. This method saves a
+    /// copy for a caller that has words instead of byte slices.
     #[inline]
     pub fn push_words(
         &mut self,
@@ -72,7 +72,8 @@ impl EntryBlock {
         let (from, middle) = (self.bytes.len(), self.bytes.len() + key.0);
         debug_assert!(u32::try_from(middle + value.0).is_ok(), "the offsets of a block are `u32`");
         self.bytes.resize(middle + value.0 + 7, 0);
-        // The value is stored after the key, since it overwrites the excess bytes of the key's last word.
+        // The value is stored after the key is stored, because the value overwrites the excess bytes of the key's last
+        // word.
         store(&mut self.bytes[from..], key.1);
         store(&mut self.bytes[middle..], value.1);
         self.bytes.truncate(middle + value.0);
@@ -95,7 +96,7 @@ impl EntryBlock {
         self.slots.is_empty()
     }
 
-    /// Bytes of keys and values held.
+    /// The number of bytes of all keys and values.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }

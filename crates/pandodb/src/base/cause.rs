@@ -1,10 +1,11 @@
-//! [`IoCause`]: the operating system's error behind an [`Error::Io`](super::Error::Io), in a form that can be cloned.
+//! [`IoCause`]: the operating system's error that caused an [`Error::Io`](super::Error::Io), in a form that can be
+//! cloned.
 
 use std::sync::Arc;
 use std::{fmt, io, ops::Deref};
 
-/// The operating system's error behind an [`Error::Io`](crate::Error::Io): an [`io::Error`] that can be cloned, with
-/// its kind and its OS error number. Two causes are equal if their kind, number and text are equal.
+/// The operating system's error that caused an [`Error::Io`](crate::Error::Io): an [`io::Error`] that can be cloned,
+/// with its kind and its OS error number. Two causes are equal if their kind, number and text are equal.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;

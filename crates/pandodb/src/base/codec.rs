@@ -1,11 +1,11 @@
 //! Little-endian integers and LEB128 varints: encoders, and a bounded reader for persisted bytes.
 //!
-//! A [`Reader`] never reads past its bytes, compares every length with the remaining bytes before it uses it, and turns
-//! every violation into [`Error::Corruption`] with the offset of the reader.
+//! A [`Reader`] never reads past its bytes. It compares every length with the remaining bytes before using the length.
+//! It turns every violation into [`Error::Corruption`] with the offset of the reader.
 
 use super::error::{Error, Result};
 
-/// Appends `value` as LEB128: seven bits a byte, least significant first, at most ten bytes.
+/// Appends `value` as LEB128: seven bits in each byte, least significant bits first, at most ten bytes.
 #[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     let end = out.len() + varint_len(value);
@@ -24,14 +24,14 @@ pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// How many bytes [`put_varint`] appends for `value`.
+/// The number of bytes that [`put_varint`] appends for `value`.
 #[inline]
 pub fn varint_len(value: u64) -> usize {
     ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
-/// Reads a varint at the start of `bytes`: the value and its length in bytes. `None` if it is truncated or exceeds 64
-/// bits.
+/// Reads a varint at the start of `bytes`. Returns the value and the length of the varint in bytes, or `None` if the
+/// varint is truncated or exceeds 64 bits.
 #[inline]
 pub fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
@@ -62,18 +62,18 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `bytes`; errors call the structure `what`.
+    /// A reader of `bytes`. Its errors use `what` as the name of the structure.
     pub fn new(bytes: &'a [u8], what: &'static str) -> Reader<'a> {
         Reader { bytes, at: 0, what }
     }
 
-    /// Bytes that have not been read yet.
+    /// The number of bytes that have not been read yet.
     pub fn remaining(&self) -> usize {
         debug_assert!(self.at <= self.bytes.len(), "a reader stays within its bytes");
         self.bytes.len() - self.at
     }
 
-    /// Whether everything has been read.
+    /// Whether all bytes have been read.
     pub fn is_empty(&self) -> bool {
         self.remaining() == 0
     }
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         Error::corruption(self.what, self.at as u64, detail)
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         if len > self.remaining() {
@@ -105,27 +105,27 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> Result<u8> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Two bytes, little-endian.
+    /// Reads two bytes, little-endian.
     pub fn u16(&mut self) -> Result<u16> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// Four bytes, little-endian.
+    /// Reads four bytes, little-endian.
     pub fn u32(&mut self) -> Result<u32> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes, little-endian.
+    /// Reads eight bytes, little-endian.
     pub fn u64(&mut self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A varint.
+    /// Reads a varint.
     #[inline]
     pub fn varint(&mut self) -> Result<u64> {
         match get_varint(&self.bytes[self.at..]) {
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A varint that must not exceed `limit`.
+    /// Reads a varint that must not exceed `limit`.
     pub fn varint_max(&mut self, limit: u64) -> Result<u64> {
         let value = self.varint()?;
         if value > limit {
@@ -146,14 +146,14 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A count of items of at least `item_bytes` each. It is bounded by the remaining bytes, so a caller may size an
-    /// allocation by it.
+    /// Reads the number of items that follow, each of at least `item_bytes` bytes. The number is limited by the
+    /// remaining bytes, so a caller may size an allocation by it.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize> {
         let limit = self.remaining() / item_bytes.max(1);
         Ok(self.varint_max(limit as u64)? as usize)
     }
 
-    /// A byte string that [`put_bytes`] wrote.
+    /// Reads a byte string that [`put_bytes`] wrote.
     pub fn bytes(&mut self) -> Result<&'a [u8]> {
         let len = self.varint_max(self.remaining() as u64)? as usize;
         self.take(len)

@@ -1,13 +1,14 @@
 //! The one error type, grouped by what the caller can do about an error.
 //!
-//! Every message says what failed, where, and what to do next. An error is returned or handled, never logged and
-//! returned. Invalid input from disk, network or user is an error; a mistake of this code is an assertion failure.
+//! Every message says what failed, where, and what to do next. Code returns an error or handles it. No code logs an
+//! error and also returns it. Invalid input from disk, network or user is an error; a mistake of this code is an
+//! assertion failure.
 
 use std::{fmt, io};
 
 use super::cause::IoCause;
 
-/// The result of everything that can fail.
+/// The result type of every operation that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error, grouped by what the caller can do.
@@ -15,9 +16,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// | question | meaning | what to do |
 /// | --- | --- | --- |
 /// | [`Error::is_retryable`] | nothing was done, and the same call may succeed later | free space, or wait for the other opener; call again |
-/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close it, open it again, read back indeterminate commits |
+/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close the store, open it again, read back indeterminate commits |
 /// | [`Error::is_damage`] | stored bytes cannot be read | other keys stay readable; restore a backup, or [`salvage`](crate::check::salvage) |
-/// | none of them | the call was wrong, or the store is not as the call expects | correct the program |
+/// | none of them | the call was wrong, or the store lacks something that the call needs | correct the program |
 ///
 /// `Display` says what failed, where, and what to do next, in one line that includes the text of
 /// [`source`](std::error::Error::source). Errors are equal if their fields are equal.
@@ -35,43 +36,43 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The operating system refused an operation. If it was a write or sync, the store is poisoned from then on; reopen
-    /// it.
+    /// The operating system refused an operation. If the operation was a write or a sync, the store is poisoned from
+    /// then on. Reopen the store.
     Io {
         /// The operation: `read`, `write`, `sync`, `open`, …
         op: &'static str,
         /// The file's name inside the store.
         file: String,
-        /// The byte offset, where the operation has one.
+        /// The byte offset, if the operation has one.
         offset: Option<u64>,
         /// The kind of the system's error.
         kind: io::ErrorKind,
         /// The system's error: its number and its text.
         source: IoCause,
     },
-    /// Bytes on disk differ from those written. Other ranges stay readable; restore from a backup or salvage.
+    /// Bytes on disk differ from the written bytes. Other ranges stay readable; restore from a backup or salvage.
     Corruption {
-        /// The file's name inside the store; empty until a layer that knows it adds it.
+        /// The file's name inside the store; empty until a layer that knows the name adds it.
         file: String,
-        /// The byte offset in that file (or in the structure named by `what` while `file` is empty).
+        /// The byte offset in that file; while `file` is empty, the byte offset in the structure named by `what`.
         offset: u64,
         /// The structure: `leaf block`, `superblock`, `log record`, …
         what: &'static str,
         /// The difference from the written bytes.
         detail: String,
     },
-    /// An earlier write or sync failed: the store serves reads and refuses writes. Reopen it to recover.
+    /// An earlier write or sync failed. The store serves reads and refuses writes. Reopen the store to recover.
     Poisoned {
         /// The text of the first failure.
         first: String,
     },
-    /// The write or the sync of this commit's part of the log failed, or that of a commit before it. This commit is not
-    /// visible; after a reopening it may or may not be there. The store is poisoned.
+    /// The write or sync of this commit's log record failed, or the write or sync of an earlier commit's record. This
+    /// commit is not visible. After a reopening the commit may or may not be present. The store is poisoned.
     Indeterminate {
         /// The text of the failure.
         first: String,
     },
-    /// The disk is full. Nothing of the write was kept; deletes and reads work. Free space or delete keys, then retry.
+    /// The disk is full. No part of the write was kept; deletes and reads work. Free space or delete keys, then retry.
     DiskFull {
         /// The operation that needed space.
         op: &'static str,
@@ -86,19 +87,20 @@ pub enum Error {
         /// Bytes that are free.
         available: u64,
     },
-    /// A structure of the store would become larger than an opening accepts. Nothing was written; the store continues
-    /// to work. For the catalogue: drop keyspaces, or create the new ones in another store.
+    /// A structure of the store would become larger than an opening accepts. No part of the structure was written, and
+    /// the store continues to work. If the structure is the catalogue, drop keyspaces, or create the new ones in
+    /// another store.
     TooLarge {
         /// The structure: `catalogue`, or the block of an index.
         what: &'static str,
-        /// The bytes that it would take.
+        /// The bytes that the structure would occupy.
         bytes: u64,
         /// The most bytes that an opening accepts.
         limit: u64,
     },
     /// The process or the system has too many open files, so a write could not create a file (usually the next segment
-    /// of the log). Nothing of the write was kept; the store continues to work. Close some files, or raise the limit,
-    /// then retry.
+    /// of the log). No part of the write was kept, and the store continues to work. Close some files, or raise the
+    /// limit, then retry.
     TooManyFiles {
         /// The operation.
         op: &'static str,
@@ -107,19 +109,19 @@ pub enum Error {
         /// The owner of the limit: `the process` or `the system`.
         limit: &'static str,
     },
-    /// Another process (or another handle of this one) has the store open.
+    /// Another process, or another handle of this process, has the store open.
     Locked {
         /// The store's directory.
         path: String,
     },
-    /// The directory is not a store, or not one that this version can open.
+    /// The directory is not a store, or is a store that this version cannot open.
     NotAStore {
         /// The store's directory.
         path: String,
-        /// Why not.
+        /// The reason.
         detail: String,
     },
-    /// An argument is out of bounds or makes no sense. Nothing was done.
+    /// An argument is out of bounds or makes no sense. The call did nothing.
     InvalidArgument {
         /// The argument, and its valid values.
         detail: String,
@@ -128,7 +130,7 @@ pub enum Error {
     UnknownIndex {
         /// The name.
         index: String,
-        /// The keyspace that is stored in this index, if the name was read from a store.
+        /// The keyspace that is stored in this index, if the index name was read from a store.
         keyspace: Option<String>,
         /// The names of the available indexes.
         known: String,
@@ -149,20 +151,20 @@ pub enum Error {
     OperatorFailed {
         /// The operator's name.
         operator: String,
-        /// What happened.
+        /// A description of the panic or of the broken contract.
         detail: String,
     },
-    /// There is no such keyspace, or it was dropped.
+    /// No keyspace with this name exists, or the keyspace was dropped.
     NoKeyspace {
         /// The keyspace's name.
         name: String,
     },
     /// The store was opened for reading only.
     ReadOnly,
-    /// The handle belongs to a store that a parent process opened: a forked child cannot use it. Open the store in the
-    /// child after the parent has closed it, or fork before the store is opened.
+    /// The handle belongs to a store that a parent process opened. A forked child cannot use the handle. Open the store
+    /// in the child after the parent has closed it, or fork before the store is opened.
     Forked,
-    /// A merge operator called into a store. It may use nothing but its arguments
+    /// A merge operator called into a store. A merge operator may use only its arguments
     /// ([`MergeOperator`](crate::MergeOperator)).
     Reentrant,
     /// The store was closed: every use of its handles, iterators and snapshots fails with this error. Open the store
@@ -189,13 +191,14 @@ impl Error {
         Error::final_io(op, file, offset, source)
     }
 
-    /// As [`Error::io`], but always [`Error::Io`]: for operations after data was accepted, where a full disk is not
-    /// retryable.
+    /// As [`Error::io`], but always [`Error::Io`]. Use it for operations on data that was already accepted, because a
+    /// full disk is not retryable for such data.
     pub(crate) fn final_io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
         Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), source: IoCause::of(source) }
     }
 
-    /// Damage found in a `what` at `offset`; add the file with [`Error::in_file`] where it is known.
+    /// Damage found at `offset` in a structure named `what`. Add the file with [`Error::in_file`] where its name is
+    /// known.
     #[doc(hidden)]
     pub fn corruption(what: &'static str, offset: u64, detail: impl Into<String>) -> Error {
         Error::Corruption { file: String::new(), offset, what, detail: detail.into() }
@@ -207,7 +210,7 @@ impl Error {
         Error::InvalidArgument { detail: detail.into() }
     }
 
-    /// Names the file of a corruption that does not name one yet, and shifts its offset by `base`.
+    /// Names the file of a corruption without a file, and shifts the offset of that corruption by `base`.
     #[doc(hidden)]
     #[must_use]
     pub fn in_file(self, name: &str, base: u64) -> Error {
@@ -220,22 +223,22 @@ impl Error {
         }
     }
 
-    /// Whether there was no space or file descriptor for something new. Nothing was written, and the store continues to
-    /// work.
+    /// Whether the system had no space or no file descriptor for a new file or new data. No part of this data was
+    /// written, and the store continues to work.
     pub(crate) fn is_refusal(&self) -> bool {
         let refused = matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. });
         debug_assert!(!refused || self.is_retryable(), "a refused write may be retried");
         refused
     }
 
-    /// Whether nothing was done and the same call may succeed later: after space or file descriptors were freed, or
-    /// after the other opener has closed the store. An immediate retry does not help.
+    /// Whether the call did nothing and may succeed later: after space or file descriptors were freed, or after the
+    /// other opener has closed the store. An immediate retry does not help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. } | Error::Locked { .. })
     }
 
-    /// Whether the store must be reopened: it refuses writes because of a failure, or it was closed. `false` for the
-    /// [`Error::Io`] of a write or sync itself; the next write returns [`Error::Poisoned`].
+    /// Whether the store must be reopened, because it refuses writes after a failure, or because it was closed. `false`
+    /// for the [`Error::Io`] of the failed write or sync itself; the next write returns [`Error::Poisoned`].
     pub fn must_reopen(&self) -> bool {
         matches!(self, Error::Poisoned { .. } | Error::Indeterminate { .. } | Error::Closed)
     }
@@ -254,7 +257,8 @@ impl Error {
 }
 
 impl Error {
-    /// A name for the kind of error that no later version changes, for logs, metrics and programs in other languages.
+    /// A fixed name for the kind of error, for logs, metrics and programs in other languages. No later version changes
+    /// the name.
     ///
     /// ```
     /// assert_eq!(pandodb::Error::Closed.code(), "closed");
@@ -284,7 +288,7 @@ impl Error {
         }
     }
 
-    /// The failure and its object, without advice: for lists of errors that share that advice.
+    /// The failure and its object, without advice. Use it for lists of errors that share the same advice.
     ///
     /// ```
     /// let error = pandodb::Error::Closed;
@@ -335,7 +339,7 @@ impl Error {
         }
     }
 
-    /// What the user can do; `None` where [`Error::what`] includes the advice.
+    /// What the user can do; `None` if the text of [`Error::what`] includes the advice.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Error::Io { op, kind, .. } => advice_on_io(op, *kind),
@@ -368,7 +372,8 @@ impl Error {
     }
 }
 
-/// Advice for a refusal by the system: specific advice for known kinds, otherwise to check the device.
+/// The advice after the system refused an operation. Known kinds of errors have specific advice; the advice for all
+/// other kinds is to check the device.
 fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::PermissionDenied => {
@@ -379,7 +384,7 @@ fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on the device, then reopen the store",
         io::ErrorKind::FileTooLarge => "raise the limit on the size of files (`ulimit -f`), then reopen the store",
-        // Opening has written nothing yet: the cause is the name, or a feature that the file system lacks.
+        // An opening has written nothing yet, so the cause is the name, or a feature that the file system lacks.
         _ if matches!(op, "open" | "lock" | "list") && is_about_names(kind) => "name another path",
         _ => "check the device, then reopen the store",
     }

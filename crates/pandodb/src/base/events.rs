@@ -1,24 +1,25 @@
-//! Spans and events for a subscriber of `tracing`, with the feature `tracing`. Without it every function here is empty.
+//! Spans and events for a subscriber of `tracing`, with the feature `tracing`. Without the feature every function of
+//! this file is empty.
 //!
-//! All have the target `pandodb`. A span covers an operation in progress; an event reports a finished operation or a
-//! failure:
+//! All spans and events have the target `pandodb`. A span covers an operation in progress. An event reports a finished
+//! operation or a failure:
 //!
 //! | level | spans | events |
 //! | --- | --- | --- |
 //! | error | | the store refuses writes from then on |
 //! | warn | | stored bytes that cannot be read; a full disk |
-//! | info | opening, closing | the figures of recovery; closed; a keyspace was created or dropped |
+//! | info | opening, closing | opened, with the figures of recovery; closed; a keyspace was created or dropped |
 //! | debug | checkpoint | checkpoint taken; memtable packed; compaction finished; a writer waited for [`STALL`] or longer |
 //! | trace | a step of background work | |
 //!
-//! Rules: in the path of a put or get, only a stall and an error emit an event. Fields are numbers and names, with
-//! their unit in their name; no field holds a key or a value. No other file depends on the feature.
+//! Rules: in the path of a put or get, only a stall and an error emit an event. Fields are numbers and names, and the
+//! name of a field contains its unit. No field holds a key or a value. No other file depends on the feature.
 
 use std::time::Duration;
 
 use super::Error;
 
-/// The shortest wait of a writer that is reported.
+/// The shortest wait of a writer that an event reports.
 pub const STALL: Duration = Duration::from_millis(1);
 
 macro_rules! event {
@@ -59,17 +60,17 @@ pub fn opening(path: &str, read_only: bool) -> Scope {
 /// Figures of recovery, for [`opened`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recovery {
-    /// Records of the log that replay visited.
+    /// The number of log records that replay visited.
     pub records: u64,
-    /// The bytes of those records.
+    /// The bytes of these records.
     pub bytes: u64,
-    /// Segments that held them.
+    /// The number of segments that held these records.
     pub segments: u64,
-    /// The end of the log was torn, for example by a crash in the middle of a write.
+    /// Whether the end of the log was torn, for example by a crash in the middle of a write.
     pub torn: bool,
 }
 
-/// A store is open.
+/// A store was opened.
 pub fn opened(keyspaces: usize, recovery: Recovery, took: Duration) {
     event!(
         INFO,
@@ -88,7 +89,7 @@ pub fn closing() -> Scope {
     span!(INFO, "close")
 }
 
-/// A store was closed. `clean`: every acknowledged write is durable, and the end of the log is recorded.
+/// A store was closed. `clean` means that every acknowledged write is durable, and that the end of the log is recorded.
 pub fn closed(clean: bool, took: Duration) {
     event!(INFO, "closed", clean = clean, took_us = micros(took));
 }
@@ -108,7 +109,7 @@ pub fn checkpoint() -> Scope {
     span!(DEBUG, "checkpoint")
 }
 
-/// A checkpoint was taken; `root_bytes` were written for it.
+/// A checkpoint was taken. The checkpoint wrote `root_bytes` bytes of trunk nodes and catalogues.
 pub fn checkpoint_taken(generation: u64, root_bytes: u64, took: Duration) {
     event!(DEBUG, "checkpoint taken", generation = generation, root_bytes = root_bytes, took_us = micros(took));
 }
@@ -123,7 +124,8 @@ pub fn packed(memtable_bytes: u64, run_bytes: u64) {
     event!(DEBUG, "memtable packed", memtable_bytes = memtable_bytes, run_bytes = run_bytes);
 }
 
-/// A compaction replaced its inputs by one run, or by none if no message survived.
+/// A compaction replaced its inputs by one run. If no message survived, the compaction removed its inputs without a
+/// replacement.
 pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64) {
     event!(
         DEBUG,
@@ -135,7 +137,7 @@ pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64
     );
 }
 
-/// A writer waited for background work. Reported from [`STALL`] on.
+/// A writer waited for background work. Waits of at least [`STALL`] are reported.
 pub fn waited(time: Duration, pack_bytes: u64, compact_bytes: u64) {
     if time >= STALL {
         event!(
@@ -158,7 +160,7 @@ pub fn poisoned(first: &str) {
     event!(ERROR, "the store refuses writes", first = first);
 }
 
-/// An operation failed. Reports the error if it is damage ([`Error::is_damage`]).
+/// An operation failed. The error is reported only if [`Error::is_damage`] holds for the error.
 pub fn failed(keyspace: &str, error: &Error) {
     if error.is_damage() {
         event!(WARN, "damage", keyspace = keyspace, error = error.to_string().as_str());

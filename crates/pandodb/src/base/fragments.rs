@@ -1,4 +1,4 @@
-//! [`Fragments`]: range tombstones in an order in which "which tombstones cover this key?" is cheap.
+//! [`Fragments`]: range tombstones in a form in which the tombstones that cover a key are found quickly.
 //!
 //! The bounds of all tombstones cut the key space into *fragments*. Within one fragment every key is covered by the
 //! same tombstones.
@@ -9,20 +9,22 @@
 //!                     a       c           f    k
 //! ```
 //!
-//! Storing the seqnos of each fragment outright would be quadratic where ranges nest: a queue that deletes `..t` for an
-//! ever larger `t` has n tombstones over its first fragment, n − 1 over the second, and so on. So the fragments are the
-//! leaves of a segment tree, and a tombstone is recorded at the O(log n) nodes whose spans add up to its range:
+//! Storing all seqnos of each fragment would need quadratic memory if ranges nest. For example, a queue that deletes
+//! `..t` for an ever larger `t` has n tombstones over its first fragment, n − 1 over the second, and so on. So the
+//! fragments are the leaves of a segment tree. A tombstone is recorded at the O(log n) nodes whose spans together equal
+//! its range:
 //!
 //! 1. [`Fragments::build`] sorts the bounds, numbers them, walks the tombstones newest first and appends each seqno to
-//!    the lists of its nodes. Time and memory O(n log n); one node a tombstone where ranges are disjoint.
-//! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from its leaf to the root; in each
-//!    list it searches for the newest seqno at or below the read point. O(log² n).
+//!    the lists of its nodes. Time and memory are O(n log n). If all ranges are disjoint, each tombstone has one node.
+//! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from the leaf of this fragment to
+//!    the root. In each list on this path it searches for the newest seqno at or below the read point. The time is
+//!    O(log² n).
 //!
 //! Invariants: bounds are sorted and distinct; every list is newest first; the lists on the path from a leaf to the
-//! root hold exactly the tombstones that cover the fragment. (A seqno occurs twice if the input has overlapping pieces
-//! of one clipped tombstone.)
+//! root hold exactly the tombstones that cover the fragment of the leaf. (A seqno occurs twice if the input has
+//! overlapping pieces of one clipped tombstone.)
 //!
-//! [`FragmentSweep`] caches the answer for the last fragment, for keys that come in order. [`FragmentSet`] takes
+//! [`FragmentSweep`] caches the result for the last fragment, for keys that arrive in order. [`FragmentSet`] accepts
 //! insertions.
 //!
 //! Source: the segment tree (Bentley, "Solutions to Klee's rectangle problems", 1977), stored bottom-up in an array.
@@ -36,11 +38,11 @@ use super::range::KeyRange;
 /// The number that means "above all keys" in [`Span::to`].
 const UNBOUNDED: u32 = u32::MAX;
 
-/// A tombstone by the numbers of its bounds.
+/// A tombstone, with the numbers of its bounds instead of the bounds.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     from: u32,
-    /// [`UNBOUNDED`], or the number of the first bound after the range.
+    /// [`UNBOUNDED`], or the number of the bound at which the range ends (exclusive).
     to: u32,
     seqno: Seqno,
 }
@@ -48,20 +50,21 @@ struct Span {
 /// An immutable set of range tombstones.
 #[derive(Clone, Debug, Default)]
 pub struct Fragments {
-    /// The distinct bounds, one after the other in order.
+    /// The distinct bounds in ascending order, concatenated.
     bytes: Vec<u8>,
     /// The end of each bound in `bytes`.
     ends: Vec<usize>,
     /// The tombstones, newest first.
     spans: Vec<Span>,
-    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. Fragment `i` of `m` is node `m +
-    /// i`; the parent of `v` is `v / 2`; node 0 is not used.
+    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. With `m` fragments, fragment `i`
+    /// is node `m + i`; the parent of `v` is `v / 2`; node 0 is not used.
     starts: Vec<u32>,
     seqnos: Vec<Seqno>,
 }
 
 impl Fragments {
-    /// Builds the set from `tombstones` in any order. Empty ranges are ignored, repetitions are kept once. O(n log n).
+    /// Builds the set from `tombstones` in any order. Empty ranges are ignored, and duplicates are kept once. O(n log
+    /// n).
     pub fn build(tombstones: &[RangeTombstone]) -> Fragments {
         Fragments::build_from(tombstones)
     }
@@ -72,7 +75,7 @@ impl Fragments {
         Fragments::from_parts(parts.collect())
     }
 
-    /// One set of all tombstones of `sets`.
+    /// One set with all tombstones of `sets`.
     fn union(sets: &[Arc<Fragments>]) -> Fragments {
         Fragments::from_parts(sets.iter().flat_map(|set| set.parts()).collect())
     }
@@ -115,7 +118,8 @@ impl Fragments {
         fragments
     }
 
-    /// Records every span at its nodes: the first pass counts, the second one fills.
+    /// Records every span at its nodes. The first pass counts the seqnos of each node, and the second pass fills the
+    /// lists.
     fn fill_tree(&mut self) {
         let leaves = self.ends.len();
         let mut starts = vec![0u32; 2 * leaves + 1];
@@ -153,7 +157,7 @@ impl Fragments {
         self.spans.len()
     }
 
-    /// Memory held, in bytes.
+    /// The memory that the set occupies, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
             + self.ends.len() * size_of::<usize>()
@@ -171,7 +175,7 @@ impl Fragments {
         self.fragment_of(key).map_or(Seqno(0), |fragment| self.newest_at(fragment, at))
     }
 
-    /// The tombstones clipped to `range`, newest first; those that do not overlap it are left out. O(n).
+    /// The tombstones clipped to `range`, newest first, without the tombstones that do not overlap `range`. O(n).
     pub fn clipped(&self, range: &KeyRange) -> Vec<RangeTombstone> {
         let cut = |(from, to, seqno): (&[u8], &[u8], Seqno)| {
             let range = KeyRange::new(from, to).intersect(range);
@@ -213,7 +217,7 @@ impl Fragments {
         &self.bytes[start..self.ends[i]]
     }
 
-    /// The fragment that holds `key`; `None` before the first bound.
+    /// The fragment that holds `key`; `None` if `key` is before the first bound.
     #[inline]
     fn fragment_of(&self, key: &[u8]) -> Option<usize> {
         let (mut low, mut high) = (0, self.ends.len());
@@ -257,7 +261,7 @@ impl Fragments {
     }
 }
 
-/// Calls `visit` with the nodes whose spans add up to `span`, in a bottom-up segment tree over `leaves` fragments.
+/// Calls `visit` with the nodes whose spans together equal `span`, in a bottom-up segment tree over `leaves` fragments.
 #[inline]
 fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
     debug_assert!((span.from as usize) < leaves, "each bound begins a fragment");
@@ -277,18 +281,19 @@ fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
     }
 }
 
-/// Looks up keys one after the other, fastest in ascending order: O(1) amortised while keys stay in one fragment, the
-/// cost of [`Fragments::covering`], and of the output, when they leave it.
+/// Looks up keys one after the other, fastest in ascending order. The cost is O(1) amortised while keys stay in one
+/// fragment. When a key is in a different fragment, a lookup costs as much as [`Fragments::covering`], plus the cost of
+/// the output.
 #[derive(Clone, Debug)]
 pub struct FragmentSweep {
     fragments: Arc<Fragments>,
-    /// One more than the current fragment; 0 before the first bound.
+    /// The number of the current fragment plus 1; 0 before the first bound.
     after: usize,
     seqnos: Vec<Seqno>,
 }
 
 impl FragmentSweep {
-    /// Starts before the first fragment.
+    /// A sweep that starts before the first fragment.
     pub fn new(fragments: Arc<Fragments>) -> FragmentSweep {
         FragmentSweep { fragments, after: 0, seqnos: Vec::new() }
     }
@@ -330,8 +335,8 @@ impl FragmentSweep {
     }
 }
 
-/// A growing set of range tombstones: O(log n) immutable [`Fragments`], each at least twice as large as the next. An
-/// insertion costs O(log² n) amortised; a clone, which is a snapshot, O(log n).
+/// A growing set of range tombstones. The set consists of O(log n) immutable [`Fragments`], each at least twice as
+/// large as the next one. An insertion costs O(log² n) amortised. A clone, which serves as a snapshot, costs O(log n).
 #[derive(Clone, Debug, Default)]
 pub struct FragmentSet {
     parts: Vec<Arc<Fragments>>,
@@ -343,13 +348,13 @@ impl FragmentSet {
         FragmentSet::default()
     }
 
-    /// Adds a tombstone; an empty range is ignored.
+    /// Adds a tombstone. An empty range is ignored.
     pub fn insert(&mut self, tombstone: &RangeTombstone) {
         let new = Fragments::build(std::slice::from_ref(tombstone));
         if new.is_empty() {
             return;
         }
-        // Find the first part to merge before merging, so that several parts are merged once.
+        // Find the first part to merge before any merge, so that all parts are merged in one step.
         let mut len = new.len();
         self.parts.push(Arc::new(new));
         let mut from = self.parts.len() - 1;
@@ -375,7 +380,7 @@ impl FragmentSet {
         }
     }
 
-    /// Memory held, in bytes.
+    /// The memory that the set occupies, in bytes.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes()).sum()
     }
@@ -385,7 +390,7 @@ impl FragmentSet {
         self.parts.iter().map(|part| part.covering(key, at)).max().unwrap_or_default()
     }
 
-    /// All tombstones as one set. Merges the parts, O(n log n); free if there is only one part.
+    /// All tombstones as one set. Merges the parts in O(n log n); costs nothing if there is only one part.
     pub fn unify(&mut self) -> Arc<Fragments> {
         self.merge_from(0);
         self.parts.first().cloned().unwrap_or_default()

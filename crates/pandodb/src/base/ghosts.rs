@@ -1,19 +1,20 @@
-//! [`Ghosts`]: an approximate record, by hash, of entries that a cache evicted lately. It shows how many hits some more
-//! memory would add.
+//! [`Ghosts`]: an approximate record, by hash, of entries that a cache evicted recently. The record shows how many more
+//! hits the cache would have with more memory.
 //!
 //! ```text
 //!   left(hash, bytes) ──▶ mark = (tag of the hash, epoch)      an epoch is one eighth of the span, in evicted bytes
 //!   came(hash) ─────────▶ same tag, epoch within the span?     then a cache larger by the span would have had a hit
 //! ```
 //!
-//! A mark may be overwritten by another entry's mark, so the count is slightly too low. Only the division of memory
-//! between caches depends on it. Each call costs one store or load of a mark and takes no lock.
+//! The mark of an entry may be overwritten by the mark of another entry, so the count is slightly too low. The error is
+//! acceptable because only the division of memory between caches depends on the count. Each call costs one store or
+//! load of a mark and takes no lock.
 //!
 //! Source: ghost entries as in ARC (Megiddo, Modha: "ARC: a self-tuning, low overhead replacement cache", FAST 2003).
 
 use super::sync::{Counter, Ordering::Relaxed, Word};
 
-/// Epochs in a span.
+/// The number of epochs in a span.
 const EPOCHS: u64 = 8;
 
 const _: () = assert!(EPOCHS <= u16::MAX as u64 / 2, "a mark has 16 bits for its epoch, which wraps around");
@@ -21,21 +22,21 @@ const _: () = assert!(EPOCHS <= u16::MAX as u64 / 2, "a mark has 16 bits for its
 /// The entries that a cache evicted within the last `span` bytes of evictions.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Tag and epoch; 0 means none. The length is a power of two.
+    /// The tag and the epoch of each mark; 0 means that there is no mark. The length is a power of two.
     marks: Box<[Word]>,
-    /// One of `sample` hashes is tracked; a power of two, at most 8.
+    /// Only one of `sample` hashes is tracked. `sample` is a power of two, at most 8.
     sample: u64,
-    /// Bytes in an epoch.
+    /// The number of evicted bytes in an epoch.
     epoch: u64,
-    /// Bytes evicted.
+    /// The number of bytes that were evicted.
     left: Counter,
-    /// Tracked entries that were looked up again within the span, times `sample`.
+    /// The number of tracked entries that were looked up again within the span, times `sample`.
     found: Counter,
 }
 
 impl Ghosts {
     /// Tracks the last `span` evicted bytes, in entries of about `entry` bytes. Only one of `sample` entries (a power
-    /// of two) is tracked, which saves memory where entries are many.
+    /// of two) is tracked, which saves memory if there are many entries.
     pub fn new(span: usize, entry: usize, sample: usize) -> Ghosts {
         debug_assert!(sample.is_power_of_two() && sample <= 8 && entry > 0);
         let marks = (span / entry / sample * 2).next_power_of_two().max(64);
@@ -61,7 +62,7 @@ impl Ghosts {
         left / self.epoch
     }
 
-    /// The cache evicts an entry of `bytes` bytes to make room.
+    /// Notes that the cache evicts an entry of `bytes` bytes to free memory.
     pub fn left(&self, hash: u64, bytes: usize) {
         let before = self.left.fetch_add(bytes as u64, Relaxed);
         if let Some((at, tag)) = self.place(hash) {
@@ -69,7 +70,7 @@ impl Ghosts {
         }
     }
 
-    /// A lookup of an entry missed the cache.
+    /// Notes that a lookup of an entry missed the cache.
     pub fn came(&self, hash: u64) {
         let Some((at, tag)) = self.place(hash) else { return };
         let mark = self.marks[at].load(Relaxed);
@@ -80,12 +81,12 @@ impl Ghosts {
         }
     }
 
-    /// The approximate number of misses that a cache larger by the span would have answered.
+    /// The approximate number of misses that would have been hits in a cache larger by the span.
     pub fn found(&self) -> u64 {
         self.found.load(Relaxed)
     }
 
-    /// Memory held, in bytes.
+    /// The memory that the record occupies, in bytes.
     pub fn bytes(&self) -> usize {
         self.marks.len() * 8
     }

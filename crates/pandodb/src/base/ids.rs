@@ -23,34 +23,34 @@ macro_rules! id {
 }
 
 id! {
-    /// A sequence number: the position of a message in the one total order of all writes of a store. 0 is before every
-    /// write.
+    /// A sequence number: the position of a message in the one total order of all writes of a store. The number 0 is
+    /// lower than the sequence number of every write.
     Seqno(u64)
 }
 id! {
-    /// The identity of a keyspace. Never reused, not even after the keyspace is dropped.
+    /// The identity of a keyspace. An identity is never reused, not even after the keyspace is dropped.
     KeyspaceId(u32)
 }
 id! {
     /// The identity of an owner of blocks in the data file: a run, a node of a tree, or the catalogue of a generation.
-    /// The checksum of a block covers it, so a block that another owner wrote fails verification. Runs and nodes draw
-    /// their numbers from one counter; a store never reuses one.
+    /// The checksum of a block covers its owner, so a block that another owner wrote fails verification. Runs and nodes
+    /// draw their numbers from one counter, and a store never reuses a number.
     OwnerId(u64)
 }
 id! {
-    /// A 4 KiB page of the data file; its byte offset is `4096 ×` the number.
+    /// A 4 KiB page of the data file. The byte offset of the page is `4096 ×` the number.
     PageNo(u64)
 }
 
 impl Seqno {
-    /// Above every sequence number that is ever assigned: a read at it sees everything.
+    /// A number above every sequence number that is ever assigned. A read at this seqno sees all writes.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
-    /// The highest seqno that is accepted in a persisted structure. No store reaches it, and as many numbers again stay
-    /// free above it.
+    /// The highest seqno that is accepted in a persisted structure. No store reaches this seqno, and an equal quantity
+    /// of numbers above it stays unused.
     pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);
 
-    /// The sequence number after this one.
+    /// The next higher sequence number.
     #[inline]
     pub fn next(self) -> Seqno {
         debug_assert!(self <= Seqno::MAX, "no store reaches this seqno");
@@ -69,7 +69,7 @@ impl PageNo {
     }
 }
 
-/// A block of the data file: where it starts and how many pages it spans.
+/// A block of the data file: its first page and its number of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockAddr {
     /// The first page.
@@ -103,7 +103,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The page after the last one.
+    /// The number of the page after the last page.
     #[inline]
     pub fn end(self) -> u64 {
         self.start.0 + u64::from(self.pages)
@@ -116,8 +116,8 @@ impl Extent {
     }
 }
 
-/// The identity of a store: drawn at random when the store is created and mixed into every checksum, so that a block of
-/// another store fails verification.
+/// The identity of a store. The identity is drawn at random when the store is created, and is part of every checksum.
+/// So a block of another store fails verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 

@@ -1,31 +1,32 @@
-//! The stored form of keys: what memtable, index, filters and row cache see of a user's key.
+//! The stored form of keys: the form in which memtable, index, filters and row cache see a user's key.
 //!
 //! ```text
 //!   KeyCodec::Plain    user key                                    bytewise order: ranges and scans
-//!   KeyCodec::Hashed   fingerprint, 8 bytes big-endian | user key  the order of a hash: lookups, and walks over everything
+//!   KeyCodec::Hashed   fingerprint, 8 bytes big-endian | user key  the order of a hash: lookups, and walks over all keys
 //! ```
 //!
-//! The codec of a keyspace follows from its index. The log holds user keys, so that a record means the same whatever the index is.
+//! The index of a keyspace determines its codec. The log holds user keys, so that the meaning of a record does not
+//! depend on the index.
 //!
-//! Invariant: two user keys are equal exactly if their stored forms are.
+//! Invariant: two user keys are equal exactly if their stored forms are equal.
 
 use super::key_hash;
 
-/// Bytes of the fingerprint in front of a hashed key.
+/// The number of bytes of the fingerprint in front of a hashed key.
 const FINGERPRINT: usize = 8;
 
-/// How a keyspace stores its keys.
+/// The way in which a keyspace stores its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyCodec {
-    /// As they are.
+    /// The stored key is the user's key.
     #[default]
     Plain,
-    /// Behind their fingerprint.
+    /// The stored key is the fingerprint of the user's key, followed by the user's key.
     Hashed,
 }
 
 impl KeyCodec {
-    /// The stored form of a user's key. `buf` holds it if it differs.
+    /// The stored form of a user's key. If the stored form differs from the user's key, `buf` holds the stored form.
     #[inline]
     pub fn stored<'a>(self, key: &'a [u8], buf: &'a mut Vec<u8>) -> &'a [u8] {
         match self {
@@ -40,7 +41,7 @@ impl KeyCodec {
         }
     }
 
-    /// Bytes of a stored key that come before the user's key.
+    /// The number of bytes of a stored key before the user's key.
     #[inline]
     pub fn prefix(self) -> usize {
         match self {
@@ -49,13 +50,14 @@ impl KeyCodec {
         }
     }
 
-    /// The user's key in a stored one.
+    /// The user's key that a stored key contains.
     #[inline]
     pub fn user(self, stored: &[u8]) -> &[u8] {
         &stored[self.prefix()..]
     }
 
-    /// The hash of a stored key for filters and caches: the fingerprint, where there is one.
+    /// The hash of a stored key for filters and caches. If the stored key has a fingerprint, the hash is the
+    /// fingerprint.
     #[inline]
     pub fn hash(self, stored: &[u8]) -> u64 {
         match self {

@@ -1,14 +1,14 @@
-//! [`LargeVec`]: a vector whose memory goes back to the operating system when it is dropped.
+//! [`LargeVec`]: a vector whose memory returns to the operating system when the vector is dropped.
 //!
-//! Background work fills and drops vectors of 1 to 10 MB. General allocators handle that pattern badly: after the first
-//! free the allocator keeps pieces of that size instead of unmapping them, then places longer-lived data between them,
-//! and later pieces no longer fit. Measured with glibc: 50 to 80 MiB of unused memory after a load of 2.5 GB, a quarter
-//! of the memory budget.
+//! Background work fills and drops vectors of 1 to 10 MB. General allocators handle that pattern badly. After the first
+//! free, the allocator keeps pieces of that size instead of unmapping them. The allocator then puts longer-lived data
+//! between these pieces, and later vectors no longer fit. With glibc, 50 to 80 MiB of memory (a quarter of the memory
+//! budget) were unused after a load of 2.5 GB.
 //!
-//! So a vector longer than [`LARGE`] bytes is a [`Slab`] of one piece, which has a mapping of its own. Shorter ones are
-//! ordinary vectors.
+//! So a vector longer than [`LARGE`] bytes is a [`Slab`] of one piece, which has a mapping of its own. A shorter vector
+//! is an ordinary vector.
 //!
-//! Invariant: while `many` is `None`, `few` holds all values; otherwise `many` holds them and `few` is empty.
+//! Invariant: while `many` is `None`, `few` holds all values; otherwise `many` holds all values and `few` is empty.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -17,26 +17,26 @@ use zerocopy::FromZeros;
 
 use super::{PAGE, Slab, Slot};
 
-/// Above this length in bytes, a mapping of its own is worth its page faults.
+/// The length in bytes above which the benefit of a mapping outweighs its page faults.
 pub const LARGE: usize = 128 << 10;
 
 const _: () = assert!(LARGE.is_multiple_of(PAGE), "values of any size change to a mapping at a page");
 
-/// A vector of plain values (any bytes are valid, no destructor).
+/// A vector of plain values (every byte pattern is valid, and there is no destructor).
 pub struct LargeVec<T> {
-    /// All values, while there is no mapping.
+    /// All values, while the vector has no mapping.
     few: Vec<T>,
     many: Option<Slot<T>>,
     len: usize,
 }
 
 impl<T: FromZeros + Copy> LargeVec<T> {
-    /// No values, and no memory.
+    /// A vector without values and without memory.
     pub const fn new() -> LargeVec<T> {
         LargeVec { few: Vec::new(), many: None, len: 0 }
     }
 
-    /// `len` zeros.
+    /// A vector of `len` zeros.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -50,7 +50,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         zeros
     }
 
-    /// `len` zeros in a mapping of their own, even if `len` is below [`LARGE`].
+    /// A vector of `len` zeros in a mapping of its own, even if `len` is below [`LARGE`].
     ///
     /// # Panics
     /// If there is no memory left.
@@ -58,7 +58,8 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         LargeVec { few: Vec::new(), many: Some(mapped(len)), len }
     }
 
-    /// Appends a value. Above [`LARGE`] bytes the capacity doubles: all values are copied into a new mapping.
+    /// Appends a value. If the vector is longer than [`LARGE`] bytes and full, its capacity doubles: all values are
+    /// copied into a new mapping.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -87,8 +88,8 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         self.many.as_ref().map_or(0, |many| many.len())
     }
 
-    /// Sets the length to `len` values, if the mapping has that capacity; returns whether it has. Values past the old
-    /// length are zeros or the remains of an earlier, longer content.
+    /// Sets the length to `len` values, if the mapping has that capacity. Returns whether the mapping has this
+    /// capacity. Values beyond the old length are zeros or remains of an earlier, longer content.
     pub fn stretch(&mut self, len: usize) -> bool {
         let fits = self.many.is_some() && len <= self.room();
         if fits {
@@ -98,7 +99,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         fits
     }
 
-    /// Keeps the first `len` values, if there are more.
+    /// Keeps the first `len` values and removes the others, if there are more.
     pub fn truncate(&mut self, len: usize) {
         self.few.truncate(len);
         self.len = self.len.min(len);
@@ -106,9 +107,9 @@ impl<T: FromZeros + Copy> LargeVec<T> {
 }
 
 impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
-    /// Keeps one of each group of equal adjacent values.
+    /// Keeps one value of each group of equal adjacent values.
     pub fn dedup(&mut self) {
-        // Resolve the location of the values once, not once for each of them.
+        // Find the values once, not once for each of them.
         let values = &mut self[..];
         let mut kept = values.len().min(1);
         for i in 1..values.len() {
@@ -122,7 +123,7 @@ impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
     }
 }
 
-/// A mapping of its own with room for at least `len` values, zeroed.
+/// A zeroed mapping with capacity for at least `len` values.
 fn mapped<T: FromZeros>(len: usize) -> Slot<T> {
     const { assert!(PAGE.is_multiple_of(size_of::<T>()) || size_of::<T>().is_multiple_of(PAGE), "whole pages of values") };
     Slab::new(len.next_multiple_of(PAGE.div_ceil(size_of::<T>())), 1, 0).take()

@@ -1,10 +1,10 @@
 //! The types that every layer shares: identities, messages, key ranges, errors, codecs.
 //!
-//! Nothing here does I/O. [`sync`] chooses the lock types of all layers. A type belongs here if two layers pass it to
-//! each other; a type that one layer needs stays in that layer.
+//! No code of this module does I/O, and [`sync`] chooses the lock types of all layers. A type belongs in this module if
+//! two layers pass it to each other. A type that only one layer needs stays in that layer.
 //!
-//! Keys are ordered bytewise; this never changes. Messages are ordered by **user key ascending, then seqno
-//! descending**, so the newest message of a key comes first wherever messages are listed.
+//! Keys are ordered bytewise, and this order never changes. Messages are ordered by **user key ascending, then seqno
+//! descending**, so the newest message of a key comes first in every list of messages.
 
 pub mod block;
 pub mod cause;
@@ -39,7 +39,7 @@ pub use slab::{Slab, Slot};
 
 /// The unit of allocation and of checked I/O, in bytes.
 pub const PAGE: usize = 4096;
-/// Pages in an extent: 128 KiB, the unit in which runs are reference counted and freed.
+/// The number of pages in an extent (128 KiB), the unit in which runs are reference counted and freed.
 pub const EXTENT_PAGES: u32 = 32;
 /// The longest key that is accepted, in bytes.
 pub const MAX_KEY: usize = 65_535;
@@ -47,11 +47,11 @@ pub const MAX_KEY: usize = 65_535;
 pub const MAX_VALUE: usize = 64 << 20;
 /// The longest merge operand, in bytes. Operands are always stored inline.
 pub const MAX_OPERAND: usize = 256 << 10;
-/// The largest value that may be stored inline with its key, whatever threshold the options ask for, in bytes.
+/// The largest value that may be stored inline with its key, in bytes, whatever threshold the options specify.
 pub const MAX_INLINE_VALUE: usize = 64 << 10;
 
-/// The highest epoch that is accepted in a persisted structure. A writable opening uses up to two epochs above the one
-/// that it finds, so recovery fails above `MAX_EPOCH - 2`, and the log writes no epoch above `MAX_EPOCH`.
+/// The highest epoch that is accepted in a persisted structure. A writable opening uses up to two epochs above the
+/// highest one that it finds. So recovery fails above `MAX_EPOCH - 2`, and the log writes no epoch above `MAX_EPOCH`.
 pub const MAX_EPOCH: u32 = u32::MAX - 2;
 
 const _: () = assert!(PAGE.is_power_of_two() && EXTENT_PAGES.is_power_of_two(), "offsets are cut by masks");

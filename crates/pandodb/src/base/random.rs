@@ -1,5 +1,5 @@
-//! A small random number generator (splitmix64 by Steele, Lea and Flood): the same numbers for the same seed on every
-//! machine. For simulations and tests; not for cryptography.
+//! A small random number generator (splitmix64 by Steele, Lea and Flood). The generator returns the same numbers for
+//! the same seed on every machine. It is for simulations and tests, not for cryptography.
 
 /// The distance between two states of the generator.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -26,7 +26,7 @@ impl Rng {
         self.below(bound as u64) as usize
     }
 
-    /// True with a probability of `percent` in 100.
+    /// Returns `true` with a probability of `percent` in 100.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

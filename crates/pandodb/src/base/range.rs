@@ -2,13 +2,13 @@
 
 use std::ops::{Bound, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// The keys `from ≤ key < to`. An empty `from` is before every key and an empty `to` is after every key; neither can be
-/// mistaken for a key, since keys have at least one byte.
+/// All keys with `from ≤ key < to`. An empty `from` is below every key, and an empty `to` is above every key. An empty
+/// bound cannot be mistaken for a key, because a key has at least one byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct KeyRange {
     /// The first key of the range.
     pub from: Vec<u8>,
-    /// The first key after the range; empty: no upper bound.
+    /// The first key after the range in key order; an empty `to` means that there is no upper bound.
     pub to: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl KeyRange {
         KeyRange::default()
     }
 
-    /// The keys from `from` (inclusive) to `to` (exclusive; empty: no bound).
+    /// The keys from `from` (inclusive) to `to` (exclusive; an empty `to` means no upper bound).
     pub fn new(from: impl Into<Vec<u8>>, to: impl Into<Vec<u8>>) -> KeyRange {
         KeyRange { from: from.into(), to: to.into() }
     }
@@ -40,7 +40,7 @@ impl KeyRange {
         range
     }
 
-    /// The keys that start with `prefix`; an empty prefix is every key.
+    /// The keys that start with `prefix`. An empty prefix matches every key.
     pub fn prefix(prefix: &[u8]) -> KeyRange {
         let mut to = prefix.to_vec();
         while let Some(last) = to.last_mut() {
@@ -54,7 +54,7 @@ impl KeyRange {
         KeyRange { from: prefix.to_vec(), to }
     }
 
-    /// Turns a Rust range of byte strings into a half-open one.
+    /// Converts a Rust range of byte strings to a half-open range.
     ///
     /// ```
     /// use pandodb::KeyRange;
@@ -73,7 +73,7 @@ impl KeyRange {
         };
         match bounds.end_bound() {
             Bound::Included(key) => KeyRange { from, to: successor(key.as_ref()) },
-            // No key is below the empty key: the range is empty, not unbounded.
+            // No key is below the empty key, so the range is empty, not unbounded.
             Bound::Excluded(key) if key.as_ref().is_empty() => KeyRange { from: vec![0], to: vec![0] },
             Bound::Excluded(key) => KeyRange { from, to: key.as_ref().to_vec() },
             Bound::Unbounded => KeyRange { from, to: Vec::new() },
@@ -91,7 +91,7 @@ impl KeyRange {
         key >= self.from.as_slice() && self.is_above(key)
     }
 
-    /// Whether `key` lies below the upper bound.
+    /// Whether `key` is below the upper bound.
     #[inline]
     pub fn is_above(&self, key: &[u8]) -> bool {
         self.to.is_empty() || key < self.to.as_slice()
@@ -121,9 +121,9 @@ impl KeyRange {
 }
 
 /// The arguments that a method accepts as a range of keys: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
-/// [`Bound`]s, or a [`KeyRange`], where a bound is anything that is `AsRef<[u8]>`. The trait is sealed.
+/// [`Bound`]s, or a [`KeyRange`]. The type of a bound is any type that implements `AsRef<[u8]>`. This trait is sealed.
 ///
-/// With [`RangeBounds`] instead, `..` would not compile, since it names no key type.
+/// If methods accepted [`RangeBounds`] instead, `..` would not compile, because `..` names no key type.
 ///
 /// ```
 /// use pandodb::{IntoKeyRange, Keyspace};
@@ -170,7 +170,7 @@ impl IntoKeyRange for KeyRange {
     }
 }
 
-/// Implements both traits for ranges whose bounds determine the type of the keys.
+/// Implements `IntoKeyRange` and `Sealed` for ranges whose bounds determine the type of the keys.
 macro_rules! typed_ranges {
     ($($range:ty),+ $(,)?) => {$(
         impl<K: AsRef<[u8]>> sealed::Sealed for $range {}
@@ -192,8 +192,8 @@ typed_ranges!(
     (Bound<K>, Bound<K>),
 );
 
-/// The first eight bytes of a key as a big-endian number, padded with zeros. If two heads differ, the keys are in the
-/// same order.
+/// The first eight bytes of a key as a big-endian number, padded with zeros. If the heads of two keys differ, the keys
+/// have the same order as their heads.
 #[inline]
 pub fn head(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
@@ -206,8 +206,8 @@ pub fn head(key: &[u8]) -> u64 {
     }
 }
 
-/// The heads of two bounds. They decide for most keys whether a key is between the bounds, without a cache miss for
-/// each bound.
+/// The heads of two bounds. For most keys, the heads suffice to decide whether the key is between the bounds. Comparing
+/// heads avoids a cache miss for each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     from: u64,
@@ -215,7 +215,7 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Heads of an empty range: no key is between.
+    /// Heads of an empty range, which contains no key.
     pub const NONE: Heads = Heads { from: u64::MAX, to: 0 };
 
     /// The heads of two bounds, each inclusive or exclusive; `None` means no upper bound.
@@ -223,7 +223,7 @@ impl Heads {
         Heads { from: head(from), to: to.map_or(u64::MAX, head) }
     }
 
-    /// Whether a key with this head is between the bounds; `None` if the full bounds have to be compared.
+    /// Whether a key with this head is between the bounds; `None` if the full bounds must be compared.
     #[inline]
     pub fn tell(self, head: u64) -> Option<bool> {
         if head < self.from || head > self.to {

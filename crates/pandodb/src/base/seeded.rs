@@ -1,4 +1,5 @@
-//! Seeded bugs: deliberate mistakes in the engine, switched on one at a time, which test the test harnesses.
+//! Seeded bugs: deliberate mistakes in the engine, which test the test harnesses. At most one bug is switched on at a
+//! time.
 //!
 //! 1. Each bug has one site, in the expression that it breaks. A bug changes a value and never the control flow, so that
 //!    the engine reads as if it had no bugs. There are two forms:
@@ -9,8 +10,8 @@
 //! 3. An undetected bug shows a gap in that harness.
 //!
 //! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions. Otherwise `is_on` is the
-//! constant `false`, and no code of a bug is compiled. The tests of `pandodb-proof` enable the feature, and so does the
-//! explorer of schedules (`crates/explore`) for the bugs that need two threads.
+//! constant `false`, and no code of a bug is compiled. The tests of `pandodb-proof` enable the feature. The explorer of
+//! schedules (`crates/explore`) enables the feature for the bugs that need two threads.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -30,86 +31,89 @@ macro_rules! bugs {
 
 bugs! {
     // ---- the log ----
-    /// A commit is acknowledged as synced before the log is synced: a power cut loses it.
+    /// A commit is acknowledged as synced before the log is synced, so a power cut loses the commit.
     AckBeforeSync,
-    /// A buffered commit is acknowledged while its record is only in the process's memory: a SIGKILL loses it.
+    /// A buffered commit is acknowledged while its record is only in the process's memory, so a SIGKILL loses the
+    /// commit.
     BufferedStaysInMemory,
-    /// A failed sync of the log counts as successful: data that the kernel dropped is acknowledged (the "fsyncgate" of
-    /// 2018).
+    /// A failed sync of the log counts as successful, so data that the kernel dropped is acknowledged (the "fsyncgate"
+    /// of 2018).
     FailedSyncForgiven,
     /// The log is synced without the large values to which its records refer.
     ValuesAfterTheLog,
-    /// A record is written into a block that was already synced: if that write is torn, synced records are lost with
-    /// the block.
+    /// A record is written into a block that was already synced. If that write is torn, the synced records of the block
+    /// are lost.
     SyncedBlockShared,
-    /// Each part of a batch gets a record of its own, so a crash may leave a part of the batch.
+    /// Each part of a batch gets a record of its own, so a crash may leave only a part of the batch.
     BatchInParts,
-    /// Damage in the middle of the log is taken for a torn tail: acknowledged commits after it are lost silently.
+    /// Damage in the middle of the log is taken for a torn tail, so acknowledged commits behind the damage are lost
+    /// silently.
     TornTailEatsTheMiddle,
     /// Replay applies records that a later epoch had cut off.
     VoidEpochReplayed,
-    /// Replay accepts a tail that may be only in the page cache, and does not write it again.
+    /// Replay accepts a tail that may be only in the page cache, and does not write the tail again.
     TailTrusted,
     /// The copy of the replayed tail is renamed into place before its bytes are synced.
     TailCopyNotSynced,
     /// A checkpoint removes log segments that the older superblock still needs.
     LogDiscardedEarly,
-    /// Record checksums are not verified: a torn record is replayed.
+    /// Record checksums are not verified, so a torn record is replayed.
     RecordUnchecked,
-    /// A sync makes only the calling thread's stream durable, and claims that all streams are.
+    /// A sync makes only the calling thread's stream durable, but claims that all streams are durable.
     SyncForgetsStreams,
-    /// A buffered commit writes only its own stream; earlier lazy records in another stream stay in memory, and a
-    /// SIGKILL loses both.
+    /// A buffered commit writes only its own stream. Earlier lazy records in another stream stay in memory, and a
+    /// SIGKILL loses these records and the commit.
     LazyLeftBehind,
     /// A stream whose records are all synced claims in its next record that the whole log is synced.
     OwnSyncClaimedForAll,
-    /// Replay continues after a gap: the records of a lost stream are missing, later records of other streams are
+    /// Replay continues after a gap: the records of a lost stream are missing, but later records of other streams are
     /// applied.
     GapIgnored,
-    /// The directory entry of a preallocated segment is not synced: a power cut loses the segment with its synced
+    /// The directory entry of a preallocated segment is not synced, so a power cut loses the segment with its synced
     /// records.
     SegmentAheadNotSynced,
-    /// When a leaf is split, its right half starts with generation 0: later insertions there seem to be earlier ones.
+    /// When a leaf is split, its right half starts with generation 0, so later insertions in that half seem to be
+    /// earlier ones.
     GenerationNotInherited,
 
     // ---- the data file ----
     /// A freed page is reusable at once, while both superblocks still reach it.
     FreedAtOnce,
-    /// A freed page is reusable when one superblock no longer reaches it; the other one still does.
+    /// A freed page is reusable when one superblock no longer reaches it, although the other superblock still does.
     FreedOneSuperblockEarly,
     /// The superblock is written before the blocks that it refers to are synced.
     SuperblockBeforeData,
-    /// Every superblock goes into the same slot: a torn write leaves no valid one.
+    /// Every superblock goes into the same slot, so a torn write leaves no valid superblock.
     SuperblockSlotTwice,
-    /// A block's checksum does not cover its address: a misdirected write passes verification.
+    /// A block's checksum does not cover its address, so a misdirected write passes verification.
     ChecksumWithoutPlace,
-    /// A block's checksum does not cover its owner: the block of an earlier owner at the same address passes
+    /// A block's checksum does not cover its owner, so the block of an earlier owner at the same address passes
     /// verification.
     ChecksumWithoutOwner,
     /// The bytes of a large value are not compared with the checksum in its message.
     LargeValueUnchecked,
-    /// A cached block is identified by its page alone: after the page was freed and rewritten, readers see its former
+    /// A cached block is identified by its page alone. After the page was freed and rewritten, readers see the old
     /// content.
     PoolForgetsOwner,
-    /// A reader that finds a frame of the pool does not check its block's identity again: the frame may hold another
-    /// block by then.
+    /// A reader that finds a frame of the pool does not check again which block the frame holds. The frame may hold
+    /// another block when the reader uses it.
     FrameNotLookedAt,
-    /// The pool does not record hits: frequently read blocks are evicted like all others.
+    /// The pool does not record hits, so frequently read blocks are evicted like all others.
     HitNotNoted,
-    /// A short read counts as complete: the rest of the buffer keeps its old content.
+    /// A short read counts as complete, so the rest of the buffer keeps its old content.
     ShortReadTaken,
-    /// A block of a concurrent read is passed to a lookup that waits for another block.
+    /// A block that was read concurrently is passed to a lookup that waits for a different block.
     BlockForAnother,
-    /// The leaf after a compressed one records that leaf's length in memory instead of its length on disk: a descending
-    /// scan looks for the leaf at the wrong address.
+    /// The leaf behind a compressed leaf records the length of the compressed leaf in memory instead of its length on
+    /// disk. A descending scan then looks for the compressed leaf at the wrong address.
     LengthInMemoryNoted,
-    /// A superblock that reaches compressed leaves lacks the feature flag: an older build would open the store and
+    /// A superblock that reaches compressed leaves lacks the feature flag, so an older build would open the store and
     /// report damage.
     FeatureNotNamed,
     /// A lookup that prefetched several filters probes the wrong one.
     FilterForAnother,
-    /// In the lab's cache, against which the pool was measured: a claim loses a reader's count, so a page changes while
-    /// it is read.
+    /// In the cache of the lab crate, against which the pool was measured, a claim loses a reader's count. So a page
+    /// changes while a reader reads it.
     ReaderCountLost,
 
     // ---- memtables and reading ----
@@ -123,60 +127,61 @@ bugs! {
     ChangedNodeTrusted,
     /// A memtable node is split without making concurrent readers retry.
     SplitWhileRead,
-    /// The row cache keeps rows that a packed memtable has overwritten or deleted.
+    /// The row cache keeps rows whose keys a packed memtable has overwritten or deleted.
     RowOutlivesOverwrite,
-    /// A lookup uses a cached row that is newer than its root, so operands that it met in a memtable are applied twice.
+    /// A lookup uses a cached row that is newer than its root, so operands from a memtable are applied twice.
     RowOfNewerRoot,
-    /// The row cache accepts a row that was read before a memtable was packed and is offered afterwards.
+    /// The row cache accepts a row that was read before a memtable was packed and is offered after that.
     LateRowTaken,
     /// A filter lacks a few keys of its run: a point read misses keys that a scan finds.
     FilterMissesKeys,
     /// A run that arrives during the construction of a maplet counts as included in it.
     MapletMissesArrival,
-    /// An unreadable page of a maplet answers "none" instead of "all".
+    /// A lookup that cannot read a page of a maplet answers "none" instead of "all".
     UnreadMapletDenies,
     /// A descending scan applies operands in the order in which it meets them.
     OperandsBackwards,
     /// A scan that was open for a long time restarts from its beginning.
     ScanStartsOver,
-    /// A scan that changes direction does not stop where its two ends have met.
+    /// A scan that changes direction does not stop where its two ends meet.
     ScanEndsPass,
 
     // ---- concurrent commits ----
-    /// The watermark passes a commit that is not applied yet: a reader sees a later commit without it, or half of a
-    /// batch.
+    /// The watermark passes a commit that is not applied yet, so a reader sees a later commit without this commit, or
+    /// half of a batch.
     WatermarkPassesGap,
-    /// A seal does not wait for the commits below its cut: they are lost in an already packed memtable, or go into the
-    /// next one.
+    /// A seal does not wait for the commits below its cut, so their messages are lost in an already packed memtable, or
+    /// go into the next memtable.
     SealTooSoon,
     /// A log writer that finds another thread writing assumes that its own record is written.
     WriteNotAwaited,
-    /// A thread draws its seqno without holding its stream's append lock: records enter the stream out of order.
+    /// A thread draws its seqno without holding its stream's append lock, so records enter the stream out of order.
     AppendOutOfTurn,
-    /// A sync claims the newest seqno of any stream, although an earlier one may have entered a stream after the sync
+    /// A sync claims the newest seqno of any stream, although a lower seqno may have entered a stream after the sync
     /// had examined that stream.
     SyncClaimsPastGap,
 
     // ---- messages that a compaction keeps ----
     /// When an odd number of operands is combined, the last one is lost.
     OperandDropped,
-    /// A compaction ignores snapshots: it drops versions that a snapshot still sees.
+    /// A compaction ignores snapshots, so it drops versions that a snapshot still sees.
     SnapshotsIgnored,
-    /// A compaction of the middle runs of a leaf drops tombstones as if it were at the bottom: deleted keys reappear.
+    /// A compaction of the middle runs of a leaf drops tombstones as if it were at the bottom, so deleted keys
+    /// reappear.
     TombstoneDroppedAboveOlder,
     /// A range tombstone that every reader sees is dropped, although older runs hold entries that it covers.
     RangeTombstoneDropped,
-    /// A large value under a range tombstone is not reported as dropped: its pages are leaked.
+    /// A large value under a range tombstone is not reported as dropped, so its pages are leaked.
     LargeValueLeaked,
 
     // ---- large values ----
-    /// A checkpoint writes leaves of the map of large values as they were before their last range came.
+    /// A checkpoint writes leaves of the map of large values as they were before their last range was added.
     LargeValueMapStale,
     /// Nodes of the map of large values keep their pages when they are replaced.
     LargeValueMapLeaked,
-    /// A leaf of the map of large values is split, and the right half is lost.
+    /// When a leaf of the map of large values is split, the right half of the leaf is lost.
     LargeValuesLostInSplit,
-    /// An opening marks the pages of the first range of large values only.
+    /// An opening marks only the pages of the first range of large values.
     LargeValuesNotMarked,
 
     // ---- the tree ----
@@ -184,46 +189,48 @@ bugs! {
     FlushSkipsBranch,
     /// A branch that holds only range tombstones has weight 0 and is never flushed.
     WeightlessTombstones,
-    /// A node split makes a branch live again for children that already have it: merges are applied twice.
+    /// A node split makes a branch live again for children that already have it, so merges are applied twice.
     LiveAgainAfterSplit,
     /// A leaf is split during its compaction, and only one half gets the output.
     OutputLostInSplit,
-    /// A child's position moves past branches that were not flushed to it, as if they held nothing for it.
+    /// A child's position moves past branches that were not flushed to the child, as if they held no messages for it.
     ForgottenForChild,
-    /// A branch that several children still need is clipped to the first of them.
+    /// A branch that several children still need is clipped to the range of the first of them.
     ClippedToFirst,
-    /// The lower bound of a run that a merge has not opened yet is its last key: scans return keys out of order.
+    /// A merge takes the last key of an unopened run for the run's lower bound, so scans return keys out of order.
     LowerBoundTooHigh,
     /// A clipped run releases the leaf that contains its upper bound.
     SliceShort,
-    /// The pages of a shared run are freed with the first of its slices.
+    /// The pages of a shared run are freed together with the first of its slices.
     FreedWhileSpanned,
 
     // ---- the store ----
-    /// Replay ignores which writes a keyspace's runs already hold: merges are applied twice at a checkpoint's cut.
+    /// Replay ignores which writes the runs of a keyspace already hold, so merges are applied twice at a checkpoint's
+    /// cut.
     ReplayIgnoresThrough,
     /// A checkpoint records that the runs hold every message while a memtable still holds some.
     DrainedTooSoon,
     /// A keyspace's creation is acknowledged before its record is synced.
     CreationNotSynced,
-    /// Replay repeats creations that the catalogue already includes: keyspaces dropped since reappear, empty or with
-    /// old content.
+    /// Replay repeats creations that the catalogue already includes. Keyspaces that were dropped after their creation
+    /// reappear, empty or with old content.
     CreatedAgain,
     /// A keyspace's drop is acknowledged before a checkpoint without the keyspace is durable.
     DropNotDurable,
     /// A handle that outlives the close of its store keeps reading pages that a later opener may have written.
     ClosedHandleAnswers,
-    /// A read that ends after the store was closed returns its result, from pages that another opener may have written.
+    /// A read that ends after the store was closed returns its result, although another opener may have overwritten the
+    /// pages that it read.
     AnswerAfterClose,
     /// After a failure of the data file the store keeps accepting writes.
     PoisonIgnored,
     /// Replay does not rewrite a large value that a failed sync may have lost.
     LargeValueNotRescued,
-    /// The first superblock after an opening overwrites the one from which the store was opened.
+    /// The first superblock after an opening overwrites the superblock from which the store was opened.
     OpenedFromIsOverwritten,
-    /// A delete on a full disk does not get the space that is reserved for it.
+    /// A delete on a full disk does not get the space that is reserved for deletes.
     ReserveNotUsed,
-    /// No space is reserved: ordinary writes may fill the disk completely.
+    /// No space is reserved, so ordinary writes may fill the disk completely.
     ReserveGivenAway,
     /// Entries under a range delete are dropped from the trunk while a snapshot still reads them.
     WipedForSnapshots,
@@ -233,19 +240,23 @@ bugs! {
     // ---- the lookahead array ----
     /// A compaction drops tombstones although an older level still holds entries that they hide.
     LevelTombstoneDropped,
-    /// A compaction leaves the messages that it read in the newest of its inputs, so they exist twice.
+    /// A compaction does not remove the messages that it read from the newest of its inputs, so these messages exist
+    /// twice.
     LevelInputKept,
-    /// A lookup probes the part before the one that holds its key.
+    /// A lookup probes the part before the part that holds its key.
     LevelPartMissed,
-    /// Entries under a range tombstone are dropped when it arrives, although a snapshot still sees them.
+    /// Entries under a range tombstone are dropped when the tombstone arrives, although a snapshot still sees the
+    /// entries.
     LevelWipedForSnapshots,
-    /// Layers with common keys are concatenated into one layer without merging: a lookup reads only one of the parts.
+    /// Layers with common keys are concatenated into one layer without merging, so a lookup reads only one of the
+    /// parts.
     LevelMovesOverlap,
     /// A checkpoint writes the table without its newest layer.
     LevelNotWritten,
 
     // ---- verification ----
-    /// `verify` pins each index when it reaches it: pages that an index has freed meanwhile may have another owner.
+    /// `verify` pins each index only when it reaches that index. Pages that the index freed after the start of `verify`
+    /// may already have another owner.
     VerifyPinsInTurn,
     /// `verify` does not check filters.
     VerifySkipsFilters,
@@ -280,31 +291,31 @@ macro_rules! seeded {
 pub use seeded;
 
 impl SeededBug {
-    /// Whether the engine makes this mistake.
+    /// Whether this bug is switched on.
     #[cfg(all(feature = "seeded-bugs", debug_assertions))]
     #[inline]
     pub fn is_on(self) -> bool {
         switch::ACTIVE.load(std::sync::atomic::Ordering::Relaxed) == self as u8
     }
 
-    /// Whether the engine makes this mistake: never, in a build without the switch.
+    /// Always `false` in a build without the switch.
     #[cfg(not(all(feature = "seeded-bugs", debug_assertions)))]
     #[inline(always)]
     pub const fn is_on(self) -> bool {
         false
     }
 
-    /// The bug with this name, as in the source.
+    /// The bug with this name; the name is that of the variant in the source.
     pub fn named(name: &str) -> Option<SeededBug> {
         SeededBug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     }
 }
 
-/// A release build has no switch: `is_on` is a constant there, or this does not compile.
+/// In a release build there is no switch, and `is_on` is a constant; otherwise this line does not compile.
 #[cfg(not(debug_assertions))]
 const _: () = assert!(!SeededBug::AckBeforeSync.is_on());
 
-/// Switches on this bug and no other, in the whole process; `None` switches all off.
+/// Switches on this bug and no other, in the whole process; `None` switches all bugs off.
 #[cfg(all(feature = "seeded-bugs", debug_assertions))]
 pub fn activate(bug: Option<SeededBug>) {
     switch::ACTIVE.store(bug.map_or(switch::NONE, |bug| bug as u8), std::sync::atomic::Ordering::Relaxed);
@@ -314,9 +325,9 @@ pub fn activate(bug: Option<SeededBug>) {
 mod switch {
     use std::sync::atomic::AtomicU8;
 
-    /// No bug has this number.
+    /// The value of `ACTIVE` while no bug is switched on. No bug has this number.
     pub const NONE: u8 = u8::MAX;
-    /// The active bug.
+    /// The number of the bug that is switched on, or `NONE`.
     pub static ACTIVE: AtomicU8 = AtomicU8::new(NONE);
 
     const _: () = assert!(super::SeededBug::ALL.len() < NONE as usize);

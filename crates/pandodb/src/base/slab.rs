@@ -1,9 +1,11 @@
-//! A slab: memory for pieces of one size, which goes back to the operating system as soon as fewer pieces are in use.
+//! A slab: memory for pieces of one size, which the slab returns to the operating system as soon as fewer pieces are in
+//! use.
 //!
 //! Cached blocks and memtables share one memory budget, and memory moves between them hundreds of times a minute. A
-//! general allocator keeps freed memory: a free page between two used ones stays with the process, so evicting half of
-//! the cached blocks does not make room for a memtable. Here each piece consists of whole pages of a mapping that
-//! belongs to the slab. An unneeded piece is *discarded*: the system takes its pages, and its addresses stay reserved.
+//! general allocator keeps freed memory: a free page between two used pages stays with the process. So evicting half of
+//! the cached blocks does not free memory for a memtable. In contrast, each piece of a slab consists of whole pages of
+//! a mapping that belongs to the slab. An unneeded piece is *discarded*: its pages return to the system, and its
+//! addresses stay reserved.
 //!
 //! ```text
 //!   reserved addresses   |■■|■■|··|■■|□□|··|■■|                          |
@@ -12,16 +14,17 @@
 //! ```
 //!
 //! 1. [`Slab::take`] returns a free piece, else a discarded one, else a fresh one. When the reserved addresses are used
-//!    up, and where nothing can be mapped (systems other than Linux, pages larger than 4 KiB, miri, the explorer), a
-//!    piece comes from the allocator.
-//! 2. The caller owns a piece ([`Slot`]) as it owns a box. A dropped piece joins the free ones; if there are `spare` of
-//!    them, it is discarded.
+//!    up, a piece comes from the allocator. The same holds if no memory can be mapped (systems other than Linux, pages
+//!    larger than 4 KiB, miri, the explorer).
+//! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces. If there are already
+//!    `spare` free pieces, the dropped piece is discarded.
 //!
 //! Invariants: the number of a piece is in exactly one place (a [`Slot`], the free list, the discarded list, the fresh
-//! range, or the local variable of a thread that is discarding it), so two slots never overlap. The memory of a new
-//! slot holds zeros or the values that an earlier slot of the same slab wrote; both are valid values of its type.
+//! range, or the local variable of a thread that is discarding the piece), so two slots never overlap. The memory of a
+//! new slot holds zeros or the values that an earlier slot of the same slab wrote. Zeros and earlier values are both
+//! valid values of the slab's type.
 //!
-//! Source: ours; page allocators generally separate reserving addresses from backing them with memory.
+//! Source: our own design; page allocators generally separate reserving addresses from backing them with memory.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -38,10 +41,10 @@ use zerocopy::FromZeros;
 use super::PAGE;
 use crate::base::sync::{EXPLORED, Mutex};
 
-/// Whether pieces can be mapped: miri does not support discarding, and under the explorer each lock is a switch point.
+/// Whether pieces can be mapped. Miri does not support discarding. Under the explorer, each lock is a switch point.
 const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
-/// A component that can release memory to memtables: the buffer pool. A trait, because the models of
+/// A component that can release memory to memtables: the buffer pool. This interface is a trait because the models of
 /// `crates/explore/loom` build memtables without a pool.
 pub trait MemorySource: std::fmt::Debug + Send + Sync {
     /// Shrinks this component's budget by `bytes`.
@@ -50,26 +53,26 @@ pub trait MemorySource: std::fmt::Debug + Send + Sync {
     fn release(&self, bytes: usize);
 }
 
-/// Pieces of `len` values each. Shared by its slots.
+/// Pieces of `len` values each. The slots of the slab share it.
 #[derive(Debug)]
 pub struct Slab<T> {
-    /// Values in a piece; together they are whole pages.
+    /// The number of values in a piece. The values of a piece fill whole pages.
     len: usize,
     reserved: Option<Reserved<T>>,
     pieces: Mutex<Pieces>,
-    /// Makes the slab invariant in `T`: one slot's owner may find the values of another, so the type must be the same,
-    /// lifetimes included.
+    /// Makes the slab invariant in `T`. The owner of one slot may find the values of an earlier slot, so their types
+    /// must be the same, lifetimes included.
     exact: PhantomData<fn(T) -> T>,
 }
 
-/// Which pieces of the reserved addresses are not in use.
+/// The pieces of the reserved addresses that are not in use.
 #[derive(Debug)]
 struct Pieces {
-    /// In memory; the last one was used most recently.
+    /// Pieces that are in memory. The last piece was used most recently.
     free: Vec<u32>,
-    /// Not in memory.
+    /// Pieces that are not in memory.
     discarded: Vec<u32>,
-    /// This piece and all after it were never used.
+    /// The number of the first piece that was never used. All higher pieces were never used either.
     fresh: u32,
     /// The most free pieces that stay in memory.
     spare: usize,
@@ -82,7 +85,7 @@ impl Pieces {
     }
 }
 
-/// Mapped addresses for `pieces` pieces. Only touched pages take memory. Unmapped when dropped.
+/// Mapped addresses for `pieces` pieces. Only touched pages occupy memory. Unmapped when dropped.
 #[derive(Debug)]
 struct Reserved<T> {
     at: NonNull<T>,
@@ -90,32 +93,32 @@ struct Reserved<T> {
     pieces: u32,
 }
 
-// SAFETY: the mapping belongs to no thread. Its bytes are reached only through slots, each of which owns a separate
-// part. A reference into a slot goes to another thread only where a reference to `T` may.
+// SAFETY: the mapping belongs to no thread. Its bytes are accessed only through slots, each of which owns a separate
+// part. A reference into a slot is sent to another thread only where a reference to `T` may be sent.
 unsafe impl<T: Send> Send for Reserved<T> {}
-// SAFETY: as above; a shared `Reserved` gives access to nothing but the slots' separate parts.
+// SAFETY: as for `Send`; a shared `Reserved` gives access only to the separate parts of the slots.
 unsafe impl<T: Sync> Sync for Reserved<T> {}
 
 impl<T: FromZeros> Slab<T> {
-    /// A slab of pieces of `len` values. Reserves addresses for `most` pieces and takes no memory yet. Up to `spare`
+    /// A slab of pieces of `len` values. Reserves addresses for `most` pieces and occupies no memory yet. Up to `spare`
     /// returned pieces stay in memory.
     ///
     /// # Panics
-    /// If `len` values are not whole pages.
+    /// If `len` values do not fill whole pages.
     pub fn new(len: usize, most: usize, spare: usize) -> Arc<Slab<T>> {
         let bytes = len * size_of::<T>();
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE), "a piece is whole pages");
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         const { assert!(align_of::<T>() <= PAGE, "a page is aligned as any value") };
-        // Where the system's pages are larger than 4 KiB, a single piece cannot be discarded.
+        // If the system's pages are larger than 4 KiB, a single piece cannot be discarded.
         let discards = MAPPED && bytes.is_multiple_of(rustix::param::page_size());
         let reserved = if discards { Reserved::new(bytes, most) } else { None };
         let pieces = Pieces { free: Vec::new(), discarded: Vec::new(), fresh: 0, spare };
         Arc::new(Slab { len, reserved, pieces: Mutex::new(pieces), exact: PhantomData })
     }
 
-    /// Takes a piece. It holds zeros or the values of an earlier owner. About 20 ns, and a page fault for each page
-    /// that is not in memory.
+    /// Takes a piece. The piece holds zeros or the values of an earlier owner. The call takes about 20 ns, plus the
+    /// time of a page fault for each page of the piece that is not in memory.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -132,7 +135,7 @@ impl<T: FromZeros> Slab<T> {
         Slot { values, slab: self.clone(), number }
     }
 
-    /// A zeroed piece of `len` values from the allocator; they need not be whole pages.
+    /// A zeroed piece of `len` values from the allocator. The values need not fill whole pages.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -180,10 +183,10 @@ impl<T> Reserved<T> {
     fn new(piece: usize, pieces: u32) -> Option<Reserved<T>> {
         let bytes = piece.checked_mul(pieces as usize).filter(|bytes| *bytes > 0 && isize::try_from(*bytes).is_ok())?;
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory of this process.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags).ok()? };
         // With huge pages, touching one piece would bring a whole huge page back to memory.
-        // SAFETY: the range is the mapping just made.
+        // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxNoHugepage) };
         NonNull::new(at.cast::<T>()).map(|at| Reserved { at, bytes, pieces })
     }
@@ -195,18 +198,19 @@ impl<T> Reserved<T> {
         unsafe { self.at.add(number as usize * len) }
     }
 
-    /// Gives the memory of an unused piece back to the system; it reads as zeros from now on.
+    /// Returns the memory of an unused piece to the system. The piece reads as zeros from then on.
     fn discard(&self, number: u32, bytes: usize) {
         let at = self.piece(number, bytes / size_of::<T>());
-        // SAFETY: the range is one piece of the mapping, which no slot owns now, so nothing refers to it. Zeros are
-        // valid values of `T`; if the system refuses, the old values stay.
+        // SAFETY: the range is one piece of the mapping. No slot owns this piece now, so no code refers to it. Zeros
+        // are valid values of `T`. If the system refuses, the old values stay.
         let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
     }
 }
 
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping that `new` made. Every slot holds the slab that owns it, so no slot is left.
+        // SAFETY: the range is the mapping that `new` made. Every slot keeps its slab alive, and the slab owns the
+        // mapping, so no slot is left.
         let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -220,9 +224,9 @@ pub struct Slot<T> {
     number: Option<u32>,
 }
 
-// SAFETY: a slot owns its values as a box does.
+// SAFETY: a slot owns its values like a box.
 unsafe impl<T: Send> Send for Slot<T> {}
-// SAFETY: a shared slot gives out shared references to its values, as a shared box does.
+// SAFETY: a shared slot hands out shared references to its values, like a shared box.
 unsafe impl<T: Sync> Sync for Slot<T> {}
 
 impl<T> Deref for Slot<T> {
@@ -230,9 +234,9 @@ impl<T> Deref for Slot<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the values belong to a box, or to a piece of the mapping that the slab keeps alive; its pages are
-        // zeros (valid by `FromZeros`) or were written as `T`s. Only this slot owns them, so a holder of `&self` may
-        // read them.
+        // SAFETY: the values belong to a box, or to a piece of the mapping that the slab keeps alive. The pages of the
+        // piece are zeros (valid by `FromZeros`) or were written as `T`s. Only this slot owns the values, so a holder
+        // of `&self` may read them.
         unsafe { self.values.as_ref() }
     }
 }
@@ -240,7 +244,7 @@ impl<T> Deref for Slot<T> {
 impl<T> DerefMut for Slot<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`, and `&mut self` is the only access to them.
+        // SAFETY: as in `deref`, and `&mut self` is the only access to the values.
         unsafe { self.values.as_mut() }
     }
 }
@@ -249,8 +253,8 @@ impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         match self.number {
             Some(number) => self.slab.take_back(number),
-            // SAFETY: without a number the slot was made from a box (`Slab::take`, `Slab::own`), and nothing uses it
-            // any more.
+            // SAFETY: without a number the slot was made from a box (`Slab::take`, `Slab::own`), and no code uses the
+            // box any more.
             None => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
         }
     }

@@ -1,12 +1,13 @@
 //! [`SpinPolicy`]: decides whether a thread that has a short wait spins (busy-polls) or sleeps.
 //!
-//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core and
-//! waking both. On a virtual machine, sleeping makes the read half as long again. A timer that wakes a writer after
-//! some microseconds may be tens of microseconds late. In these cases a thread spins until the wait is over.
+//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core, and
+//! waking the core and the thread. On a virtual machine, the read takes 1.5 times as long if the thread sleeps. A timer
+//! that wakes a writer after some microseconds may be tens of microseconds late. In these cases a thread spins until
+//! the wait is over.
 //!
-//! Spinning fails where the disk is slow, and where other threads need the core: the scheduler preempts a thread that
-//! never sleeps. Both show in the same way: a spin takes [`LONGEST`] or more, either because the wait is long or
-//! because the spinning thread was preempted.
+//! Spinning is slower than sleeping if the disk is slow, or if other threads need the core: the scheduler preempts a
+//! thread that never sleeps. Both cases have the same symptom: a spin takes [`LONGEST`] or more, either because the
+//! wait is long or because the spinning thread was preempted.
 //!
 //! ```text
 //!           saved ◀──────────────┼──────────────▶ lost         a failed spin moves it right by the time taken,
@@ -14,20 +15,20 @@
 //!            no consequence      │  after a failed spin, the next (lost / 10 µs) waits sleep
 //! ```
 //!
-//! Steps: [`SpinPolicy::should_spin`] says whether this wait spins; the caller then reports [`SpinPolicy::record_success`] or
-//! [`SpinPolicy::record_miss`].
+//! Steps: [`SpinPolicy::should_spin`] decides whether this wait spins. After a spin the caller reports the result by
+//! [`SpinPolicy::record_success`] or [`SpinPolicy::record_miss`].
 //!
-//! For reads, (lost / 10 µs) is twice the number of successful spins that would make up for the loss. The saved time
-//! absorbs rare outliers: a core that is sometimes taken away does not stop the spinning.
+//! For reads, (lost / 10 µs) is twice the number of successful spins that would compensate the loss. The saved time
+//! absorbs rare outliers: if a core is occasionally taken away, threads continue to spin.
 //!
-//! Invariant: the balance stays between `-20 ms` (saved) and one second (lost). It is stored with an offset of 20 ms,
-//! so it is never negative.
+//! Invariant: the balance stays between `-20 ms` (saved) and 1 s (lost). The balance is stored with an offset of 20 ms,
+//! so the stored number is never negative.
 
 use std::time::Duration;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// No spin lasts longer, unless the spinning thread is preempted.
+/// The longest time of a spin, unless the spinning thread is preempted.
 pub const LONGEST: Duration = Duration::from_micros(300);
 /// The time that a successful spin for a read saves, as measured on a virtual machine.
 pub const READ_SAVED: Duration = Duration::from_micros(20);
@@ -42,13 +43,13 @@ const _: () = assert!(MOST_SAVED.as_nanos() < MOST_LOST.as_nanos(), "saved time 
 const _: () =
     assert!(2 * MOST_LOST.as_nanos() / READ_SAVED.as_nanos() <= u32::MAX as u128, "rests are counted by `u32`");
 
-/// The history of one kind of wait, shared by all threads that have such waits. Two threads that update a field at once
-/// may lose one of the updates, which does no harm.
+/// The history of one kind of wait, shared by all threads that have such waits. If two threads update a field at the
+/// same time, one of the updates may be lost. Such a loss does no harm.
 #[derive(Debug)]
 pub struct SpinPolicy {
-    /// The number of coming waits that sleep.
+    /// The number of next waits that sleep.
     rests: AtomicU32,
-    /// Nanoseconds: [`MOST_SAVED`] plus the lost time minus the saved time. Never negative.
+    /// In nanoseconds: [`MOST_SAVED`] plus the lost time minus the saved time. Never negative.
     balance: AtomicU64,
 }
 
@@ -59,12 +60,13 @@ impl Default for SpinPolicy {
 }
 
 impl SpinPolicy {
-    /// Whether the next wait would spin. Changes nothing.
+    /// Whether the next wait would spin. This call changes no state.
     pub fn is_enabled(&self) -> bool {
         self.rests.load(Relaxed) == 0
     }
 
-    /// Whether this wait is to spin; otherwise the caller sleeps. A `false` counts as one of the waits that sleep.
+    /// Whether this wait should spin; otherwise the caller sleeps. A result of `false` counts as one of the waits that
+    /// sleep.
     pub fn should_spin(&self) -> bool {
         let rests = self.rests.load(Relaxed);
         if rests > 0 {
@@ -73,7 +75,7 @@ impl SpinPolicy {
         rests == 0
     }
 
-    /// Records a successful spin that saved `saved` compared with sleeping, by the caller's estimate.
+    /// Records a successful spin that saved the time `saved` compared with sleeping, by the caller's estimate.
     pub fn record_success(&self, saved: Duration) {
         let balance = self.balance.load(Relaxed);
         if balance > 0 {
@@ -81,7 +83,7 @@ impl SpinPolicy {
         }
     }
 
-    /// Records a failed spin that took `lost`: the wait was too long, or the thread was preempted.
+    /// Records a failed spin that took the time `lost`: the wait was too long, or the thread was preempted.
     pub fn record_miss(&self, lost: Duration) {
         let most = nanos(MOST_SAVED + MOST_LOST);
         let balance = self.balance.load(Relaxed).saturating_add(nanos(lost)).min(most);
@@ -99,7 +101,7 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns how many of them spun.
+    /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns the number of waits that spun.
     fn watched(patience: &SpinPolicy, reads: u32, took: impl Fn(u32) -> Duration) -> u32 {
         let mut watched = 0;
         for _ in 0..reads {
@@ -130,7 +132,7 @@ mod tests {
     #[test]
     fn preempted_spins_become_rare_and_spinning_resumes_when_the_core_is_free() {
         let patience = SpinPolicy::default();
-        // A thread that spins for a whole time slice is preempted for the next one.
+        // A thread that spins for a whole time slice is preempted for the next time slice.
         let shared = |read| Duration::from_micros(if read % 80 == 0 { 4000 } else { 50 });
         assert!(watched(&patience, 100_000, shared) < 5_000);
         watched(&patience, 100_000, |_| Duration::from_micros(50));

@@ -1,12 +1,12 @@
 //! Page-aligned buffers for direct I/O.
 //!
-//! A buffer is a number of pages that are aligned by their type, in a vector or in a mapping of their own, and viewed
-//! as bytes through `zerocopy`, so this file needs no `unsafe`.
+//! A buffer is a number of pages, in a vector or in a mapping of their own. Each page is aligned because of its type.
+//! The pages are viewed as bytes through `zerocopy`, so this file needs no `unsafe`.
 //!
-//! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class, else allocate
-//!    one.
-//! 2. A dropped buffer of 1, 2 or 4 pages is kept by its thread, one of 8 to 64 pages by the process, up to fixed
-//!    counts.
+//! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class. If no such buffer
+//!    is kept, these functions allocate one.
+//! 2. A dropped buffer of 1, 2 or 4 pages is kept by its thread, and a dropped buffer of 8 to 64 pages by the process,
+//!    up to fixed numbers of buffers.
 //!
 //! Invariant: the address is page-aligned, and the length is a multiple of 4,096 bytes.
 
@@ -25,15 +25,15 @@ struct Page([u8; PAGE]);
 const _: () =
     assert!(std::mem::size_of::<Page>() == PAGE && align_of::<Page>() == PAGE, "direct I/O needs aligned pages");
 
-/// Bytes in whole, aligned pages. Always a multiple of 4,096 bytes long.
+/// Bytes in whole, aligned pages. The length is always a multiple of 4,096 bytes.
 #[derive(Default)]
 pub struct AlignedBuf {
     pages: Pages,
 }
 
-/// The pages of a buffer, by how they are allocated.
+/// The pages of a buffer. The variant shows how the pages are allocated.
 enum Pages {
-    /// 1 to 4 pages, from the allocator. When the buffer is dropped, its thread may keep them for the next buffer.
+    /// 1 to 4 pages, from the allocator. When the buffer is dropped, its thread may keep the pages for the next buffer.
     Few(Vec<Page>),
     /// More pages, in a mapping of their own. When the buffer is dropped, up to 64 pages may be kept for any thread;
     /// longer buffers are unmapped.
@@ -67,16 +67,16 @@ impl DerefMut for Pages {
     }
 }
 
-/// Size classes of kept buffers: 1, 2, 4, … 64 pages. Small buffers are allocated hundreds of thousands of times, and
-/// an allocator that aligns them wastes most of a page for each. Between large buffers it places longer-lived data, so
-/// that their space cannot be reused as a whole. That cost scans of two threads 18 to 90 MiB, and each background
-/// thread 10 MiB (decisions 0030 and 0056).
+/// The number of size classes of kept buffers: 1, 2, 4, … 64 pages. Small buffers are allocated hundreds of thousands
+/// of times, and an allocator that aligns small buffers wastes most of a page for each buffer. Between large buffers an
+/// allocator puts longer-lived data, so that the space of these buffers cannot be reused as a whole. Scans of two
+/// threads wasted 18 to 90 MiB in this way, and each background thread 10 MiB (decisions 0030 and 0056).
 const SIZES: usize = 7;
 /// Buffers of the first 3 sizes (1, 2 and 4 pages) are kept by each thread.
 const SMALL: usize = 3;
-/// Buffers of each small size that a thread keeps. It may have 32 reads of 1 page in flight.
+/// The number of buffers of each small size that a thread keeps. A thread may have 32 reads of 1 page in flight.
 const SPARES: [usize; SMALL] = [32, 4, 2];
-/// Buffers of each larger size that the process keeps for all of its threads together.
+/// The number of buffers of each larger size that the process keeps for all of its threads together.
 const SHARED: usize = 6;
 
 const _: () = assert!(SMALL < SIZES, "some sizes are kept by threads, the larger ones by the process");
@@ -85,12 +85,12 @@ thread_local! {
     static SPARE: RefCell<[Vec<Vec<Page>>; SMALL]> = const { RefCell::new([const { Vec::new() }; SMALL]) };
 }
 
-/// The kept buffers of the larger sizes. Threads only try these locks and never block on them: in a forked child, a
-/// lock that another thread held at the fork is never released, and the child then uses the other locks.
+/// The kept buffers of the larger sizes. Threads only try these locks and never block on them. In a forked child, a
+/// lock that another thread held at the fork is never released. So the child uses the other locks.
 static SHARED_SPARE: [[Mutex<Option<LargeVec<Page>>>; SHARED]; SIZES - SMALL] =
     [const { [const { Mutex::new(None) }; SHARED] }; SIZES - SMALL];
 
-/// The smallest size class, as a power of two, that holds `pages` pages.
+/// The smallest size class with at least `pages` pages, as the exponent of its power of two.
 fn size_of(pages: usize) -> Option<usize> {
     let size = pages.next_power_of_two().trailing_zeros() as usize;
     (pages > 0 && size < SIZES).then_some(size)
@@ -105,11 +105,12 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Keeps a small buffer for this thread's next one, unless the thread keeps enough of that size.
+/// Keeps a small buffer for the next allocation of this thread, unless the thread already keeps enough buffers of that
+/// size.
 fn keep(pages: Vec<Page>) {
     let room = pages.capacity();
     let Some(size) = size_of(room).filter(|size| room == 1 << size && *size < SMALL) else { return };
-    // While a thread exits, its thread-local store may be gone already.
+    // While a thread exits, its thread-local storage may be gone already.
     let _ = SPARE.try_with(|spares| {
         let spares = &mut spares.borrow_mut()[size];
         if spares.len() < SPARES[size] {
@@ -119,8 +120,8 @@ fn keep(pages: Vec<Page>) {
     });
 }
 
-/// Keeps a larger buffer for the next thread that needs one of its size, if fewer than [`SHARED`] are kept; else unmaps
-/// it.
+/// Keeps a larger buffer for the next thread that needs one of its size. If [`SHARED`] buffers of that size are kept
+/// already, unmaps the buffer.
 fn share(mut pages: LargeVec<Page>) {
     let room = pages.room();
     let Some(size) = size_of(room).filter(|size| room == 1 << size && *size >= SMALL) else { return };
@@ -136,7 +137,7 @@ fn share(mut pages: LargeVec<Page>) {
     }
 }
 
-/// A kept buffer that has capacity for `pages` pages, truncated to that length; `None` if none is kept.
+/// A kept buffer with capacity for `pages` pages, truncated to that length; `None` if no such buffer is kept.
 fn kept(pages: usize) -> Option<AlignedBuf> {
     let size = size_of(pages)?;
     if size < SMALL {
@@ -155,14 +156,14 @@ impl AlignedBuf {
     /// A zeroed buffer of `pages` pages.
     ///
     /// # Panics
-    /// If memory cannot be allocated; callers bound a `pages` that they read from a file.
+    /// If memory cannot be allocated. A caller that reads `pages` from a file must check the number against a bound.
     pub fn zeroed(pages: usize) -> AlignedBuf {
         let Some(mut buf) = kept(pages) else { return AlignedBuf::new(pages) };
         buf.fill(0);
         buf
     }
 
-    /// A buffer of `pages` pages to read into. It holds the bytes of an earlier buffer, or zeros.
+    /// A buffer of `pages` pages to read into. The buffer holds the bytes of an earlier buffer, or zeros.
     ///
     /// # Panics
     /// As [`AlignedBuf::zeroed`].
@@ -201,7 +202,7 @@ impl AlignedBuf {
         self.pages.len()
     }
 
-    /// Keeps the first `pages` pages.
+    /// Keeps the first `pages` pages and removes the others.
     pub fn truncate(&mut self, pages: usize) {
         match &mut self.pages {
             Pages::Few(few) => few.truncate(pages),
@@ -263,7 +264,7 @@ mod tests {
         let kept: usize = SPARE.with(|spares| spares.borrow().iter().flatten().map(Vec::capacity).sum());
         assert_eq!(kept, most);
         assert!(most * PAGE < 256 << 10);
-        // Other tests may hold some of them.
+        // Other tests may hold some of the locks.
         let places = SHARED_SPARE.iter().flatten().filter_map(|place| place.try_lock()?.as_ref().map(LargeVec::room));
         let shared: usize = places.sum();
         assert!(shared * PAGE <= SHARED * (8 + 16 + 32 + 64) * PAGE && SHARED * 120 * PAGE < 3 << 20, "{shared}");

@@ -11,17 +11,17 @@
 //!           │Arc       │Arc            │Arc
 //! ```
 //!
-//! Cloning copies one pointer. A write unshares the changed page and the nodes above it, and copies at most one top,
-//! one segment and one page. A hole costs no memory, at any length.
+//! Cloning copies one pointer. A write first unshares the changed page and the nodes above the page, so it copies at
+//! most one top, one segment and one page. A hole of any length occupies no memory.
 //!
-//! Every level caches the hash of the bytes below it until they change, so hashing a file after a small write reads one
-//! page. Hashes cover bytes only: a hole and a page of zeros have the same hash.
+//! Every level caches the hash of the bytes below it until these bytes change. So hashing a file after a small write
+//! reads only one page. Hashes cover bytes only: a hole and a page of zeros have the same hash.
 //!
-//! A [`Patch`] is a write whose bytes are already laid out in pages. Applying it to several files shares the pages (and
-//! their hashes) instead of copying bytes, which makes thousands of crash images a second affordable.
+//! A [`Patch`] is a write whose bytes are already arranged in pages. Applying a patch to several files shares the pages
+//! and their hashes instead of copying bytes. So a test can build thousands of crash images per second.
 //!
-//! Invariants: no page lies wholly past `len` rounded up to a page, bytes of the last page past `len` are zero, `pages`
-//! counts the occupied slots.
+//! Invariants: no page is wholly beyond `len` rounded up to a page; the bytes of the last page beyond `len` are zero;
+//! `pages` counts the occupied slots.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,7 +30,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use crate::base::PAGE;
 use crate::base::random::mix;
 
-/// Slots in a segment.
+/// The number of slots in a segment.
 const SEGMENT_PAGES: usize = 64;
 
 const PAGE_BYTES: u64 = PAGE as u64;
@@ -49,7 +49,7 @@ impl Page {
         Page { bytes, hash: OnceLock::new() }
     }
 
-    /// The hash of the bytes; 0 for zeros.
+    /// The hash of the bytes; 0 if all bytes are zero.
     fn hash(&self) -> u64 {
         *self.hash.get_or_init(|| {
             if self.bytes.iter().all(|byte| *byte == 0) { 0 } else { xxhash_rust::xxh3::xxh3_64(&self.bytes) }
@@ -90,12 +90,12 @@ impl Content {
         self.len
     }
 
-    /// Bytes of allocated space: whole pages that are not holes.
+    /// The number of bytes of allocated space: whole pages that are not holes.
     pub fn occupied(&self) -> u64 {
         self.pages * PAGE_BYTES
     }
 
-    /// Copies bytes from `offset` on; returns how many lay before the end.
+    /// Copies bytes from `offset` on. Returns the number of bytes that were before the end of the file.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut rest = &mut buf[..n];
@@ -111,7 +111,7 @@ impl Content {
         n
     }
 
-    /// Copies `bytes` to `offset`, extending the file to their end.
+    /// Copies `bytes` to `offset`. Extends the file if the bytes end beyond the end of the file.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (no, within) in pieces(offset, bytes.len() as u64) {
@@ -123,7 +123,8 @@ impl Content {
         self.extend_to(offset, bytes.len() as u64);
     }
 
-    /// Writes the part `keep` of a patch (positions counted from the patch's start), sharing its whole pages.
+    /// Writes the part `keep` of a patch, and shares the whole pages of the patch. Positions in `keep` are counted from
+    /// the start of the patch.
     pub fn apply(&mut self, patch: &Patch, keep: Range<u64>) {
         assert!(keep.start <= keep.end && keep.end <= patch.len, "part {keep:?} of a patch of {} bytes", patch.len);
         let (offset, len) = (patch.offset + keep.start, keep.end - keep.start);
@@ -159,9 +160,9 @@ impl Content {
         self.extend_to(offset, len);
     }
 
-    /// Zeros a range: whole pages become holes, the length stays.
+    /// Zeros a range. Whole pages of the range become holes, and the length of the file stays the same.
     pub fn punch(&mut self, offset: u64, len: u64) {
-        // There is nothing past the end, and a punched range may be far longer than the file.
+        // No page exists past the end, and a punched range may be far longer than the file.
         let len = len.min(self.len.next_multiple_of(PAGE_BYTES).saturating_sub(offset));
         for (no, within) in pieces(offset, len) {
             if within.len() == PAGE {
@@ -172,7 +173,7 @@ impl Content {
         }
     }
 
-    /// Bytes of space that a write to the range would newly allocate.
+    /// The number of bytes of space that a write to the range would newly allocate.
     pub fn missing(&self, offset: u64, len: u64) -> u64 {
         pieces(offset, len).filter(|(no, _)| self.page(*no).is_none()).count() as u64 * PAGE_BYTES
     }
@@ -199,7 +200,8 @@ impl Content {
         ranges
     }
 
-    /// A hash of length and bytes. Costs a page for each page changed since the last call, plus a step per segment.
+    /// A hash of length and bytes. The call reads each page that changed since the last call, and does one step for
+    /// each segment.
     pub fn hash(&self) -> u64 {
         let bytes = *self.top.hash.get_or_init(|| {
             let segments = self.top.segments.iter().map(|slot| slot.as_deref().map_or(0, segment_hash));
@@ -225,7 +227,7 @@ impl Content {
         segment
     }
 
-    /// The bytes of a page, unshared; a hole is allocated with zeros first.
+    /// The bytes of a page, unshared. If the page is a hole, the page is first allocated with zeros.
     fn page_mut(&mut self, no: u64) -> &mut [u8; PAGE] {
         if self.page(no).is_none() {
             self.put(no, Arc::clone(&ZERO_PAGE));
@@ -265,7 +267,7 @@ impl Content {
         }
     }
 
-    /// Drops everything from `len` on.
+    /// Drops all bytes from `len` on.
     fn cut(&mut self, len: u64) {
         let whole = len.next_multiple_of(PAGE_BYTES);
         if len < whole {
@@ -295,7 +297,7 @@ impl fmt::Debug for Content {
     }
 }
 
-/// A write with its bytes laid out in pages, which are shared by every file that it is applied to.
+/// A write whose bytes are arranged in pages. All files to which the patch is applied share these pages.
 #[derive(Clone)]
 pub struct Patch {
     offset: u64,
@@ -312,7 +314,7 @@ enum Piece {
 }
 
 impl Patch {
-    /// Lays `bytes` out for a write at `offset`.
+    /// Arranges `bytes` in pages for a write at `offset`.
     pub fn new(offset: u64, bytes: &[u8]) -> Patch {
         let mut rest = bytes;
         let lay_out = |(_, within): (u64, Range<usize>)| {
@@ -328,7 +330,7 @@ impl Patch {
         Patch { offset, len: bytes.len() as u64, pieces }
     }
 
-    /// The range of the file that is written.
+    /// The range of the file that the patch writes.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.len
     }

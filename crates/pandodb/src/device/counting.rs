@@ -1,4 +1,4 @@
-//! A device that counts: operations and bytes of another device, by class of file.
+//! A device that counts the operations and bytes of another device, by class of file.
 //!
 //! ```text
 //!   engine ──▶ CountingDevice ──▶ any device
@@ -6,8 +6,8 @@
 //!                  └ log (if asked for) → every access as (file, offset, length, direction)
 //! ```
 //!
-//! The counts give write and read amplification. The access log gives the block transfers of the external-memory model
-//! for any block size, after the fact. Counting costs two relaxed atomic additions per operation. Only successful
+//! The counts give write and read amplification. From the access log, the block transfers of the external-memory model
+//! can be computed later for any block size. Counting costs two relaxed atomic additions per operation. Only successful
 //! operations are counted.
 
 use std::io;
@@ -23,7 +23,7 @@ use super::{Device, Done, File, OpenHow, Queue, Read};
 /// The purpose of a file, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileClass {
-    /// Runs, pages, everything that the indexes read.
+    /// Runs, pages and all other data that the indexes read.
     Data,
     /// The write-ahead log.
     Log,
@@ -38,23 +38,23 @@ const _: () = assert!(FileClass::Other as usize + 1 == CLASSES, "counters are in
 /// Operations and bytes of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts {
-    /// Completed reads.
+    /// The number of completed reads.
     pub reads: u64,
-    /// Bytes that they returned.
+    /// The number of bytes that these reads returned.
     pub read_bytes: u64,
-    /// Completed writes.
+    /// The number of completed writes.
     pub writes: u64,
-    /// Bytes that they took.
+    /// The number of bytes that these writes wrote.
     pub write_bytes: u64,
-    /// Syncs that succeeded.
+    /// The number of syncs that succeeded.
     pub syncs: u64,
 }
 
-/// A reading of all counters: `counts[FileClass::Data].reads`.
+/// The values of all counters at one moment: `counts[FileClass::Data].reads`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     by_class: [ClassCounts; CLASSES],
-    /// Syncs of the directory.
+    /// The number of syncs of the directory.
     pub dir_syncs: u64,
 }
 
@@ -79,22 +79,23 @@ impl Index<FileClass> for Counts {
     }
 }
 
-/// One completed read or write; a log is in completion order.
+/// One completed read or write. The accesses of a log are in the order of completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The number of the opening (one file opened twice has two), from 0 in the order of [`Device::open`].
+    /// The number of the opening, counted from 0 in the order of [`Device::open`]. A file that is opened twice has two
+    /// numbers.
     pub file: u32,
     /// The purpose of the file.
     pub class: FileClass,
-    /// Byte offset.
+    /// The byte offset.
     pub offset: u64,
-    /// Bytes transferred.
+    /// The number of bytes transferred.
     pub len: u64,
-    /// Whether it is a write.
+    /// Whether the access is a write.
     pub is_write: bool,
 }
 
-/// Wraps a device and counts what goes through it.
+/// A device that forwards all operations to another device and counts them.
 #[derive(Debug)]
 pub struct CountingDevice {
     inner: Arc<dyn Device>,
@@ -108,7 +109,8 @@ impl CountingDevice {
         Arc::new(CountingDevice { inner, classify, tally: Arc::default() })
     }
 
-    /// The current counters. Each is exact; together they are a consistent snapshot only while no operation is running.
+    /// The current counters. Each counter is exact. Together they are a consistent snapshot only while no operation is
+    /// running.
     pub fn counts(&self) -> Counts {
         Counts {
             by_class: [0, 1, 2].map(|class| self.tally.by_class[class].read()),
@@ -238,15 +240,15 @@ impl FileWrapper for CountingFile {
     }
 }
 
-/// Counts reads when they end. Reads still in flight when the queue is dropped are counted then: the device does them
-/// anyway.
+/// Counts reads when they end. Reads that are still in flight when the queue is dropped are counted at that time,
+/// because the device performs them anyway.
 #[derive(Debug)]
 struct CountingQueue {
     inner: Box<dyn Queue>,
     counter: Counter,
-    /// Offset and length of accepted reads that have not begun.
+    /// The offsets and lengths of accepted reads that have not begun.
     pushed: Vec<(u64, u64)>,
-    /// Offset and length of reads in flight.
+    /// The offsets and lengths of reads in flight.
     flying: Vec<(u64, u64)>,
 }
 

@@ -1,17 +1,18 @@
-//! The device that a store runs on: a directory of the operating system (Linux).
+//! The real device of a store: a directory of the operating system (Linux).
 //!
-//! Every file is reached through the open directory, never by path: a `chdir` of the host program or a rename of the
-//! directory has no effect, and a symbolic link inside the store is rejected.
+//! Every file is opened relative to the open directory, never by path. So a `chdir` of the host program or a rename of
+//! the directory has no effect. A symbolic link inside the store is rejected.
 //!
-//! - Files are created with mode 0600 and the directory with 0700, whatever the umask; all are closed on `exec`.
+//! - Files are created with mode 0600 and the directory with 0700, whatever the umask. All of them are closed on
+//!   `exec`.
 //! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is synced
 //!   into its parent as well.
-//! - Small writes to a file that is opened for them are copies into a mapping (`device/mapped.rs`).
-//! - A direct file bypasses the page cache (`O_DIRECT`) if the file system supports it; elsewhere it is buffered.
-//! - Reads of a direct file go through io_uring where it is available and faster ([`Io`]), else by pread, one after the
-//!   other.
-//! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it excludes a second
-//!   opener in this process as well as in another, and the system releases it when the process ends.
+//! - Small writes to a file that is opened for small writes are copies into a mapping (`device/mapped.rs`).
+//! - A direct file bypasses the page cache (`O_DIRECT`) if the file system supports it; otherwise the file is buffered.
+//! - Reads of a direct file go through io_uring if io_uring is available and faster ([`Io`]), otherwise through pread,
+//!   one after the other.
+//! - The store's lock is an advisory lock on the file `lock`. The lock belongs to the open file, so it excludes a
+//!   second opener in this process as well as in another process. The system releases the lock when the process ends.
 
 use std::fs;
 use std::io;
@@ -32,18 +33,19 @@ use super::{
 };
 use crate::base::PAGE;
 
-/// The magic number of `statfs` of btrfs.
+/// The magic number of btrfs in the result of `statfs`.
 const BTRFS: rustix::fs::FsWord = 0x9123_683e;
-/// A btrfs file consists of extents. An extent holds the bytes of one write call, and its space is freed only when no
-/// part of it is in use. So no call writes across a multiple of this size, and holes are punched in multiples of it.
-/// Shorter calls are slower: calls of 16 KiB run at a third of the speed, calls of one page at a fifteenth.
+/// A btrfs file consists of extents. An extent holds the bytes of one write call, and the space of the extent is freed
+/// only when no part of the extent is in use. So no write call crosses a multiple of this size, and holes are punched
+/// in multiples of this size. Shorter calls are slower: calls of 16 KiB run at 1/3 of the speed, calls of one page at
+/// 1/15.
 const BTRFS_HOLE_UNIT: u64 = 128 << 10;
-/// On a smaller file system every page is written by a call of its own: a compaction frees only a few pages of each run
-/// there, never a whole unit of 128 KiB.
+/// On a btrfs smaller than this size, every page is written by a call of its own. On such a file system a compaction
+/// frees only a few pages of each run, never a whole unit of 128 KiB.
 const SMALL_BTRFS: u64 = 4 << 30;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-/// Pages of zeros in one write, where space is allocated by writing.
+/// The number of pages of zeros in one write, if space is allocated by writing.
 const ZERO_PAGES: usize = 64;
 
 const _: () = assert!(BTRFS_HOLE_UNIT.is_power_of_two() && BTRFS_HOLE_UNIT <= ALLOCATED_UNIT, "as `File` promises");
@@ -52,13 +54,13 @@ const _: () = assert!((FILE_MODE | DIR_MODE) & 0o077 == 0, "only the owner reads
 /// The read method for the data file of a store in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Independent reads of one caller go through io_uring together, or one after the other where the system lacks
-    /// io_uring or refuses it. A thread that waits for a read of a few pages polls before it sleeps, if polling has
-    /// been paying off.
+    /// Independent reads of one caller go through io_uring together. The reads are done one after the other if the
+    /// system lacks io_uring or refuses it. A thread that waits for a read of a few pages polls before it sleeps, if
+    /// polling has been faster recently.
     #[default]
     Auto,
-    /// As [`Io::Auto`], but waiting threads sleep at once: a single read takes longer and uses less processor time.
-    /// Writers that wait for background work sleep, too.
+    /// As [`Io::Auto`], but waiting threads sleep at once. A single read then takes longer and uses less processor
+    /// time. Writers that wait for background work sleep, too.
     Sleeping,
     /// As [`Io::Auto`], but opening a store without io_uring fails.
     Uring,
@@ -72,17 +74,17 @@ pub struct FileDevice {
     path: PathBuf,
     dir: fs::File,
     host: Host,
-    /// For concurrent reads.
+    /// The io_uring rings for concurrent reads.
     rings: Option<Arc<Rings>>,
 }
 
 impl FileDevice {
-    /// Opens the directory; with `create`, durably creates it (not its parents) if it is missing. An existing directory
-    /// keeps its mode.
+    /// Opens the directory. With `create`, durably creates a missing directory, but does not create its parents. An
+    /// existing directory keeps its mode.
     ///
     /// # Errors
-    /// The system's errors: `PermissionDenied`, …. `NotFound`, `NotADirectory` and `InvalidInput` name the missing or
-    /// conflicting path.
+    /// The system's errors: `PermissionDenied`, …. The errors `NotFound`, `NotADirectory` and `InvalidInput` name the
+    /// missing or conflicting path.
     pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
         if path.as_os_str().as_bytes().contains(&0) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte, which no name can have"));
@@ -119,7 +121,7 @@ impl FileDevice {
         Ok(fs::File::from(fd))
     }
 
-    /// Opens the lock file. A reader needs write permission only if the file does not exist yet.
+    /// Opens the lock file. A reader needs write permission only if the lock file does not exist yet.
     fn open_lock(&self, mode: LockMode) -> io::Result<fs::File> {
         if mode == LockMode::Shared {
             match self.open_at(LOCK_FILE, OFlags::RDONLY) {
@@ -238,8 +240,9 @@ impl Device for FileDevice {
 }
 
 /// A lock on the open file `lock`. A child process that another thread has just forked holds the same open file until
-/// it executes another program. So dropping unlocks explicitly: relying on the last close would block the next opener
-/// meanwhile. A forked child that drops the handles of its parent only closes its copy: the lock is the parent's.
+/// the child executes another program. If only the last close released the lock, the child would block the next opener
+/// until it executes the other program. So dropping this lock unlocks explicitly. A forked child that drops the handles
+/// of its parent only closes its copy of the file, because the lock belongs to the parent.
 #[derive(Debug)]
 struct OsLock {
     file: fs::File,
@@ -251,7 +254,7 @@ impl LockGuard for OsLock {}
 impl Drop for OsLock {
     fn drop(&mut self) {
         if self.taken_in.is_current() {
-            // If this fails, closing the file releases the lock.
+            // If unlocking fails, closing the file releases the lock.
             let _ = self.file.unlock();
         }
     }
@@ -259,9 +262,9 @@ impl Drop for OsLock {
 
 #[derive(Debug)]
 struct OsFile {
-    /// Reads in flight keep it open, too.
+    /// The open file. Reads in flight keep the file open, too.
     file: Arc<fs::File>,
-    /// The mapping for small writes, if the file was opened for them.
+    /// The mapping for small writes, if the file was opened for small writes.
     mapped: Option<Mapped>,
     rings: Option<Arc<Rings>>,
     /// See [`longest_write`].
@@ -327,13 +330,13 @@ impl File for OsFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data().inspect_err(|_| {
-            // Later writes must fail with an error instead of a signal.
+            // Later writes must fail with an error instead of a signal, which a mapping would raise.
             self.mapped.iter().for_each(Mapped::end);
         })
     }
 
     fn occupied(&self) -> io::Result<u64> {
-        // The unit of st_blocks is 512 bytes, whatever the block size of the file system.
+        // The unit of `st_blocks` is 512 bytes, whatever the block size of the file system.
         Ok(self.file.metadata()?.blocks() * 512)
     }
 
@@ -347,8 +350,8 @@ impl File for OsFile {
 }
 
 impl OsFile {
-    /// Allocates space by writing zeros, where the file system cannot reserve it. Only past the end: inside the file,
-    /// zeros could overwrite bytes that another thread has just written.
+    /// Allocates space by writing zeros, if the file system cannot reserve it. Writes only past the end of the file:
+    /// inside the file, zeros could overwrite bytes that another thread has just written.
     fn extend_with_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
         let zeros = AlignedBuf::zeroed(ZERO_PAGES);
@@ -362,9 +365,9 @@ impl OsFile {
     }
 }
 
-/// Splits a range at multiples of `unit`, if given: offsets and lengths.
+/// Splits a range at multiples of `unit`, if a unit is given. Returns offsets and lengths.
 fn pieces(offset: u64, len: u64, unit: Option<u64>) -> impl Iterator<Item = (u64, u64)> {
-    // A range whose end overflows stays whole; the system rejects it.
+    // A range whose end overflows stays whole, and the system rejects it.
     let cut = unit.zip(offset.checked_add(len));
     let piece = move |at: u64| {
         let (unit, end) = cut.filter(|&(_, end)| at < end)?;
@@ -387,7 +390,7 @@ fn is_btrfs(file: &fs::File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == BTRFS)
 }
 
-/// On btrfs, writes are split at multiples of this many bytes; `None` elsewhere.
+/// On btrfs, writes are split at multiples of this many bytes. `None` on other file systems.
 fn longest_write(file: &fs::File) -> Option<u64> {
     let stat = rustix::fs::fstatvfs(file).ok().filter(|_| is_btrfs(file))?;
     let is_small = stat.f_blocks.saturating_mul(stat.f_frsize) < SMALL_BTRFS;
@@ -395,9 +398,9 @@ fn longest_write(file: &fs::File) -> Option<u64> {
 }
 
 /// Disables copy-on-write for a new file on btrfs. Otherwise every rewritten block needs new space, so writing a
-/// superblock or the end of the log could fail on a full disk after data was accepted. This disables btrfs's checksums,
-/// too; the store has its own. Other file systems need no such flag. Where it is refused, a full disk may poison the
-/// store.
+/// superblock or the end of the log could fail on a full disk after data was accepted. The same flag disables the
+/// checksums of btrfs, which is acceptable because the store has its own checksums. Other file systems need no such
+/// flag. If the system refuses the flag, a full disk may poison the store.
 fn write_in_place(file: &fs::File) {
     if is_btrfs(file)
         && let Ok(flags) = rustix::fs::ioctl_getflags(file)
@@ -406,7 +409,7 @@ fn write_in_place(file: &fs::File) {
     }
 }
 
-/// Adds the reason to an error about a missing directory or a path that is not a directory.
+/// Adds the reason to an error about a missing directory, or about a path that is not a directory.
 fn in_the_way(path: &Path, error: io::Error) -> io::Error {
     let is_file = |path: &&Path| fs::metadata(path).is_ok_and(|found| !found.is_dir());
     let words = match error.kind() {
@@ -437,8 +440,8 @@ fn create_dir(path: &Path) -> io::Result<()> {
     fs::File::open(parent)?.sync_all()
 }
 
-/// Switches the page cache off for an open file. Done after opening, because a failing `open` with `O_DIRECT` on a file
-/// system without direct I/O leaves the created file behind.
+/// Switches the page cache off for an open file. The cache is switched off only after opening, because an `open` with
+/// `O_DIRECT` that fails on a file system without direct I/O leaves the created file on the disk.
 fn bypass_cache(file: &fs::File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
@@ -451,8 +454,8 @@ fn bypass_cache(file: &fs::File) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Found by `pando sim kill`: after a store was closed while another thread was starting a process, it could not be
-    /// reopened for a moment.
+    /// Regression, found by `pando sim kill`: when a store was closed while another thread was starting a process, the
+    /// store could not be reopened for a moment.
     #[test]
     fn the_lock_is_released_even_if_a_forked_process_still_holds_its_file() {
         let dir = tempfile::tempdir().unwrap();

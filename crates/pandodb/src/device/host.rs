@@ -1,7 +1,7 @@
-//! The parts that devices share apart from files: checked names, the clock, randomness, threads and a lock table.
+//! The parts that devices share, other than files: checked names, the clock, randomness, threads and a lock table.
 //!
-//! [`Host`] is the real machine, for the devices that run on it. [`Locks`] is the store's lock for devices within one
-//! process; the directory device uses a lock of the operating system instead.
+//! [`Host`] is the real machine, for the devices that run on it. [`Locks`] is the store's lock for devices that exist
+//! only within one process. The directory device uses a lock of the operating system instead.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -15,14 +15,14 @@ use parking_lot::Mutex;
 use super::{JoinHandle, LockGuard, LockMode};
 use crate::base::PAGE;
 
-/// The file that the directory device locks. No device lists it or opens it under this name.
+/// The file that the directory device locks. No device lists or opens a file with this name.
 pub const LOCK_FILE: &str = "lock";
 
 /// The longest file that the devices in memory accept, in bytes (1 TiB).
 pub const MAX_FILE: u64 = 1 << 40;
 
-/// The most memory that this process can use, in bytes: the machine's memory or the limit on its address space (`ulimit
-/// -v`).
+/// The most memory that this process can use, in bytes: the smaller of the machine's memory and the limit on the
+/// process's address space (`ulimit -v`).
 pub fn most_memory() -> usize {
     let info = rustix::system::sysinfo();
     let machine = u64::from(info.mem_unit).saturating_mul(info.totalram as u64);
@@ -39,8 +39,8 @@ pub fn check_name(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Rejects transfers that the kernel would reject on a direct file: those that are not page-aligned in offset, length
-/// and memory address.
+/// Rejects transfers that the kernel would reject on a direct file. Such a transfer is not page-aligned in offset,
+/// length or memory address.
 pub fn check_direct(offset: u64, buf: &[u8]) -> io::Result<()> {
     let misaligned = |n: usize| !n.is_multiple_of(PAGE);
     if !offset.is_multiple_of(PAGE as u64) || misaligned(buf.len()) || misaligned(buf.as_ptr().addr()) {
@@ -49,7 +49,7 @@ pub fn check_direct(offset: u64, buf: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The end of `offset..offset + len`; rejects an end past [`MAX_FILE`].
+/// The end of `offset..offset + len`. Rejects an end past [`MAX_FILE`].
 pub fn check_range(offset: u64, len: u64) -> io::Result<u64> {
     offset.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
 }
@@ -66,12 +66,12 @@ impl Host {
         Host { start: Instant::now(), hasher: RandomState::new(), drawn: AtomicU64::new(0) }
     }
 
-    /// Monotonic time since construction.
+    /// Monotonic time since the `Host` was created.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// A hash, under the process's random keys, of a number that never repeats.
+    /// A hash of a number that never repeats, under the random keys of this process.
     pub fn random(&self) -> u64 {
         self.hasher.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -92,14 +92,14 @@ struct HostThread(thread::JoinHandle<()>);
 
 impl JoinHandle for HostThread {
     fn join(self: Box<Self>) {
-        // The panic hook has reported a panic of the thread. Raising it here again would abort an owner that joins
-        // while it unwinds or drops. A caller whose thread body can panic must detect that from the state that the
-        // thread left.
+        // The panic hook has already reported a panic of the thread. Raising the panic again here would abort an owner
+        // that calls `join` during unwinding or in a `drop`. A caller whose thread body can panic must detect the panic
+        // from the state that the thread left.
         let _ = self.0.join();
     }
 }
 
-/// The store's lock, inside one process.
+/// The store's lock within one process.
 #[derive(Debug, Default)]
 pub struct Locks {
     held: Mutex<Held>,

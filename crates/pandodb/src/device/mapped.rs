@@ -1,9 +1,9 @@
 //! Small writes without a system call: copies into a mapped window of the file.
 //!
-//! A log that is written at every commit makes one write of some hundred bytes each time, and the cost of such a write
-//! is the system call and the file system, not the bytes. Here it is a copy into a shared mapping of the file. The
-//! bytes are in the page cache when the copy returns, as after `pwrite`, so they survive the end of the process,
-//! however it ends, and `fdatasync` makes them durable.
+//! A log that is written at every commit makes one write of some hundred bytes each time. The cost of such a write is
+//! the system call and the file system, not the bytes. This module performs such a write as a copy into a shared
+//! mapping of the file. The bytes are in the page cache when the copy returns, as after `pwrite`. So the bytes survive
+//! the end of the process, however the process ends, and `fdatasync` makes the bytes durable.
 //!
 //! ```text
 //!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
@@ -17,30 +17,33 @@
 //! # When a page is mapped
 //!
 //! The kernel reports an I/O error in a mapped page by a signal that ends the process. So a page is mapped only where
-//! no error is to be expected:
+//! no error is expected:
 //!
-//! - `fallocate` has reserved its space, on a file system that overwrites reserved pages in place ([`overwrites_in_place`]).
-//!   A copy-on-write file system would need new space for the second write of a page.
-//! - No space of the range was freed. Cutting the file or punching a hole unmaps the window first; punching also ends
-//!   the use of mappings for this file.
-//! - The pages need not be read from the disk. They are new (reserved space reads as zeros without I/O) or still in
-//!   memory: the window is locked in memory as far as the process may lock memory. Without the lock, the kernel could
-//!   evict a page between two writes and read it again. That needs a shortage of memory within the seconds in which a
-//!   page is written, and a disk that cannot read back a page that it has just accepted.
+//! - `fallocate` has reserved the space of the page, on a file system that overwrites reserved pages in place
+//!   ([`overwrites_in_place`]). A copy-on-write file system would need new space for the second write of a page.
+//! - No space of the range was freed. Before a file is cut or a hole is punched, the window is unmapped. Punching also
+//!   ends the use of mappings for this file.
+//! - The pages need not be read from the disk. The pages are new (reserved space reads as zeros without I/O) or still
+//!   in memory, because the window is locked in memory as far as the process may lock memory. Without the lock, the
+//!   kernel could evict a page between two writes and read it again. An I/O error would still require two events: a
+//!   shortage of memory within the seconds in which a page is written, and a disk that cannot read a page that it has
+//!   just accepted.
 //!
-//! Three cases remain in which the process ends where `pwrite` would return an error: another process truncates a
-//! segment of a running store; on XFS, the directory was cloned (a plain `cp` clones there) and the disk is too full to
-//! copy a shared block; a file system shuts itself down after an error of its own, at the next page. As after any kill,
-//! no acknowledged data is lost. A host that cannot accept this writes by `pwrite`: `StoreBuilder::mapped_log`.
+//! Three cases remain in which the process ends although `pwrite` would return an error. First, another process
+//! truncates a segment of a running store. Second, on XFS, the directory was cloned (a plain `cp` clones on XFS) and
+//! the disk is too full to copy a shared block. Third, a file system shuts itself down after an error of its own; the
+//! process ends at the next page. As after any kill, no acknowledged data is lost. A host program that cannot accept
+//! these cases can switch to `pwrite` by `StoreBuilder::mapped_log`.
 //!
-//! A kill during a copy leaves a part of the record, as a power cut does; the record's checksum detects it. Bytes may
-//! be copied in any order of addresses.
+//! A kill during a copy leaves a part of the record, as a power cut does. The record's checksum detects the partial
+//! record. The bytes may be copied in any order of addresses.
 //!
-//! [`word_wiped_by_fork`], for [`process`](super::process), is here because it uses the same system calls.
+//! [`word_wiped_by_fork`], which [`process`](super::process) uses, is in this file because it uses the same system
+//! calls.
 //!
 //! Invariant: the window lies within `0..limit`, whose space is reserved.
 //!
-//! Source: ours; 002 §3.6.4 logs into memory of its own process, which a kill loses.
+//! Source: our own design. 002 §3.6.4 logs into memory of its own process, which a kill loses.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -54,9 +57,9 @@ use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags};
 use crate::base::PAGE;
 use crate::base::sync::Mutex;
 
-/// Bytes that are mapped at a time. The window moves once in thousands of writes.
+/// The number of bytes that are mapped at a time. The window moves once in thousands of writes.
 const WINDOW: u64 = 2 << 20;
-/// From this length on `pwrite` is cheaper: it takes whole pages without a page fault for each.
+/// From this length on `pwrite` is cheaper: it writes whole pages without a page fault for each page.
 const LONG: usize = 16 << 10;
 /// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs, which overwrite reserved space in place.
 const IN_PLACE: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
@@ -74,20 +77,22 @@ pub(super) struct Mapped {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Space is reserved from the file's start to here.
+    /// The space from the file's start to this offset is reserved.
     limit: u64,
     window: Option<Window>,
-    /// No more windows are mapped: reserved space was freed, the system refused a mapping, or the disk failed.
+    /// Whether no more windows are mapped, because reserved space was freed, the system refused a mapping, or the disk
+    /// failed.
     over: bool,
 }
 
 impl Mapped {
-    /// For a new, empty file.
+    /// The mapped writes of a new, empty file.
     pub fn new(file: &fs::File) -> Mapped {
         Mapped { state: Mutex::new(State::default()), overwrites_in_place: overwrites_in_place(file) }
     }
 
-    /// Reserves space for the range by calling `allocate`, and records it if the range continues the reserved one.
+    /// Reserves space for the range by calling `allocate`, and notes the new limit if the range continues the reserved
+    /// space.
     pub fn preallocate<E>(&self, offset: u64, len: u64, allocate: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         allocate()?;
@@ -97,10 +102,10 @@ impl Mapped {
         Ok(())
     }
 
-    /// Copies all of `buf` into the file. `false` means that the caller must write it with `pwrite`.
+    /// Copies all of `buf` into the file. `false` means that the caller must write all of `buf` with `pwrite`.
     pub fn write(&self, file: &fs::File, offset: u64, buf: &[u8]) -> bool {
-        // Whole pages need no window either: the header of a file that is used much later would keep a window locked in
-        // memory until then.
+        // A write of whole pages needs no window either: the header of a file that is used much later would keep a
+        // window locked in memory until that use.
         let whole = offset.is_multiple_of(PAGE as u64) && buf.len().is_multiple_of(PAGE);
         if buf.len() >= LONG || whole {
             return false;
@@ -115,15 +120,15 @@ impl Mapped {
             let at = offset + done as u64;
             match state.window_at(file, at) {
                 Some(window) => done += window.copy(at, &buf[done..]),
-                // The caller writes the copied part again.
+                // The caller writes the already copied part again.
                 None => return false,
             }
         }
         true
     }
 
-    /// The file is about to be cut or extended to `len`; space beyond it is not reserved. Call this **before** the
-    /// change.
+    /// Call this **before** the file is cut or extended to `len`. The space beyond `len` counts as not reserved from
+    /// then on.
     pub fn cut(&self, len: u64) {
         let mut state = self.state.lock();
         state.limit = state.limit.min(len);
@@ -137,7 +142,7 @@ impl Mapped {
 }
 
 impl State {
-    /// The window that holds the byte at `at`.
+    /// The window that holds the byte at offset `at`.
     /// REQUIRES: `at` is below the limit.
     fn window_at(&mut self, file: &fs::File, at: u64) -> Option<&Window> {
         assert!(at < self.limit, "no space is reserved at {at}");
@@ -146,10 +151,10 @@ impl State {
             "no space is reserved for a part of the window"
         );
         if self.window.as_ref().is_none_or(|window| !window.holds(at)) {
-            // Unmap the old one first.
+            // Unmap the old window first.
             self.window = None;
             let start = at / WINDOW * WINDOW;
-            // Whole pages only: an access past the file's last page would raise the signal.
+            // Map whole pages only: an access past the file's last page would raise the signal.
             let end = (start + WINDOW).min(self.limit / PAGE as u64 * PAGE as u64);
             self.window = (at < end).then(|| Window::map(file, start, (end - start) as usize).ok()).flatten();
             self.over = self.window.is_none();
@@ -166,19 +171,20 @@ struct Window {
     at: NonNull<u8>,
 }
 
-// SAFETY: the window owns its mapping, which belongs to no thread; the bytes are reached only through `copy`, under the
-// lock of `Mapped`, or by the sole owner of the window.
+// SAFETY: the window owns its mapping, which belongs to no thread. The bytes are accessed only through `copy`, under
+// the lock of `Mapped`, or by the sole owner of the window.
 unsafe impl Send for Window {}
 
 impl Window {
     fn map(file: &fs::File, start: u64, len: usize) -> io::Result<Window> {
         assert!(len > 0 && len.is_multiple_of(PAGE) && start.is_multiple_of(PAGE as u64), "a mapping of whole pages");
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory of this process.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, start)? };
         let at = NonNull::new(at.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let window = Window { start, len, at };
-        // SAFETY: the range is the mapping just made. If memory may not be locked, it stays unlocked.
+        // SAFETY: the range is the mapping that was just made. If the process may not lock memory, the range stays
+        // unlocked.
         let _ = unsafe { rustix::mm::mlock_with(at.as_ptr().cast(), len, MlockFlags::ONFAULT) };
         Ok(window)
     }
@@ -187,13 +193,14 @@ impl Window {
         at >= self.start && at - self.start < self.len as u64
     }
 
-    /// Copies as much of `buf` as fits into the window, to the file's byte `at`; returns how much.
+    /// Copies as much of `buf` as fits into the window, to the file's offset `at`. Returns the number of copied bytes.
     fn copy(&self, at: u64, buf: &[u8]) -> usize {
         assert!(self.holds(at));
         let from = (at - self.start) as usize;
         let n = buf.len().min(self.len - from);
-        // SAFETY: `from + n <= self.len`, so the target lies in the mapping, which exists as long as `self`; `buf` is
-        // borrowed memory of this process and not part of the mapping, to whose bytes no reference is ever made.
+        // SAFETY: `from + n <= self.len`, so the target is inside the mapping, which exists as long as `self`. `buf` is
+        // borrowed memory of this process and not part of the mapping, and no reference to a byte of the mapping is
+        // ever made.
         unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), self.at.as_ptr().add(from), n) };
         n
     }
@@ -201,26 +208,26 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping that this window made, and nothing else refers to it.
+        // SAFETY: the range is the mapping that this window made, and no other code refers to the range.
         let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 
-/// A word of memory that is zero in a forked child, whatever this process writes to it; `None` where the system has no
-/// such memory. It is never freed.
+/// A word of memory that is zero in a forked child, whatever value this process writes to the word. `None` if the
+/// system has no such memory. The word is never freed.
 pub(super) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory of this process.
     let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags) }.ok()?;
-    // SAFETY: the range is the mapping just made, to which nothing refers yet.
+    // SAFETY: the range is the mapping that was just made, to which no code refers yet.
     if unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
-        // SAFETY: as above.
+        // SAFETY: as for the call of `madvise`.
         let _ = unsafe { rustix::mm::munmap(at, PAGE) };
         return None;
     }
-    // SAFETY: the address is that of a page, so aligned; its zeros are a valid number, in a child, too; the mapping is
-    // never removed and is reached through this reference alone.
+    // SAFETY: the address is the start of a page, so it is aligned. The zeros of the page are a valid number, in a
+    // child, too. The mapping is never removed and is accessed through this reference alone.
     Some(unsafe { &*at.cast::<AtomicU64>() })
 }
 
@@ -258,7 +265,7 @@ mod tests {
     fn copied_bytes_are_in_the_file_across_windows() {
         let (file, mapped) = preallocated(3 * WINDOW);
         let record: Vec<u8> = (0..1000u32).map(|i| (i % 251) as u8).collect();
-        // Across the first boundary, back, and up to the last byte.
+        // Write across the first boundary, then back at the start, and up to the last byte.
         for at in [WINDOW - 500, 7, 2 * WINDOW - 1, 3 * WINDOW - 1000] {
             assert!(mapped.write(&file, at, &record));
             assert_eq!(read(&file, at, 1000), record);

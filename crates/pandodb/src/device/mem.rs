@@ -1,8 +1,8 @@
 //! A device in memory: for tests that need no faults, and for benchmarks that should not measure a disk.
 //!
-//! A file is a set of copy-on-write pages (`Content`) behind a reader-writer lock. It exists as long as the directory
-//! or a handle refers to it. Nothing survives the device, and a sync does nothing. The clock, the threads and the
-//! randomness are the machine's.
+//! A file is a set of copy-on-write pages (`Content`) behind a reader-writer lock. A file exists as long as the
+//! directory or a handle refers to it. No data survives the device, and a sync does nothing. The clock, the threads and
+//! the randomness are those of the machine.
 
 use std::collections::BTreeMap;
 use std::io;

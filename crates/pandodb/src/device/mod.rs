@@ -1,17 +1,18 @@
-//! The device: the one owner of every side effect.
+//! The device: the only module through which the engine has side effects.
 //!
-//! Files, directory entries, the lock, the clock, randomness and threads are reached through [`Device`] and [`File`].
-//! So a simulator can replace the machine ([`sim`]), a wrapper can count operations ([`counting`]), and files can be
-//! kept in memory ([`mem`]). No other code of the engine uses `std::fs`, `Instant::now` or `std::thread`.
+//! The engine reaches files, directory entries, the lock, the clock, randomness and threads through [`Device`] and
+//! [`File`]. So a simulator can replace the machine ([`sim`]), a wrapper can count operations ([`counting`]), and files
+//! can be kept in memory ([`mem`]). No other code of the engine uses `std::fs`, `Instant::now` or `std::thread`.
 //!
 //! ```text
 //!   engine ──▶ Device, File ──▶ FileDevice (Linux) | MemDevice | SimDevice | CountingDevice around any of them
 //!      └─────▶ Reads ──▶ Queue (io_uring), else read_at
 //! ```
 //!
-//! 1. [`File::read_at`] and [`File::write_at`] transfer one buffer at a time, as pread and pwrite.
-//! 2. Independent reads go through [`Reads`], by *submit and complete*. A device that supports concurrent reads returns
-//!    a [`Queue`] for them ([`File::queue`]); on any other device they are done one after the other.
+//! 1. [`File::read_at`] and [`File::write_at`] transfer one buffer at a time, like pread and pwrite.
+//! 2. Independent reads go through [`Reads`], which submits them and then takes their completions. A device that
+//!    supports concurrent reads returns a [`Queue`] for them ([`File::queue`]). On any other device the reads are done
+//!    one after the other.
 //!
 //! Invariant: transfers may be short and may be interrupted, as POSIX allows; [`read_exact_at`] and [`write_all_at`]
 //! complete them.
@@ -40,7 +41,7 @@ mod uring;
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
 mod uring {
-    //! Without io_uring: reads are done one after the other.
+    //! The replacement in a build without io_uring: reads are done one after the other.
     use std::{fs, io, sync::Arc};
 
     #[derive(Debug)]
@@ -88,11 +89,12 @@ pub struct OpenHow {
     pub write: bool,
     /// Create the file; it must not exist. Implies `write`.
     pub create_new: bool,
-    /// Bypass the page cache if the file system supports it. Transfers must then be page-aligned in offset and length.
+    /// Bypass the page cache if the file system supports it. On a direct file, transfers must be page-aligned in offset
+    /// and length.
     pub direct: bool,
-    /// The file gets many small writes within the range that [`File::allocate`] has reserved, as a log does; a new file
-    /// may then take them without a system call each. The guarantee of a returned write is the same: it survives the
-    /// end of the process.
+    /// Whether the file gets many small writes within the range that [`File::allocate`] has reserved, as a log does. If
+    /// so, a new file may perform small writes without a system call for each. A returned write has the same guarantee
+    /// in both cases: it survives the end of the process.
     pub small_writes: bool,
 }
 
@@ -116,8 +118,8 @@ pub trait JoinHandle: Send {
 
 /// A directory of files and the machine around it.
 ///
-/// A file name is one path component: not empty, `.`, `..` or `lock`, at most 255 bytes, without `/`, `\\` and NUL.
-/// Others fail with `InvalidInput`.
+/// A file name is one path component of at most 255 bytes, without `/`, `\\` and NUL. The name is not empty, and not
+/// `.`, `..` or `lock`. An operation on any other name fails with `InvalidInput`.
 pub trait Device: Send + Sync + fmt::Debug {
     /// Opens (or creates) the file `name`. The directory entry of a new file is durable after [`Device::sync_dir`].
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
@@ -125,16 +127,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// The names of all regular files, sorted; the lock is not among them.
+    /// The names of all regular files, sorted, without the lock file.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Makes creations, renames and removals durable.
     fn sync_dir(&self) -> io::Result<()>;
-    /// Takes the store's lock without waiting; `WouldBlock` if another holder excludes it.
+    /// Takes the store's lock without waiting; fails with `WouldBlock` if another holder excludes it.
     fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>>;
     /// Monotonic time since an arbitrary start.
     fn now(&self) -> Duration;
-    /// The time since the beginning of 1970 in UTC, by a clock that may be adjusted; `None` for a device without one.
-    /// For display only: the engine makes no decision by it.
+    /// The time since the beginning of 1970 in UTC, by a clock that may be adjusted; `None` for a device without such a
+    /// clock. For display only: the engine makes no decision by this time.
     fn wall_clock(&self) -> Option<Duration> {
         None
     }
@@ -146,8 +148,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>>;
     /// The path of the directory, for messages.
     fn path(&self) -> String;
-    /// Free bytes of the file system, as far as the device knows. Other files may take them at any time, and a file
-    /// system may need some for itself.
+    /// The free bytes of the file system, if the device knows them. Other files may use these bytes at any time, and
+    /// the file system may need some of them for itself.
     fn available(&self) -> Option<u64>;
 }
 
@@ -167,56 +169,56 @@ pub struct Read {
 pub struct Done {
     /// The request, with its buffer.
     pub read: Read,
-    /// As [`File::read_at`] returns it: a transfer may be short or interrupted.
+    /// The result, like that of [`File::read_at`]: a transfer may be short or interrupted.
     pub result: io::Result<usize>,
 }
 
-/// Concurrent reads of one caller. They complete in any order. The queue may be dropped with reads in flight: their
-/// results are discarded, and their buffers live until the device is done with them.
+/// Concurrent reads of one caller, which complete in any order. The queue may be dropped with reads in flight. The
+/// results of these reads are then discarded, and their buffers live until the device is done with the buffers.
 pub trait Queue: Send + fmt::Debug {
-    /// Accepts a read, or returns it if there is no room now. The read begins at the next [`Queue::start`], or when
+    /// Accepts a read, or returns it if the queue is full now. The read begins at the next [`Queue::start`], or when
     /// [`Queue::wait`] has to wait.
     fn push(&mut self, read: Read) -> Result<(), Read>;
     /// Begins all accepted reads together; does not wait.
     fn start(&mut self);
-    /// Returns a completed read. If there is none, begins the accepted reads and waits for one. `None` if no read is
-    /// accepted or in flight.
+    /// Returns a completed read. If no read is completed, begins the accepted reads and waits for a completion. Returns
+    /// `None` if no read is accepted or in flight.
     fn wait(&mut self) -> Option<Done>;
 }
 
-/// Cutting a file that [`File::allocate`] has extended frees space in units of at most this many bytes.
+/// If [`File::allocate`] has extended a file, cutting the file frees space in units of at most this many bytes.
 pub const ALLOCATED_UNIT: u64 = 128 << 10;
 
 const _: () = assert!(ALLOCATED_UNIT.is_power_of_two() && ALLOCATED_UNIT >= PAGE as u64, "units are whole pages");
 
 /// An open file.
 pub trait File: Send + Sync + fmt::Debug {
-    /// Reads up to `buf.len()` bytes; returns how many. 0 means the end of the file.
+    /// Reads up to `buf.len()` bytes, and returns the number of bytes read. 0 means the end of the file.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
-    /// Writes up to `buf.len()` bytes; returns how many.
+    /// Writes up to `buf.len()` bytes, and returns the number of bytes written.
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize>;
     /// The length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Cuts or extends (with zeros, without occupying space) to `len` bytes.
+    /// Cuts the file to `len` bytes, or extends it to `len` bytes with zeros that occupy no space.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Allocates disk space for the range, so that writes to it cannot fail for lack of space, and extends the file to
     /// the end of the range. Existing content stays. If the file system cannot reserve space, only the part past the
     /// end of the file is allocated, by writing zeros (whole pages on a direct file).
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Frees the space of the range; it then reads as zeros, and the length stays. If the file system cannot do this,
-    /// nothing happens and the old bytes stay, so call it only for ranges that are not read again before they are
-    /// written.
+    /// Frees the disk space of the range. The range then reads as zeros, and the length of the file stays the same. If
+    /// the file system cannot do this, the call does nothing and the old bytes stay. So call it only for ranges that
+    /// are not read again before they are written.
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
     /// The granularity of holes in bytes: a page for most file systems. Only aligned pieces of this size free disk
-    /// space, and only if they are punched whole. A free page in a piece with pages in use keeps its space, so it is
-    /// better reused than punched. A power of two, at most [`ALLOCATED_UNIT`]. The same for all files of a device. A
-    /// wrapping device forwards the inner device's answer.
+    /// space, and only if they are punched whole. A free page in a piece with pages in use keeps its disk space, so
+    /// reusing the page is better than punching it. The value is a power of two, at most [`ALLOCATED_UNIT`], and the
+    /// same for all files of a device. A wrapping device forwards the value of the inner device.
     fn hole_unit(&self) -> u64 {
         PAGE as u64
     }
     /// Makes data (and the length) durable.
     fn sync(&self) -> io::Result<()>;
-    /// Bytes of disk space that the file occupies.
+    /// The number of bytes of disk space that the file occupies.
     fn occupied(&self) -> io::Result<u64>;
 
     /// Whether the file is empty.
@@ -229,15 +231,15 @@ pub trait File: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether a single read of `bytes` bytes should also go through a queue because it completes sooner there than by
-    /// [`File::read_at`]. Call this exactly once per read: the call advances the adaptive policy.
+    /// Whether a single read of `bytes` bytes should also go through a queue because the read completes sooner in a
+    /// queue than by [`File::read_at`]. Call this exactly once per read: the call advances the adaptive policy.
     fn queue_serves_one(&self, _bytes: usize) -> bool {
         false
     }
 }
 
-/// Reads exactly `buf.len()` bytes: continues after short transfers and interruptions, fails with `UnexpectedEof` past
-/// the end.
+/// Reads exactly `buf.len()` bytes. Continues after short transfers and interruptions; fails with `UnexpectedEof` past
+/// the end of the file.
 ///
 /// # Errors
 /// `UnexpectedEof`, and the errors of [`File::read_at`].
@@ -249,7 +251,8 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
             Ok(n) => {
                 done += n;
                 debug_assert!(done <= buf.len(), "{n} bytes were read past the buffer");
-                // A torn write may leave a length inside a page; a direct file cannot be read from there on.
+                // A torn write may leave a file length inside a page. A direct file cannot be read from such an offset
+                // on.
                 if done < buf.len() && file.len()? <= offset + done as u64 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -261,11 +264,11 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
     Ok(())
 }
 
-/// Writes all of `buf`: continues after short transfers and interruptions.
+/// Writes all of `buf`. Continues after short transfers and interruptions.
 ///
 /// # Errors
-/// `WriteZero` if the device takes no more bytes, and the errors of [`File::write_at`]. After an error a part may be
-/// written.
+/// `WriteZero` if the device accepts no more bytes, and the errors of [`File::write_at`]. If this call fails, a part of
+/// `buf` may have been written.
 pub fn write_all_at<F: File + ?Sized>(file: &F, offset: u64, buf: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {

@@ -1,8 +1,9 @@
-//! Fork detection: whether this process is the one in which a store was opened, or a child that was forked since.
+//! Fork detection: whether this process opened the store, or is a child that was forked after the store was opened.
 //!
-//! A forked child has a copy of the store's memory and shares its files and its lock, but has none of its threads. It
-//! must not use the store, so each use checks for a fork. A `getpid` system call would take almost as long as a read of
-//! cached data. So the check reads a page of memory that the kernel zeroes in a forked child (`MADV_WIPEONFORK`):
+//! A forked child has a copy of the store's memory and shares its files and its lock, but has none of its threads. The
+//! child must not use the store, so each use of the store checks for a fork. A `getpid` system call would take almost
+//! as long as a read of cached data. So the check reads a page of memory that the kernel zeroes in a forked child
+//! (`MADV_WIPEONFORK`):
 //!
 //! ```text
 //!   parent:  page = 1    its store remembers 1       page == 1: same process
@@ -10,10 +11,10 @@
 //!            a store that the child opens itself: page = 2, remembers 2
 //! ```
 //!
-//! The check costs two loads. Where the system has no such page (Linux before 4.14, some sandboxes), it is the system
-//! call.
+//! The check costs two loads. If the system has no such page (Linux before 4.14, some sandboxes), the check is the
+//! `getpid` system call.
 //!
-//! Invariant: two processes of which one descends from the other never have the same number.
+//! Invariant: if one of two processes descends from the other, the two never have the same number.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,7 +24,7 @@ use super::mapped::word_wiped_by_fork;
 /// The identity of the process in which a value was created.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
-    /// The word that holds `number` in that process; `None`: `number` is the process id.
+    /// The word that holds `number` in the process that created the value. If `None`, `number` is the process id.
     word: Option<&'static AtomicU64>,
     number: u64,
 }
@@ -32,7 +33,7 @@ impl Process {
     /// The calling process.
     pub fn current() -> Process {
         static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
-        /// Numbers assigned so far, by this process and, before the fork, by its ancestors.
+        /// The count of numbers that were assigned until now, by this process and, before the fork, by its ancestors.
         static GIVEN: AtomicU64 = AtomicU64::new(0);
         let Some(word) = *WORD.get_or_init(word_wiped_by_fork) else {
             return Process { word: None, number: std::process::id().into() };
@@ -49,7 +50,7 @@ impl Process {
         Process { word: Some(word), number }
     }
 
-    /// Whether the calling process is this one.
+    /// Whether the calling process created this value.
     #[inline]
     pub fn is_current(&self) -> bool {
         let number = self.word.map_or_else(|| std::process::id().into(), |word| word.load(Relaxed));

@@ -6,14 +6,14 @@
 //!                 └── one alone, or no queue ────────── pread ──────┘
 //! ```
 //!
-//! 1. [`Reads::submit`] collects reads. A single read is cheapest as a pread, unless the device says otherwise
-//!    ([`File::queue_serves_one`]).
-//! 2. With a second read, or when reads are to run while the caller does something else ([`Reads::start`]), the reads
+//! 1. [`Reads::submit`] collects reads. A single read is done by pread, which is cheapest, unless the device reports
+//!    otherwise ([`File::queue_serves_one`]).
+//! 2. If there is a second read, or if reads should run while the caller does other work ([`Reads::start`]), the reads
 //!    go into a queue of the device.
-//! 3. [`Reads::complete`] returns one finished read. Short or interrupted reads of the queue are completed here by
-//!    pread; a device error is returned.
+//! 3. [`Reads::complete`] returns one finished read. The same call completes short or interrupted reads of the queue by
+//!    pread. A device error is returned.
 //!
-//! Invariant: the queue is released as soon as no read is in flight in it, since other callers need it.
+//! Invariant: the queue is released as soon as it has no read in flight, because other callers need the queue.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,30 +22,30 @@ use std::sync::Arc;
 use super::{AlignedBuf, Done, File, Queue, Read, read_exact_at};
 use crate::base::{PAGE, SeededBug};
 
-/// The number of submitted reads that starts the queue. Each start is a system call.
+/// The number of submitted reads at which the queue is started. Each start is a system call.
 const TOGETHER: usize = 4;
 
 const _: () = assert!(TOGETHER > 1, "a single read is cheapest as a pread");
 
-/// Several reads of a file, submitted and completed by one caller. Reads in flight are abandoned when it is dropped.
+/// Several reads of a file that one caller submits and completes. Dropping this value abandons the reads in flight.
 #[derive(Debug)]
 pub struct Reads {
     file: Arc<dyn File>,
     queue: Option<Box<dyn Queue>>,
-    /// Submitted but not in the queue, oldest first.
+    /// Reads that are submitted but not in the queue, oldest first.
     waiting: VecDeque<Read>,
-    /// In the queue.
+    /// The number of reads in the queue.
     flying: usize,
 }
 
 impl Reads {
-    /// No reads yet. Costs nothing.
+    /// A set without reads. Creating the set does no I/O.
     pub fn new(file: Arc<dyn File>) -> Reads {
         Reads { file, queue: None, waiting: VecDeque::new(), flying: 0 }
     }
 
-    /// Submits a read of the whole buffer. It begins with [`Reads::start`], when [`Reads::complete`] has to wait, or
-    /// with the fourth submitted read, so that the device works while the caller determines further reads.
+    /// Submits a read of the whole buffer. The read begins with [`Reads::start`], when [`Reads::complete`] has to wait,
+    /// or with the fourth submitted read. So the device works while the caller determines further reads.
     pub fn submit(&mut self, read: Read) {
         self.waiting.push_back(read);
         if self.waiting.len() == TOGETHER {
@@ -53,7 +53,8 @@ impl Reads {
         }
     }
 
-    /// Whether the device has a queue for this caller now, so that it can read while the caller does something else.
+    /// Whether the device has a queue for this caller now, so that the device can read while the caller does other
+    /// work.
     pub fn has_queue(&mut self) -> bool {
         if self.queue.is_none() {
             self.queue = self.file.queue();
@@ -61,8 +62,8 @@ impl Reads {
         self.queue.is_some()
     }
 
-    /// Begins the submitted reads, if the device can read while the caller does something else. Returns whether a read
-    /// is in flight.
+    /// Begins the submitted reads, if the device can read while the caller does other work. Returns whether a read is
+    /// in flight.
     pub fn start(&mut self) -> bool {
         self.hand_over();
         debug_assert!(self.flying == 0 || self.queue.is_some(), "reads in flight are in the queue");
@@ -72,7 +73,8 @@ impl Reads {
         self.flying > 0
     }
 
-    /// The next completed read, as its tag and its filled buffer; waits if there is none. `None` if no reads are left.
+    /// Returns the next completed read, as its tag and its filled buffer. Waits if no read is complete. `None` if no
+    /// reads are left.
     pub fn complete(&mut self) -> Option<(usize, io::Result<AlignedBuf>)> {
         let is_alone = |first: &Read| self.waiting.len() == 1 && !self.file.queue_serves_one(first.buf.len());
         if self.flying > 0 || !self.waiting.front().is_none_or(is_alone) {
@@ -86,7 +88,7 @@ impl Reads {
             self.queue.as_mut().and_then(|queue| queue.wait()).expect("a queue completes each read that it accepts");
         self.flying -= 1;
         if self.flying == 0 {
-            // Other callers need the queue, and this one may do something else before its next reads.
+            // Other callers need the queue, and this caller may do other work before its next reads.
             self.queue = None;
         }
         Some(self.finish(done))
@@ -113,7 +115,7 @@ impl Reads {
         debug_assert_eq!(self.queue.is_some(), self.flying > 0, "an idle queue is left to other callers");
     }
 
-    /// Completes a short or undone read by pread.
+    /// Completes a short or unperformed read by pread.
     fn finish(&self, done: Done) -> (usize, io::Result<AlignedBuf>) {
         let Done { read: Read { tag, offset, mut buf }, result } = done;
         let missing = match result {
@@ -129,7 +131,7 @@ impl Reads {
     }
 }
 
-/// Whether an error means that the queue has not tried the read, as opposed to an error of the device.
+/// Whether an error means that the queue did not try the read. Otherwise it is an error of the device.
 fn is_undone(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
     /// Linux's error for reads whose submitting thread exited before they completed.

@@ -1,4 +1,4 @@
-//! The suite that every device must pass, run on each of them; then tests of single devices.
+//! The suite that every device must pass, run on each device, and then tests of single devices.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,7 +12,7 @@ const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false, 
 const WRITE: OpenHow = OpenHow { write: true, create_new: false, direct: false, small_writes: false };
 const READ: OpenHow = OpenHow { write: false, create_new: false, direct: false, small_writes: false };
 
-/// A fresh device of each kind, with the guard of its directory.
+/// A new device of each kind, with the guard of its directory.
 fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {
     let mut devices: Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> = vec![
         (MemDevice::new(), None),
@@ -160,7 +160,7 @@ fn concurrent_reads_complete_in_any_order_with_the_right_bytes() {
             assert!(!std::mem::replace(&mut seen[tag], true), "{device:?}: {tag} ended twice");
             if tag == 98 {
                 assert_eq!(kind(read), ErrorKind::UnexpectedEof);
-                // While other reads are in flight.
+                // Submit another read while other reads are in flight.
                 reads.submit(Read { tag: 99, offset: 99 * PAGE as u64, buf: AlignedBuf::zeroed(1) });
                 continue;
             }
@@ -171,7 +171,7 @@ fn concurrent_reads_complete_in_any_order_with_the_right_bytes() {
             }
         }
         assert!(seen.iter().all(|seen| *seen), "{device:?}");
-        // And some that are never completed.
+        // Submit some reads that are never completed.
         for tag in 0..3 {
             reads.submit(Read { tag, offset: 0, buf: AlignedBuf::zeroed(1) });
         }

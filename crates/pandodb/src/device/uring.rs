@@ -11,24 +11,25 @@
 //! Steps of a caller: take a ring ([`Rings::queue`]), push reads into slots, submit them ([`Queue::start`]), reap
 //! completions ([`Queue::wait`]), return the ring (drop of [`Lease`]).
 //!
-//! **One ring has one owner at a time.** No other caller enters it until it is returned. So no thread waits while it
-//! holds a lock, no thread is woken for another caller's read, and all `unsafe` code here runs behind `&mut`. Taking a
-//! ring holds a lock for a few nanoseconds. There are as many rings as callers with reads in flight at the same time,
-//! at most [`MOST_RINGS`]. Beyond that, and where the system refuses a ring, callers read one after the other.
+//! **One ring has one owner at a time.** No other caller uses a ring until the owner returns the ring. So no thread
+//! waits while it holds a lock, no thread is woken for another caller's read, and all `unsafe` code of this file runs
+//! behind `&mut`. Taking a ring holds a lock for a few nanoseconds. The number of rings is the largest number of
+//! callers that had reads in flight at the same time, at most [`MOST_RINGS`]. Beyond that number, and where the system
+//! refuses a ring, a caller does its reads one after the other.
 //!
-//! **Buffer ownership.** From the submission that names a buffer until its completion was taken from the ring, the
-//! buffer stays in a slot of the ring and nothing touches it, whatever happens to the caller. Dropping a lease (after
-//! an error or panic) marks its slots as unwanted and returns the ring; a later search for a ring with room, or the
-//! next owner, discards their completions. Dropping a ring waits for the reads in flight; if waiting fails, the buffers
-//! are leaked.
+//! **Buffer ownership.** A slot of the ring holds the buffer from the submission that names the buffer until its
+//! completion was taken from the ring. During that time no code touches the buffer, even if the caller fails or panics.
+//! Dropping a lease (after an error or panic) marks its slots as unwanted and returns the ring. A later search for a
+//! ring with an empty slot, or the next owner, discards the completions of these slots. Dropping a ring waits for the
+//! reads in flight. If waiting fails, the buffers are leaked.
 //!
-//! **Failures.** The completion queue cannot overflow: it has twice as many entries as there are slots, and a slot is
-//! taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
-//! *retired*: reads that the kernel has accepted are awaited, the others are returned as interrupted, and the ring is
-//! closed. Short and interrupted reads are completed by [`super::Reads`]. A forked process must not use its parent's
-//! rings: it takes none of them and leaks their buffers.
+//! **Failures.** The completion queue cannot overflow: the queue has twice as many entries as there are slots, and a
+//! slot is taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
+//! *retired*: reads that the kernel has accepted are awaited, the other reads are returned as interrupted, and the ring
+//! is closed. [`super::Reads`] completes short and interrupted reads. A forked process must not use its parent's rings,
+//! so it takes no ring and leaks the buffers of the rings.
 //!
-//! **Waiting.** A thread that waits for a read of a few pages spins instead of sleeping, as long as that pays off
+//! **Waiting.** A thread that waits for a read of a few pages spins instead of sleeping, as long as spinning is faster
 //! ([`crate::base::spin`]).
 #![allow(unsafe_code)]
 
@@ -55,7 +56,8 @@ mod tests;
 const SLOTS: u32 = 64;
 /// The most rings of a device.
 const MOST_RINGS: usize = 64;
-/// The most bytes of a read for which a thread spins. A longer read takes longer than sleeping and waking.
+/// The most bytes of a read for which a thread spins. A longer read takes more time than a thread needs to sleep and
+/// wake.
 const MOST_WATCHED: usize = 16 * PAGE;
 
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS <= u16::MAX as u32, "a slot has a number of 16 bits");
@@ -64,18 +66,18 @@ const _: () = assert!(MOST_WATCHED < u32::MAX as usize, "the kernel takes length
 /// The rings of a device.
 pub(super) struct Rings {
     idle: Mutex<Vec<Ring>>,
-    /// The number of rings, idle and taken.
+    /// The number of rings, idle ones and taken ones.
     made: AtomicUsize,
-    /// The system has refused a ring: no more are created.
+    /// Whether the system has refused a ring. If so, no more rings are created.
     refused: AtomicBool,
-    /// The process that may use them.
+    /// The process that may use the rings.
     process: Process,
     /// `None` if waiting threads always sleep.
     patience: Option<SpinPolicy>,
 }
 
 impl Rings {
-    /// A set without rings; `None` in a build without io_uring. With `watch`, threads may spin for short reads.
+    /// A set without rings; `None` in a build without io_uring. With `watch`, a thread may spin for a short read.
     pub(super) fn new(watch: bool) -> Option<Arc<Rings>> {
         let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), Process::current());
         let patience = watch.then(SpinPolicy::default);
@@ -115,8 +117,8 @@ impl Rings {
         }))
     }
 
-    /// An idle ring with a vacant slot. Abandoned reads occupy slots until they have completed and a caller discards
-    /// them, here.
+    /// An idle ring with an empty slot. Abandoned reads occupy slots until they have completed and a caller of this
+    /// function discards them.
     fn vacant(&self) -> Option<Ring> {
         let mut idle = self.idle.lock();
         idle.iter_mut().for_each(Ring::throw_away);
@@ -138,12 +140,13 @@ impl Rings {
         None
     }
 
-    /// A ring that was counted does not exist, or is about to be closed.
+    /// Decrements `made`: a ring that was counted does not exist, or is about to be closed.
     fn uncount(&self) {
         let before = self.made.fetch_sub(1, Relaxed);
         assert!(before > 0, "each ring is counted once");
     }
 
+    /// Adds the ring to the idle rings, or closes the ring if it is retired.
     /// REQUIRES: the caller has abandoned the ring's reads.
     fn take_back(&self, ring: Ring) {
         debug_assert!(ring.queued.is_empty() && !ring.is_awaited(), "the next owner would get these reads");
@@ -162,11 +165,11 @@ impl fmt::Debug for Rings {
     }
 }
 
-/// A read that the kernel has, or that will be submitted. It also keeps the file open.
+/// A read that the kernel has, or that will be submitted. The slot also keeps the file open.
 struct Slot {
     read: Read,
     _file: Arc<File>,
-    /// Whether its caller still waits for it.
+    /// Whether the caller of the read still waits for it.
     wanted: bool,
 }
 
@@ -178,25 +181,25 @@ struct Ring {
     vacant: Vec<u16>,
     /// Slots that are not in the submission queue yet.
     queued: Vec<(u16, i32)>,
-    /// Slots in the submission queue that the kernel has not accepted yet, oldest first: empty unless the kernel
-    /// refuses them.
+    /// Slots in the submission queue that the kernel has not accepted yet, oldest first. Empty unless the kernel
+    /// refuses submissions.
     unsent: Vec<u16>,
     /// The number of slots that the kernel has accepted.
     flying: usize,
-    /// The kernel has refused submissions: no more are made.
+    /// Whether the kernel has refused submissions. If so, the ring makes no more submissions.
     retired: bool,
-    /// Reads that were given up, to be returned to the caller.
+    /// Reads that the ring has abandoned and must return to the caller as interrupted.
     given_up: Vec<Slot>,
     process: Process,
 }
 
 impl Ring {
     fn new(process: Process) -> io::Result<Ring> {
-        // Completions are posted when the submitting thread enters the kernel anyway, instead of by interrupting it.
-        // Kernels before 5.19 lack this option.
+        // Completions are posted when the submitting thread enters the kernel for another reason; the kernel does not
+        // interrupt the thread. Kernels before 5.19 lack this option.
         let uring = IoUring::builder().setup_coop_taskrun().build(SLOTS);
         let uring = uring.or_else(|_| IoUring::new(SLOTS))?;
-        // Kernels before 5.6 have rings, but neither this read operation nor the probe.
+        // Kernels before 5.6 have rings, but they lack this read operation and the probe.
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::Read::CODE) {
@@ -233,7 +236,7 @@ impl Ring {
             // (`reap`), when the kernel has not accepted the submission and never will (`retire`, which closes this
             // ring for submissions), and by leaking the buffer (`lose`). A slot that is only queued has no submission
             // (`abandon`). So the memory is valid and not accessed otherwise as long as the kernel may write to it. The
-            // slot's file keeps the descriptor open until then.
+            // slot's file keeps the descriptor open for the same time.
             let pushed = unsafe { self.uring.submission().push(&entry) };
             pushed.expect("there are no more slots than submissions");
             self.unsent.push(number);
@@ -265,13 +268,13 @@ impl Ring {
         self.collect(1);
     }
 
-    /// Lets the kernel post completions, and waits until there are `least` of them.
+    /// Lets the kernel post completions, and waits until at least `least` of them are posted.
     fn collect(&mut self, least: u32) {
         if self.flying == 0 {
             return;
         }
         let flags = EnterFlags::GETEVENTS.bits();
-        // SAFETY: without submissions and without an argument the call does nothing but wait.
+        // SAFETY: without submissions and without an argument the call only waits.
         let entered = unsafe { self.uring.submitter().enter::<()>(0, least, flags, None) };
         match entered {
             Ok(_) => {}
@@ -286,7 +289,7 @@ impl Ring {
         if !self.queued.is_empty() || !self.unsent.is_empty() {
             self.enter(false);
         }
-        // A ring that has failed returns its given-up reads or blocks; it does not spin.
+        // A failed ring returns its abandoned reads, or blocks, but it does not spin.
         while !self.retired && self.uring.completion().is_empty() {
             self.collect(0);
             if began.elapsed() >= LONGEST {
@@ -299,7 +302,7 @@ impl Ring {
         }
     }
 
-    /// The kernel refuses submissions: takes the unsent ones back and makes no more.
+    /// Called when the kernel refuses submissions: takes the unsent submissions back and makes no more submissions.
     fn retire(&mut self) {
         self.retired = true;
         for number in mem::take(&mut self.unsent) {
@@ -309,7 +312,7 @@ impl Ring {
         }
     }
 
-    /// Waiting for the kernel failed: leaks the buffers that it may still write to.
+    /// Called when waiting for the kernel failed: leaks the buffers that the kernel may still write to.
     fn lose(&mut self) {
         self.retired = true;
         self.queued.clear();
@@ -358,12 +361,12 @@ impl Ring {
         self.slots.iter().flatten().chain(&self.given_up).any(|slot| slot.wanted)
     }
 
-    /// Whether the list of vacant slots agrees with the slots.
+    /// Whether the list of vacant slots contains exactly the empty slots.
     fn are_slots_counted(&self) -> bool {
         self.vacant.len() + self.slots.iter().flatten().count() == self.slots.len()
     }
 
-    /// Discards completed reads.
+    /// Discards completed reads of an idle ring.
     /// REQUIRES: the ring is idle, so none of its reads is wanted.
     fn throw_away(&mut self) {
         debug_assert!(!self.is_awaited(), "a caller waits for a read of an idle ring");
@@ -385,7 +388,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.abandon();
         if !self.process.is_current() {
-            // In a forked copy, the kernel's side of the ring belongs to the parent.
+            // In a forked process, the kernel's side of the ring belongs to the parent.
             return self.lose();
         }
         self.retire();
@@ -402,7 +405,7 @@ struct Lease {
     ring: Option<Ring>,
     file: Arc<File>,
     home: Arc<Rings>,
-    /// Accepted reads that were not returned yet.
+    /// The number of accepted reads that were not returned yet.
     wanted: usize,
     /// The length in bytes of the longest read accepted so far.
     longest: usize,
@@ -413,8 +416,8 @@ impl Lease {
         self.ring.as_mut().expect("there until it is dropped")
     }
 
-    /// In a forked copy the kernel's side belongs to the parent, so its reads in flight cannot be awaited and are given
-    /// up.
+    /// In a forked process, the kernel's side of the ring belongs to the parent. So the reads in flight cannot be
+    /// awaited; this function abandons them.
     fn mind_fork(&mut self) {
         let ring = self.ring();
         if !ring.process.is_current() {

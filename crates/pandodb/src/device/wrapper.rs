@@ -1,11 +1,11 @@
-//! Devices and files that change the behaviour of other ones: they implement only the methods that differ, and every
-//! other call is forwarded.
+//! Devices and files that change the behaviour of other devices and files. A wrapper implements only the methods whose
+//! behaviour differs, and every other call is forwarded.
 //!
 //! ```text
 //!   impl DeviceWrapper for Mine { inner, … }  ⇒  impl Device for Mine: each method that is left out calls inner()
 //! ```
 //!
-//! Invariant: a new method of [`Device`] or [`File`] is forwarded by every wrapper once it is forwarded here.
+//! Invariant: if this module forwards a new method of [`Device`] or [`File`], every wrapper forwards it.
 
 use std::fmt;
 use std::io;
@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use super::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue};
 
-/// A device around another one. The methods are those of [`Device`], which every wrapper implements.
+/// A device that wraps another device. The methods are those of [`Device`], which every wrapper implements.
 pub trait DeviceWrapper: Send + Sync + fmt::Debug {
     /// The wrapped device.
     fn inner(&self) -> &dyn Device;
-    /// See [`Device::open`]. A wrapper of files overrides this.
+    /// See [`Device::open`]. A wrapper that also wraps files overrides this method.
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         self.inner().open(name, how)
     }
@@ -114,7 +114,7 @@ impl<W: DeviceWrapper> Device for W {
     }
 }
 
-/// A file around another one. The methods are those of [`File`], which every wrapper implements. A wrapper that
+/// A file that wraps another file. The methods are those of [`File`], which every wrapper implements. A wrapper that
 /// overrides [`FileWrapper::read_at`] also overrides [`FileWrapper::queue`] if the wrapped file has a queue.
 pub trait FileWrapper: Send + Sync + fmt::Debug {
     /// The wrapped file.

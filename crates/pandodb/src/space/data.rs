@@ -1,7 +1,7 @@
 //! [`DataFile`]: checked blocks in allocated pages of the data file.
 //!
 //! Steps of a block: [`DataFile::alloc`], fill the body, [`DataFile::seal_block`], [`DataFile::write`]; later
-//! [`DataFile::read_block`]; in the end [`DataFile::free`] (or [`DataFile::give_back`] if no root ever reached it).
+//! [`DataFile::read_block`]; in the end [`DataFile::free`], or [`DataFile::give_back`] if no root reached it.
 //!
 //! Block header, 16 bytes, little-endian, at the start of every block except superblocks and large values:
 //!
@@ -10,14 +10,15 @@
 //!  4  kind u8      5  zeros (3)      8  pages u32      12  zeros (4)
 //! ```
 //!
-//! The number of pages is that on disk, also in the memory of a compressed leaf, which is longer ([`stored_pages`]).
+//! The header states the number of pages on disk. In memory a compressed leaf has more pages ([`stored_pages`]).
 //!
 //! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except
-//! for a page that was allocated and freed within one replay of the log; an address is checked against the length of
-//! the file before memory is allocated for it.
+//! for a page that was allocated and freed within one replay of the log; the address of a block is checked against the
+//! length of the file before memory is allocated for the block.
 //!
-//! Locks: the lock of the map, and the lock of syncs; neither is taken under the other. Source: growth of the file,
-//! `000 §5.1.1`; reuse of pages, [decision 0004](../../../../docs/decisions/0004-quarantine.md).
+//! Locks: the lock of the map, and the lock of syncs. No thread takes one of them while it holds the other. Sources:
+//! `000 §5.1.1` for the growth of the file; [decision 0004](../../../../docs/decisions/0004-quarantine.md) for the
+//! reuse of pages.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -49,18 +50,18 @@ pub fn stored_pages(block: &[u8]) -> u32 {
     u32::from_le_bytes([block[8], block[9], block[10], block[11]])
 }
 
-/// The data file of a store, with its allocation map. Shared by all layers above through an `Arc`.
+/// The data file of a store, with its allocation map. All higher layers share it through an `Arc`.
 #[derive(Debug)]
 pub struct DataFile {
     file: Arc<dyn File>,
     store_id: StoreId,
-    /// The length of the file in pages, for readers, which must not wait for the lock of the map.
+    /// The length of the file in pages, for readers: a reader must not wait for the lock of the map.
     pages: AtomicU64,
     state: Mutex<Space>,
     read_bytes: Counter,
     reads: Counter,
     written_bytes: Counter,
-    /// The part of `written_bytes` that belongs to [`MirroredBlock`](super::MirroredBlock)s: blocks that roots consist of.
+    /// The part of `written_bytes` that belongs to [`MirroredBlock`](super::MirroredBlock)s, of which roots consist.
     pub(super) root_bytes: Counter,
     /// Bytes of the mirrored blocks that roots reach now, in both copies.
     pub(super) mirrored_bytes: Counter,
@@ -69,12 +70,13 @@ pub struct DataFile {
     /// Whether large values were written since the last sync.
     blobs_unsynced: AtomicBool,
     /// Held during each sync; holds the error of the first sync that failed. A failed sync may mark pages clean that
-    /// are not on the disk, and the system reports the error to only one of several concurrent syncs; a later sync
-    /// would succeed without having written them. So syncs are serialized, and after a failure none succeeds.
+    /// are not on the disk, and the system reports the error to only one of several concurrent syncs. A later sync
+    /// would then succeed without having written these pages. So syncs are serialized, and after a failed sync no sync
+    /// succeeds.
     failed_sync: Mutex<Option<String>>,
     /// The number of pages of [`File::hole_unit`]. Only units that are wholly free are punched.
     hole_pages: u32,
-    /// Set while disk space is short: allocations prefer free pages that still occupy disk space.
+    /// Set while disk space is short: allocations then prefer free pages that still occupy disk space.
     fills_gaps: AtomicBool,
 }
 
@@ -84,25 +86,26 @@ struct Space {
     map: PageMap,
     /// Extents that were freed since the last checkpoint began.
     dropped: Vec<Extent>,
-    /// Extents freed before each of the last checkpoints began, oldest first. Each list waits for two superblocks.
+    /// Extents freed before each of the last checkpoints began, oldest list first. Each list waits for two superblocks.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
-    /// During a replay, the map at its beginning. Neither the opened superblock nor the log reaches its free pages.
+    /// During a replay, a copy of the map from the beginning of the replay. Neither the opened superblock nor the log
+    /// reaches the pages that are free in this copy.
     before_replay: Option<PageMap>,
     /// Set when the store is closed. The file may then be in use by another opener.
     closed: bool,
     /// Set while a store is being opened, until all pages that its roots reach are marked. Unmarked pages may be in
-    /// use, so nothing is allocated; indexes of an opening that failed free nothing.
+    /// use, so no page is allocated. The indexes of a failed opening free no pages.
     marking: bool,
 }
 
 impl Space {
-    /// Pages that wait for superblocks, counted in the lists.
+    /// The number of pages that wait for superblocks, counted in the lists.
     fn waiting_pages(&self) -> u64 {
         self.quarantine.iter().flatten().chain(&self.dropped).map(|extent| u64::from(extent.pages)).sum()
     }
 
-    /// Checks the counters of the map, and that quarantined pages count as used. In debug builds only.
+    /// In a debug build, checks the counters of the map, and checks that quarantined pages count as used.
     fn check(&self) {
         if cfg!(debug_assertions) {
             self.map.check();
@@ -129,12 +132,12 @@ pub struct SpaceStats {
     pub written_bytes: u64,
     /// The part of `written_bytes` that belongs to trunk nodes and catalogues.
     pub root_bytes: u64,
-    /// Bytes that trunk nodes and catalogues occupy now, in both copies, without those that were freed.
+    /// Bytes that trunk nodes and catalogues occupy now, in both copies, without freed ones.
     pub mirrored_bytes: u64,
 }
 
 impl DataFile {
-    /// Creates the empty data file of a new store under `name`. Its superblock slots are marked as used.
+    /// Creates the empty data file of a new store under `name`. The superblock slots are marked as used.
     pub fn create(device: &dyn Device, name: &str, store_id: StoreId) -> Result<Arc<DataFile>> {
         let how = OpenHow { write: true, create_new: true, direct: true, ..OpenHow::default() };
         let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
@@ -147,7 +150,7 @@ impl DataFile {
         device.open(DATA_FILE, how).map_err(|e| Error::io("open", DATA_FILE, None, &e))
     }
 
-    /// Wraps the data file of an existing store. The caller must mark all pages that roots reach before it allocates.
+    /// Wraps the data file of an existing store. The caller must mark all pages that roots reach, then allocate.
     pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
         let len = file.len().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
         let data = Self::around(file, store_id, len)?;
@@ -155,7 +158,7 @@ impl DataFile {
         Ok(data)
     }
 
-    /// Called once all pages that roots reach are marked: from now on pages may be allocated and freed.
+    /// Ends marking: the caller has marked all pages that roots reach. From now on pages may be allocated and freed.
     pub fn end_marking(&self) {
         let was_marking = std::mem::take(&mut self.state.lock().marking);
         assert!(was_marking, "the marks are complete once");
@@ -165,7 +168,7 @@ impl DataFile {
         let extent_bytes = u64::from(EXTENT_PAGES) * PAGE as u64;
         let mut state = Space::default();
         state.map.grow(len.div_ceil(extent_bytes).max(MIN_GROWTH));
-        // The map may be longer than the file; writes extend the file.
+        // The map may be longer than the file. Writes extend the file.
         for slot in SLOTS {
             assert!(state.map.take(Extent { start: slot, pages: 1 }));
         }
@@ -203,7 +206,7 @@ impl DataFile {
 
     // ---- allocation ----
 
-    /// Allocates `pages` contiguous pages, aligned to an extent if they fill one. Grows the file if none are free.
+    /// Allocates `pages` contiguous pages, aligned to an extent if they fill one. Grows the file if no free pages fit.
     ///
     /// # Errors
     /// [`Error::DiskFull`] or [`Error::Io`] if the file cannot grow.
@@ -219,7 +222,7 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// Allocates `pages` pages, or a gap of `least` to `pages` pages ([`DataFile::fill_gaps`]) if there is one.
+    /// Allocates `pages` pages, or instead a gap of `least` to `pages` pages ([`DataFile::fill_gaps`]) if there is one.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -248,7 +251,8 @@ impl DataFile {
         self.state.lock().map.gap_pages() * PAGE as u64
     }
 
-    /// Like [`DataFile::alloc`], at least an extent away from `other`. If the disk is too full for that, anywhere.
+    /// Like [`DataFile::alloc`], for pages at a distance of at least one extent from `other`. If the disk is too full
+    /// for that distance, the pages may be anywhere.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -258,7 +262,7 @@ impl DataFile {
         if let Some(extent) = state.map.alloc_apart(pages, other) {
             return Ok(extent);
         }
-        // At most one of the new extents is too near to `other`.
+        // At most one of the new extents is too close to `other`.
         match self.grow(&mut state, u64::from(pages.div_ceil(EXTENT_PAGES)) + 1) {
             Ok(()) => Ok(state.map.alloc_apart(pages, other).expect("the file has grown by enough")),
             Err(full @ Error::DiskFull { .. }) => state.map.alloc(pages).ok_or(full),
@@ -273,7 +277,7 @@ impl DataFile {
         self.set_extents(state, now + missing.max(MIN_GROWTH).max(now / 4))
     }
 
-    /// Frees pages that a root may reach. They are reused once neither superblock can reach them.
+    /// Frees pages that a root may reach. The pages are reused when neither superblock can reach them.
     pub fn free(&self, extent: Extent) {
         let mut state = self.state.lock();
         if state.marking {
@@ -289,7 +293,7 @@ impl DataFile {
         debug_assert!(state.quarantined_pages <= state.map.taken_pages(), "quarantined pages count as used");
     }
 
-    /// Frees pages that no root reaches and that were not written: the unused rest of an allocation.
+    /// Frees pages that no root reaches and that were never written: the unused rest of an allocation.
     pub fn give_back(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
@@ -305,7 +309,7 @@ impl DataFile {
         self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset())
     }
 
-    /// Punches the wholly free units around these pages. A failure is ignored: the pages can be reused without it.
+    /// Punches the wholly free units around these pages. A failure is ignored: unpunched pages can be reused, too.
     /// REQUIRES: the caller holds the lock of `state`.
     fn punch_around(&self, state: &mut Space, extent: Extent) {
         if state.closed {
@@ -319,7 +323,8 @@ impl DataFile {
         }
     }
 
-    /// Punches all free extents. Called once the disk is full: they may occupy disk space since before the opening.
+    /// Punches all free extents. Called when the disk becomes full: free extents may have occupied disk space since
+    /// before the store was opened.
     pub fn punch_free(&self) {
         // Keep the lock, so that no thread allocates and writes such a page before it is punched.
         let mut state = self.state.lock();
@@ -336,12 +341,12 @@ impl DataFile {
         }
     }
 
-    /// Like [`DataFile::give_back`], for pages that were written, of a build that was abandoned. Their units are
-    /// punched where they are wholly free; if that fails, the pages are reused all the same.
+    /// Frees written pages of an abandoned build. Like [`DataFile::give_back`], and also punches the units of these
+    /// pages that are wholly free. If punching fails, the pages are still reused.
     ///
-    /// Does not touch the file once the store is closed: handles that outlive the store drop unfinished runs, and
-    /// another opener may have allocated their pages. So pages are punched under the lock that [`DataFile::close`]
-    /// takes.
+    /// Does not touch the file after the store was closed: handles that outlive the store drop unfinished runs, and
+    /// another opener may have allocated the pages of these runs. So pages are punched under the lock that
+    /// [`DataFile::close`] takes.
     pub fn discard(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
@@ -350,17 +355,17 @@ impl DataFile {
         }
     }
 
-    /// Called when the store is closed, before its lock is released. Nothing is punched out of the file afterwards.
+    /// Called when the store is closed, before the store's lock is released. From now on no hole is punched.
     pub fn close(&self) {
         self.state.lock().closed = true;
     }
 
-    /// Marks pages that a root reaches as used. For opening a store.
+    /// Marks pages that a root reaches as used. Called while a store is opened.
     ///
     /// # Errors
     /// [`Error::Corruption`] if the pages are beyond the file or are marked already.
     pub fn mark(&self, extent: Extent) -> Result<()> {
-        // The map grows to the pages that roots reach, not to the length of a possibly sparse file.
+        // The map grows to the highest page that a root reaches, not to the length of the file, which may be sparse.
         let mut state = self.state.lock();
         if extent.end() <= self.pages.load(Relaxed) {
             state.map.grow(extent.end().div_ceil(EXTENT_PAGES.into()));
@@ -377,9 +382,10 @@ impl DataFile {
         ))
     }
 
-    /// Begins a replay of the log, after all pages that the opened superblock and the log refer to were marked. Until
-    /// [`DataFile::end_replay`], a page that is allocated and freed is reusable at once, because nothing durable refers
-    /// to it. Otherwise the replay of a long log would need several times its length of disk space.
+    /// Begins a replay of the log. The caller has marked all pages to which the opened superblock and the log refer.
+    /// Until [`DataFile::end_replay`], a page that is allocated and freed is reusable at once, because nothing durable
+    /// refers to it. Without this rule the replay of a long log would need disk space of several times the length of
+    /// the log.
     /// REQUIRES: no checkpoint has begun, and no other replay is running.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
@@ -393,7 +399,7 @@ impl DataFile {
         self.state.lock().before_replay = None;
     }
 
-    /// Begins a checkpoint. The superblock that it will write does not reach the pages that were freed until now.
+    /// Begins a checkpoint. The superblock of this checkpoint does not reach the pages that were freed until now.
     pub fn begin_checkpoint(&self) {
         let mut state = self.state.lock();
         let dropped = std::mem::take(&mut state.dropped);
@@ -401,7 +407,7 @@ impl DataFile {
         state.check();
     }
 
-    /// Abandons the checkpoint that began last, before it wrote its superblock.
+    /// Abandons the most recently begun checkpoint, before that checkpoint wrote its superblock.
     /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn abandon_checkpoint(&self) {
         let mut state = self.state.lock();
@@ -424,13 +430,14 @@ impl DataFile {
             pages = released.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
             holes = state.map.take_rest(&mut released, self.hole_pages);
         }
-        // Punch while the pages still count as used; otherwise another thread might allocate and write them meanwhile.
+        // Punch while the pages still count as used. Otherwise another thread might allocate and write them before they
+        // are punched.
         let mut punched = Vec::new();
         for hole in joined(holes.into_iter()) {
             let from = hole.start.offset();
             match self.punch(&hole).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e)) {
-                // Punching a hole can itself need space, when it splits an extent of the file system. The pages are
-                // then reused unpunched.
+                // Punching a hole can itself need disk space, when it splits an extent of the file system. Without that
+                // space the pages are reused unpunched.
                 Err(Error::DiskFull { .. }) => {}
                 result => result.map(|()| punched.push(hole))?,
             }
@@ -445,7 +452,7 @@ impl DataFile {
         state.check();
         let tail = state.map.free_tail();
         let extents = state.map.extents();
-        // A tail not longer than the growth step would soon be allocated again.
+        // A tail that is not longer than the growth step would soon be allocated again.
         if tail > MIN_GROWTH && tail > extents / 4 {
             let keep = extents - tail + MIN_GROWTH;
             self.set_extents(&mut state, keep)?;
@@ -493,7 +500,7 @@ impl DataFile {
         }
     }
 
-    /// Bytes that the file occupies on the device.
+    /// The number of bytes that the file occupies on the device.
     pub fn occupied(&self) -> Result<u64> {
         self.file.occupied().map_err(|e| Error::io("stat", DATA_FILE, None, &e))
     }
@@ -508,7 +515,7 @@ impl DataFile {
         written.map(|()| buf).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
     }
 
-    /// Reads raw pages. The address is checked before memory is allocated for it.
+    /// Reads raw pages. The address is checked before memory for the pages is allocated.
     pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
         self.read_into(addr, AlignedBuf::default())
     }
@@ -529,7 +536,7 @@ impl DataFile {
     }
 
     /// Returns the buffer for a read of raw pages: `spare` if it has the right length. The address is checked before
-    /// memory is allocated for it.
+    /// memory for the pages is allocated.
     pub fn begin_read(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let pages = self.pages.load(Relaxed);
         if addr.pages == 0 || addr.pages > MAX_BLOCK_PAGES || addr.page.0.saturating_add(addr.pages.into()) > pages {
@@ -549,7 +556,7 @@ impl DataFile {
         })
     }
 
-    /// Reads a block and checks that it is the one with this address, owner and kind.
+    /// Reads a block and checks that the block has this address, owner and kind.
     pub fn read_block(&self, addr: BlockAddr, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let buf = self.read(addr)?;
         self.check_block(&buf, addr, owner, kind)?;
@@ -600,7 +607,7 @@ impl DataFile {
     }
 
     /// The incompatible features of the blocks that were written since the store was opened. A superblock that reaches
-    /// them must have these flags.
+    /// these blocks must have these flags.
     pub fn features(&self) -> u64 {
         if self.compressed.load(Relaxed) { COMPRESSED_LEAVES } else { 0 }
     }
@@ -610,23 +617,23 @@ impl DataFile {
         Error::corruption(what, 0, detail).in_file(DATA_FILE, addr.page.offset())
     }
 
-    /// Makes large values durable, if some were written since the last sync of this kind.
+    /// Makes large values durable, if any large value was written since the last sync of this kind.
     ///
     /// # Errors
     /// As [`DataFile::sync`].
     pub fn sync_large_values(&self) -> Result<()> {
         let mut failed = self.failed_sync.lock();
-        // A thread that waited for the lock may find the flag cleared. Then its value is durable, or was lost with the
-        // sync that failed.
+        // A thread that waited for the lock may find the flag cleared. In that case its value is durable, or was lost
+        // with the sync that failed.
         let unsynced = self.blobs_unsynced.swap(false, Acquire);
         if unsynced || failed.is_some() { self.sync_after(&mut failed) } else { Ok(()) }
     }
 
-    /// Makes everything written durable. A failure is final: the caller poisons the store. This includes a full disk,
-    /// which a thin-provisioned disk may report only now, after it accepted the writes.
+    /// Makes all written data durable. A failure is final: the caller poisons the store. A full disk is such a failure
+    /// too: a thin-provisioned disk may report it only during the sync, although it accepted the writes.
     ///
     /// # Errors
-    /// [`Error::Io`] if the device fails, [`Error::Poisoned`] if a sync failed before.
+    /// [`Error::Io`] if the device fails, [`Error::Poisoned`] if an earlier sync failed.
     pub fn sync(&self) -> Result<()> {
         self.sync_after(&mut self.failed_sync.lock())
     }
@@ -644,7 +651,7 @@ impl DataFile {
     /// Writes a superblock to the slot of its generation, and syncs.
     ///
     /// # Errors
-    /// As [`DataFile::sync`]. After an error it is unknown whether the superblock is on the disk.
+    /// As [`DataFile::sync`]. If this call fails, it is unknown whether the superblock is on the disk.
     pub fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         let at = superblock.slot().offset();
         let page = superblock.encode();
@@ -687,7 +694,7 @@ impl DataFile {
     }
 }
 
-/// Joins adjacent extents. The extents must ascend.
+/// Joins adjacent extents. The extents must be in ascending order.
 fn joined(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Range<PageNo>> {
     let mut extents = extents.peekable();
     std::iter::from_fn(move || {
@@ -706,7 +713,7 @@ mod tests {
     use super::*;
     use crate::device::sim::{Fault, FaultKind, SimDevice};
 
-    /// Regression: this error once asked the user to free space and retry, though no later sync succeeds.
+    /// Regression: this error once told the user to free space and retry, although no later sync succeeds.
     #[test]
     fn a_sync_for_which_there_is_no_space_is_final() {
         let sim = SimDevice::new(3);
@@ -719,8 +726,8 @@ mod tests {
         assert!(matches!(data.sync(), Err(Error::Poisoned { .. })));
     }
 
-    /// On btrfs, a hole in a part of the range of one write frees no space, and data written into the hole takes new
-    /// space.
+    /// On btrfs, a hole in one part of the range of an earlier write frees no disk space, and data written into the
+    /// hole occupies new disk space.
     #[test]
     fn free_pages_of_a_unit_in_use_are_not_punched_but_reused() {
         let sim = SimDevice::new(1);
@@ -765,8 +772,8 @@ mod tests {
     }
 
     /// Regression, found by the explorer (`sync-large`, `pct:7001031:250`): the sync of a checkpoint fails and loses
-    /// the pages of a large value. The commit of that value then syncs; this sync succeeded although the pages were
-    /// lost.
+    /// the pages of a large value. The commit of that value syncs next. This second sync succeeded although the pages
+    /// were lost.
     #[test]
     fn after_a_failed_sync_none_succeeds() {
         let sim = SimDevice::new(1);

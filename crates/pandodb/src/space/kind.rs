@@ -1,19 +1,20 @@
-//! [`BlockKind`]: the kinds of blocks in the data file, and the header and limit that all blocks share.
+//! [`BlockKind`]: the kinds of blocks in the data file, the header that all blocks share, and the largest block.
 //!
-//! The number of a kind is in a block's header and in its checksum, so a block of one kind never passes for another. Kinds
-//! of index structures have numbers from 16 on, eight for each type of index: a new index needs no new format version.
+//! The number of a kind is in a block's header and in its checksum, so a block of one kind never passes for a block of
+//! another kind. Kinds of index structures have numbers from 16 on, eight for each type of index. So a new index needs
+//! no new format version.
 
 use crate::base::{MAX_KEY, MAX_VALUE, PAGE};
 
-/// Bytes of the header of a block.
+/// The length of a block's header in bytes.
 pub const BLOCK_HEADER: usize = 16;
-/// The largest block, in pages: a value and a key of the maximum sizes, with some reserve.
+/// The largest block, in pages. It holds a value and a key of the maximum sizes, with some reserve.
 #[expect(clippy::cast_possible_truncation, reason = "the assertion below bounds the product")]
 pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
 const _: () = assert!(MAX_BLOCK_PAGES as usize * PAGE == MAX_VALUE + (1 << 20), "the largest block is whole pages");
 const _: () = assert!(MAX_BLOCK_PAGES as u64 * (PAGE as u64) < 1 << 32, "offsets in a block have four bytes");
 const _: () = assert!(MAX_KEY + BLOCK_HEADER < 1 << 20, "the reserve holds the largest key");
-/// Incompatible feature: runs may have compressed leaves
+/// The incompatible feature of a store whose runs may have compressed leaves
 /// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
 pub const COMPRESSED_LEAVES: u64 = 1;
 
@@ -35,9 +36,9 @@ pub enum BlockKind {
     TrunkNode = 6,
     /// The catalogue of keyspaces.
     Catalog = 7,
-    /// A large value. It has no header; its checksum is in the message that refers to it.
+    /// A large value. It has no header; the message that refers to the value holds its checksum.
     Blob = 8,
-    /// Entries of a run, compressed. Only if the superblock has the feature [`COMPRESSED_LEAVES`].
+    /// Entries of a run, compressed. Such a block occurs only if the superblock has the feature [`COMPRESSED_LEAVES`].
     RunCompressedLeaf = 9,
     /// A node of an index's map of large values.
     LargeValueMap = 10,
@@ -64,13 +65,13 @@ impl BlockKind {
         }
     }
 
-    /// The incompatible feature bit that a superblock names if such a block is written; 0 for a kind that every version
-    /// has.
+    /// The incompatible feature bit that a superblock must have if a block of this kind is written. 0 for a kind that
+    /// every version supports.
     pub fn feature(self) -> u64 {
         if self == BlockKind::RunCompressedLeaf { COMPRESSED_LEAVES } else { 0 }
     }
 
-    /// Whether blocks of this kind describe which runs an index consists of.
+    /// Whether blocks of this kind describe the runs of which an index consists.
     pub fn is_node(self) -> bool {
         matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)
     }

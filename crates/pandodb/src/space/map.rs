@@ -1,16 +1,16 @@
-//! [`PageMap`]: the allocation map: which pages of the data file are used (000 §5.1.1;
-//! [decision 0003](../../../../docs/decisions/0003-allocation-map.md)).
+//! [`PageMap`]: the allocation map, which records the used pages of the data file (000 §5.1.1; [decision
+//! 0003](../../../../docs/decisions/0003-allocation-map.md)).
 //!
 //! ```text
 //!   words     [1111 1111 … | 0011 0000 … | 0000 0000 … | 0000 …]     32 bits for each extent, a bit for each page
 //!                full         partial (slab)   free ─────────▶
 //! ```
 //!
-//! Steps of an allocation: a small request takes a gap in one of the partly used extents (slabs); a request of an
-//! extent or more, or a small one that no slab can serve, takes the first fitting range of wholly free extents.
+//! Steps of an allocation: a small request takes a gap in one of the partly used extents (slabs). A request of an
+//! extent or more takes the first fitting range of wholly free extents. So does a small request that no slab can serve.
 //!
-//! Two indexes are derived from the words: the ranges of wholly free extents, and the set of partly used extents. No
-//! I/O.
+//! Two indexes are derived from the words: the ranges of wholly free extents, and the set of partly used extents. The
+//! map does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,8 +30,8 @@ const _: () = assert!(EXTENT_PAGES == u32::BITS, "the map has a word for each ex
 #[derive(Clone, Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
-    /// Free pages that occupy disk space, because they were written since the store was opened and not punched since.
-    /// Such a page is called a gap. The bits of used pages have no meaning.
+    /// Free pages that occupy disk space, because they were written since the store was opened and not punched after
+    /// that. Such a page is called a gap. The bits of used pages have no meaning.
     written: Vec<u32>,
     free: RangeSet,
     partial: BTreeSet<u64>,
@@ -46,7 +46,7 @@ fn mask(from: u32, count: u32) -> u32 {
     (u32::MAX >> (EXTENT_PAGES - count)) << from
 }
 
-/// The first bit of `count` consecutive zero bits.
+/// The position of the first `count` consecutive zero bits.
 fn find_gap(word: u32, count: u32) -> Option<u32> {
     (0..=EXTENT_PAGES - count).find(|&from| word & mask(from, count) == 0)
 }
@@ -72,7 +72,7 @@ impl PageMap {
         }
     }
 
-    /// The ranges of wholly free extents: first extent and count.
+    /// The ranges of wholly free extents, each as its first extent and the number of extents.
     pub fn free_extents(&self) -> impl Iterator<Item = (u64, u64)> {
         self.free.iter()
     }
@@ -101,7 +101,7 @@ impl PageMap {
         self.alloc_outside(pages, 0..0)
     }
 
-    /// Like [`PageMap::alloc`], but in no extent that contains a page of `other` or is adjacent to such an extent.
+    /// Like [`PageMap::alloc`], but outside the extents of `other` and outside the extents that are adjacent to these.
     pub fn alloc_apart(&mut self, pages: u32, other: Extent) -> Option<Extent> {
         let size = u64::from(EXTENT_PAGES);
         self.alloc_outside(pages, (other.start.0 / size).saturating_sub(1)..other.end().div_ceil(size) + 1)
@@ -144,7 +144,7 @@ impl PageMap {
             let longest = (least..=most).rev().find_map(|pages| Some((find_gap(!gaps, pages)?, pages)));
             longest.map(|(from, pages)| (at, from, pages))
         });
-        // The next search continues where this one ended, even if it found nothing.
+        // The next search continues where this search ended, even if this search found no gap.
         self.last_gap = last;
         let (at, from, pages) = found?;
         let extent = Extent { start: PageNo(at * u64::from(EXTENT_PAGES) + u64::from(from)), pages };
@@ -162,13 +162,14 @@ impl PageMap {
         self.written[to_usize(at)] & !self.words[to_usize(at)]
     }
 
-    /// Records that these pages were punched out of the file and occupy no space.
+    /// Notes that these pages were punched out of the file and occupy no space.
     pub fn punched(&mut self, pages: Range<PageNo>) {
         pieces_between(pages.start.0, pages.end.0)
             .for_each(|(at, from, count)| self.written[to_usize(at)] &= !mask(from, count));
     }
 
-    /// Marks pages as used. Returns `false`, and changes nothing, if one of them is used already or beyond the map.
+    /// Marks pages as used. Returns `false`, and changes nothing, if one of the pages is used already or beyond the
+    /// map.
     pub fn take(&mut self, extent: Extent) -> bool {
         if extent.pages == 0 || extent.end() > self.extents() * u64::from(EXTENT_PAGES) {
             return false;
@@ -185,16 +186,16 @@ impl PageMap {
         true
     }
 
-    /// Marks pages as free that were written.
+    /// Marks written pages as free.
     ///
     /// # Panics
-    /// If one of them is not used: a page freed twice could get two owners.
+    /// If one of the pages is not used. A page that is freed twice could get two owners.
     pub fn release(&mut self, extent: Extent) {
         self.release_unwritten(extent);
         pieces(extent).for_each(|(at, from, count)| self.written[to_usize(at)] |= mask(from, count));
     }
 
-    /// Marks pages as free that their owner did not write. Pages that were gaps before are gaps again.
+    /// Marks pages as free that their owner did not write. Pages that were gaps before their allocation are gaps again.
     ///
     /// # Panics
     /// As [`PageMap::release`].
@@ -209,9 +210,9 @@ impl PageMap {
         self.taken_pages -= u64::from(extent.pages);
     }
 
-    /// Given ranges of used pages that are about to be released, finds the units (of `unit` pages) that become wholly
-    /// free by the release. Marks the free pages of these units as used until then, and adds them to `released`.
-    /// Returns the units, ascending.
+    /// Finds the units (of `unit` pages) that become wholly free by a release. `released` holds the ranges of used
+    /// pages that are about to be released. Marks the free pages of these units as used until the release, and adds
+    /// them to `released`. Returns the units in ascending order.
     pub fn take_rest(&mut self, released: &mut Vec<Extent>, unit: u32) -> Vec<Extent> {
         assert!(EXTENT_PAGES.is_multiple_of(unit), "an extent is whole units of {unit} pages");
         if unit == 1 {
@@ -241,7 +242,7 @@ impl PageMap {
         whole
     }
 
-    /// The wholly free units among those that contain a page of `extent`, ascending.
+    /// The wholly free units among the units that contain a page of `extent`, in ascending order.
     pub fn freed_by(&self, extent: Extent, unit: u32) -> impl Iterator<Item = Extent> {
         let size = u64::from(unit);
         let units = extent.start.0 / size..extent.end().div_ceil(size);
@@ -264,7 +265,7 @@ impl PageMap {
             .all(|(at, from, count)| self.words.get(to_usize(at)).is_none_or(|word| word & mask(from, count) == 0))
     }
 
-    /// Checks the counter of used pages and the two indexes against the words. O(extents), in debug builds only.
+    /// In a debug build, checks the counter of used pages and the two indexes against the words. O(extents).
     pub(super) fn check(&self) {
         let ones = |word: &u32| u64::from(word.count_ones());
         debug_assert_eq!(self.taken_pages, self.words.iter().map(ones).sum(), "the counter agrees with the words");
@@ -292,7 +293,7 @@ impl PageMap {
     }
 }
 
-/// Divides a page range at extent boundaries: (extent, first page in it, pages).
+/// Divides a page range at extent boundaries. Each piece is (extent, first page in the extent, number of pages).
 fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u32, u32)> {
     pieces_between(extent.start.0, extent.end())
 }
@@ -300,7 +301,7 @@ fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u32, u32)> {
 /// Like [`pieces`], for the pages from `start` to `end`.
 fn pieces_between(start: u64, end: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let size = u64::from(EXTENT_PAGES);
-    // An empty range has no pieces; rounding `end` up would give one if `start` is inside an extent.
+    // An empty range has no pieces. Rounding `end` up would give one piece if `start` is inside an extent.
     let last = if start == end { start / size } else { end.div_ceil(size) };
     (start / size..last).map(move |at| {
         let from = start.max(at * size);
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!(map.alloc(3), Some(extent(0, 3)));
         assert_eq!(map.alloc(5), Some(extent(3, 5)));
         assert_eq!(map.alloc(70), Some(extent(32, 70)));
-        // The rest of the last extent of the large request serves small requests.
+        // The free pages of the last extent of the large request serve small requests.
         assert_eq!(map.alloc(25), Some(extent(102, 25)));
         assert_eq!(map.alloc(32 * 5), None);
         check(&map);
@@ -397,7 +398,7 @@ mod tests {
         map.punched(PageNo(16)..PageNo(24));
         assert_eq!((map.alloc_gap(1, 9), map.alloc_gap(1, 9), map.gap_pages()), (Some(extent(9, 1)), None, 0));
         check(&map);
-        // Free everything. Extents that are cut off lose their gaps.
+        // Free all pages. Extents that are removed from the end of the map lose their gaps.
         [extent(0, 20), extent(22, 8), extent(34, 4), extent(40, 4)].into_iter().for_each(|freed| map.release(freed));
         map.shrink(3);
         map.grow(3);

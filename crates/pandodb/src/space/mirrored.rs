@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Every block between the superblock and the runs is mirrored. These blocks are small compared with the data, and all
-//! data is reached through them. The copies are in extents that are not adjacent (if the disk has enough room), so that
-//! a bad region or a misdirected write does not damage both. They have the same body, but each has its own checksum,
-//! which covers the page number.
+//! data is reached through them. If the disk has enough space, the two copies are in extents that are not adjacent. So
+//! a bad region or a misdirected write does not damage both copies. The copies have the same body, but each has its own
+//! checksum, which covers the page number.
 //!
-//! Invariant: a single fault damages at most one copy. Repairing a copy in place is safe though a durable root reaches
-//! it: it is damaged already, and the intact copy is not touched. If the repair fails or is torn, the copy stays
-//! damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
+//! Invariant: a single fault damages at most one copy. Repairing a copy in place is safe although a durable root
+//! reaches it: the copy is damaged already, and the repair does not touch the intact copy. If the repair fails or is
+//! torn, the copy stays damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
 use super::data::DataFile;
 use super::kind::{BLOCK_HEADER, BlockKind, MAX_BLOCK_PAGES};
@@ -26,11 +26,11 @@ use crate::device::AlignedBuf;
 pub struct MirroredBlock(pub [BlockAddr; 2]);
 
 impl MirroredBlock {
-    /// Writes `body` after a block header, twice. Not durable before the next sync.
+    /// Writes two copies of a block with the body `body`. The copies are not durable before the next sync.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if no opening would accept a block of that size; [`Error::DiskFull`] or an I/O error. Nothing
-    /// stays allocated in these cases.
+    /// [`Error::TooLarge`] if no opening would accept a block of that size; [`Error::DiskFull`] or an I/O error. If
+    /// this call fails, no pages stay allocated.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<MirroredBlock> {
         let pages = MirroredBlock::pages_of(body.len());
         let Some(pages) = u32::try_from(pages).ok().filter(|pages| *pages <= MAX_BLOCK_PAGES) else {
@@ -62,13 +62,13 @@ impl MirroredBlock {
     /// Returns the first copy that passes its checks.
     ///
     /// # Errors
-    /// The error of the first copy, if the second is damaged too.
+    /// The error of the first copy, if both copies are damaged.
     pub fn read(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let mut copy = |addr| blocks.read_block(addr, owner, kind);
         copy(self.0[0]).or_else(|first| copy(self.0[1]).map_err(|_| first))
     }
 
-    /// Like [`MirroredBlock::read`], but reads both copies, and rewrites a damaged one from the intact one.
+    /// Like [`MirroredBlock::read`], but reads both copies, and rewrites a damaged copy from the intact one.
     ///
     /// # Errors
     /// As [`MirroredBlock::read`]. A failure to rewrite a copy is ignored, because the intact copy is enough.
@@ -114,8 +114,8 @@ impl MirroredBlock {
         Ok(())
     }
 
-    /// Counts both copies among the blocks that roots consist of. For a block that an opening has read, and whose pages
-    /// are marked separately.
+    /// Counts both copies among the mirrored blocks that roots reach. Call it for a block that an opening has read; the
+    /// pages of the block are marked separately.
     pub fn adopt(&self, data: &DataFile) {
         data.mirrored_bytes.fetch_add(self.bytes(), Relaxed);
     }

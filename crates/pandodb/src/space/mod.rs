@@ -1,4 +1,4 @@
-//! Space: the positions of blocks in the data file, and when freed pages may be reused.
+//! Space: this module decides where blocks are in the data file, and when freed pages may be reused.
 //!
 //! ```text
 //!  data file   | extent 0           | extent 1           | extent 2 …
@@ -13,16 +13,17 @@
 //! * The unit is the 4 KiB page. Runs allocate whole extents of 32 pages; trunk nodes and large values allocate page
 //!   ranges in slab extents. A map of 32 bits for each extent records the used pages ([`map`]).
 //! * **Nothing that a checkpoint reaches is overwritten.** A freed extent waits until two superblocks are durable whose
-//!   checkpoints began after it was freed. Then neither superblock slot can reach it ([`data::DataFile::free`]).
+//!   checkpoints began after the extent was freed. From then on neither superblock slot can reach the extent
+//!   ([`data::DataFile::free`]).
 //! * **No single fault destroys a root**: there are two superblocks, and every block between them and the runs is
 //!   written twice ([`mirrored`]).
-//! * Ownership of an extent is decided in memory (dropping the last `Arc` that refers to it frees it) and, on
-//!   reopening, by walking the roots ([`data::DataFile::mark`]). The map itself is not persisted, so it cannot
-//!   contradict the roots.
+//! * Ownership of an extent is decided in memory: dropping the last `Arc` that refers to the extent frees it. When a
+//!   store is opened, ownership is determined by walking the roots ([`data::DataFile::mark`]). The map itself is not
+//!   persisted, so it cannot contradict the roots.
 //! * Every block has a header with a checksum over the store, the owner, the address and the kind ([`data`]), so an
 //!   outdated, misdirected or foreign block fails its check.
-//! * The file grows by a factor of 1.25 (`000 §5.1.1`) and is sparse. Freed pages are punched out, and a free tail is
-//!   cut off.
+//! * The file grows by a factor of 1.25 (`000 §5.1.1`) and is sparse. Holes are punched for freed pages, and a free
+//!   tail of the file is cut off.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
@@ -40,7 +41,7 @@ pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;
 
-/// Converts an offset or a length in a file, of which the part in question is in memory, for indexing.
+/// Converts an offset or a length in a file to an index. Call it only for a part of the file that is in memory.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the assertion refuses targets on which a `usize` is shorter")]
 pub(crate) const fn to_usize(number: u64) -> usize {

@@ -1,4 +1,4 @@
-//! [`Prefetch`]: reads blocks concurrently before they are needed one after the other.
+//! [`Prefetch`]: reads several blocks concurrently, before the caller needs them one after the other.
 //!
 //! ```text
 //!   ask(addresses) ──▶ all reads in flight together ──▶ kept by address ──read_block──▶ checked and handed out, once
@@ -6,12 +6,14 @@
 //! ```
 //!
 //! Opening a store walks a tree from parents to children. If each block were read alone, the walk would wait for the
-//! disk at each node. Reading all roots, or all children of a node, concurrently takes little longer than reading one.
+//! disk at each node. Reading all roots, or all children of a node, concurrently takes little longer than reading one
+//! block.
 //!
-//! Steps: [`Prefetch::ask`] for several blocks, then [`Prefetch::read_block`] each of them.
+//! Steps: call [`Prefetch::ask`] for several blocks, then call [`Prefetch::read_block`] for each of them.
 //!
-//! Invariant: the result is the same as that of [`DataFile::read_block`]. A failed prefetch is ignored; the error is
-//! reported when the block is read again. Source: [decision 0021](../../../../docs/decisions/0021-reads-in-flight.md).
+//! Invariant: the result is the same as that of [`DataFile::read_block`]. A failed prefetch is ignored, because the
+//! error is reported when the block is read again. Source: [decision
+//! 0021](../../../../docs/decisions/0021-reads-in-flight.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use crate::device::{AlignedBuf, Read};
 /// The most pages that one call of [`Prefetch::ask`] reads.
 const MOST_PAGES: u32 = 1024;
 
-/// A data file, and the blocks of it that were prefetched.
+/// A data file, and its blocks that were prefetched.
 pub struct Prefetch {
     data: Arc<DataFile>,
     blocks: HashMap<PageNo, AlignedBuf>,
@@ -41,8 +43,8 @@ impl Prefetch {
         &self.data
     }
 
-    /// Reads blocks concurrently and keeps them. Skips blocks that cannot be read, and blocks beyond [`MOST_PAGES`]
-    /// pages in total, because a damaged parent may refer to anything.
+    /// Reads blocks concurrently and keeps them. Skips blocks that cannot be read. Also skips blocks beyond
+    /// [`MOST_PAGES`] pages in total, because a damaged parent may refer to any blocks.
     pub fn ask(&mut self, addresses: &[BlockAddr]) {
         let mut reads = self.data.reads();
         let mut room = MOST_PAGES;
@@ -61,7 +63,7 @@ impl Prefetch {
         }
     }
 
-    /// Returns a checked block. A prefetched block is returned once and then read again.
+    /// Returns a checked block. A prefetched block is returned once; a second call reads the block from the file.
     ///
     /// # Errors
     /// As [`DataFile::read_block`].

@@ -1,7 +1,7 @@
 //! [`RangeSet`]: a set of numbers stored as maximal ranges, for free extents and live large values.
 //!
 //! Steps: [`RangeSet::insert`] joins a range with its neighbours; [`RangeSet::remove`] splits the range that contains
-//! the removed one. Invariant: ranges are not empty, disjoint and not adjacent.
+//! the removed range. Invariant: no range is empty, and the ranges are disjoint and not adjacent.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ impl RangeSet {
     /// Adds `start..start + len` and joins it with its neighbours.
     ///
     /// # Panics
-    /// If one of the numbers is in the set already.
+    /// If one of the numbers is already in the set.
     pub fn insert(&mut self, mut start: u64, mut len: u64) {
         if len == 0 {
             return;
@@ -62,17 +62,17 @@ impl RangeSet {
         debug_assert!(!self.overlaps(start, len), "the removed numbers are not in the set");
     }
 
-    /// Whether all of `start..start + len` is in the set.
+    /// Whether all numbers of `start..start + len` are in the set.
     pub fn contains(&self, start: u64, len: u64) -> bool {
         self.ranges.range(..=start).next_back().is_some_and(|(&at, &size)| start + len <= at + size)
     }
 
-    /// Whether any of `start..start + len` is in the set.
+    /// Whether any number of `start..start + len` is in the set.
     pub fn overlaps(&self, start: u64, len: u64) -> bool {
         self.ranges.range(..start + len).next_back().is_some_and(|(&at, &size)| at + size > start)
     }
 
-    /// The first position of `len` consecutive numbers that are in the set and not in `avoid`.
+    /// The start of the first `len` consecutive numbers that are in the set and not in `avoid`.
     pub fn first_fit_outside(&self, len: u64, avoid: Range<u64>) -> Option<u64> {
         self.ranges.iter().find_map(|(&start, &size)| {
             let end = start + size;

@@ -1,11 +1,11 @@
-//! [`Superblock`]: the root of everything durable.
+//! [`Superblock`]: the block from which all durable data of a store is reached.
 //!
-//! There are two slots, in pages 0 and 32 of the data file. Steps of a checkpoint: write the superblock to the older
-//! slot and sync, so that a torn write leaves the other slot intact. Steps of an opening: read both slots and use the
-//! valid one with the higher generation.
+//! There are two slots, in pages 0 and 32 of the data file. A checkpoint writes the superblock to the slot with the
+//! older generation and syncs, so that a torn write leaves the other slot intact. An opening reads both slots and uses
+//! the valid one with the higher generation.
 //!
-//! Invariant: using the older slot is always safe. The pages that it reaches are reused only after *both* slots were
-//! overwritten, and its log is kept as long.
+//! Invariant: using the older slot is always safe. The pages that this slot reaches are reused only after *both* slots
+//! were overwritten. The log that this slot needs is kept for the same time.
 //!
 //! Persisted form, one page, little-endian:
 //!
@@ -21,10 +21,12 @@
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
 //!
-//! The time is in seconds since 1970, 0 if unknown. It is for display only; no decision depends on it.
+//! The time is in seconds since 1970, or 0 if it is unknown. The time is for display only; no decision depends on the
+//! time.
 //!
-//! Incompatible flags are set by the first superblock that needs them and stay set. Bit 0: runs may have compressed
-//! leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; the index types define theirs.
+//! The first superblock that needs an incompatible flag sets the flag, and all later superblocks keep it. Bit 0: runs
+//! may have compressed leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index
+//! type defines its own bit.
 //!
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
@@ -35,62 +37,64 @@ use crate::base::{BlockAddr, EXTENT_PAGES, Error, MAX_EPOCH, OwnerId, PAGE, Page
 use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
-/// The format version that this build writes, and the only one that it reads.
+/// The format version that this build writes, and the only version that it reads.
 pub const FORMAT_VERSION: u32 = 3;
-/// The incompatible features that this build supports, without those of index types.
+/// The incompatible features that this build supports, without the features of index types.
 pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
 /// The incompatible features that represent index types.
 pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 
-/// The longest catalogue, in bytes, without the block header. A superblock that refers to a longer one is refused.
+/// The longest catalogue, in bytes, without the block header. A superblock that refers to a longer catalogue is
+/// rejected.
 pub const MAX_CATALOG_BYTES: u64 = MAX_BLOCK_PAGES as u64 * PAGE as u64 - BLOCK_HEADER as u64;
 
-/// Generations and run ids are below this, so that a writer can increment them without a check.
+/// Generations and run ids are below this bound, so that a writer can increment them without a check.
 const MAX_COUNT: u64 = 1 << 62;
-/// Page numbers are below this: a file of 2^60 bytes.
+/// Page numbers are below this bound, which corresponds to a file of 2^60 bytes.
 const MAX_PAGE: u64 = 1 << 48;
 
 const _: () = assert!(SLOTS[0].0 / EXTENT_PAGES as u64 != SLOTS[1].0 / EXTENT_PAGES as u64, "slots lie in two extents");
 const _: () = assert!(CORE_FEATURES & INDEX_FEATURES == 0, "a feature bit has one meaning");
 const _: () = assert!(MAX_PAGE.checked_mul(PAGE as u64).is_some(), "an offset in the file has 64 bits");
 
-/// The root of everything durable.
+/// The block from which all durable data of a store is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Features that an older version may ignore.
     pub compatible: u64,
     /// Features that an older version may ignore if it only reads.
     pub read_only_compatible: u64,
-    /// Features because of which an older version must not open the store.
+    /// Features that an older version must know to open the store.
     pub incompatible: u64,
     /// The store's identity.
     pub store_id: StoreId,
     /// The number of this superblock. The valid slot with the higher generation is the current one.
     pub generation: u64,
-    /// The log epoch of the opener that wrote this.
+    /// The log epoch of the opener that wrote this superblock.
     pub epoch: u32,
-    /// Whether a clean close wrote this superblock. The log then ends exactly at `durable`.
+    /// Whether a clean close wrote this superblock. If so, the log ends exactly at `durable`.
     pub clean: bool,
-    /// The log was durable up to this seqno when the superblock was written. A log that ends before it is damaged.
+    /// The log was durable through this seqno when the superblock was written. A log that ends before this seqno is
+    /// damaged.
     pub durable: Seqno,
-    /// Every run and trunk node has a smaller id.
+    /// Every run and every trunk node has an id below this number.
     pub next_run_id: u64,
-    /// The two copies of the catalogue; `pages == 0` in a store that has none yet.
+    /// The two copies of the catalogue; `pages == 0` in a store without a catalogue.
     pub catalog: MirroredBlock,
     /// The length of the catalogue in bytes, without block header and padding.
     pub catalog_len: u64,
     /// The generation of the superblock that first referred to this catalogue: the owner in the checksums of its
     /// blocks.
     pub catalog_generation: u64,
-    /// When this catalogue was written, in seconds since 1970 by the writer's clock; 0 if unknown.
+    /// The time at which this catalogue was written, in seconds since 1970 by the writer's clock; 0 if unknown.
     pub checkpointed_at: u64,
 }
 
 impl Superblock {
-    /// The owner in the checksums of the catalogue. It differs from this superblock's generation if an earlier one
-    /// wrote the catalogue.
+    /// The owner in the checksums of the catalogue. The owner differs from this superblock's generation if an earlier
+    /// superblock was the first to refer to the catalogue.
     pub fn catalog_owner(&self) -> OwnerId {
         OwnerId(self.catalog_generation)
     }
@@ -182,7 +186,8 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Whether all numbers and addresses are in their bounds. The engine increments them without overflow checks.
+    /// Whether all numbers and addresses are in their bounds. The engine increments the numbers without overflow
+    /// checks.
     fn is_bounded(&self) -> bool {
         let is_sound = |addr: &BlockAddr| {
             addr.page.0 < MAX_PAGE && self.catalog_len <= addr.bytes() as u64 && addr.pages <= MAX_BLOCK_PAGES
@@ -194,7 +199,7 @@ impl Superblock {
             && self.catalog.0.iter().all(is_sound)
     }
 
-    /// Reads both slots of `file`. `name` is its name in errors.
+    /// Reads both slots of `file`. `name` is the name of the file in errors.
     pub fn read_slots(file: &dyn File, name: &str) -> [Result<Superblock>; 2] {
         SLOTS.map(|slot| {
             let mut page = AlignedBuf::zeroed(1);
@@ -220,7 +225,7 @@ impl Superblock {
         })
     }
 
-    /// The slot of its generation.
+    /// The slot of this superblock's generation.
     pub(super) fn slot(&self) -> PageNo {
         SLOTS[seeded!(SuperblockSlotTwice: 0, (self.generation % 2) as usize)]
     }

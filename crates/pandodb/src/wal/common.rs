@@ -1,12 +1,12 @@
 //! [`Common`]: the state that all streams of a log share, and [`Segment`]: a segment file that a stream writes.
 //!
 //! Steps of a new segment ([`Common::create_segment`]): draw its number, allocate its space, write its header, sync the
-//! file, sync the directory. Only then does its stream append records.
+//! file, sync the directory. Only after these steps does its stream append records.
 //!
 //! Invariants: the first failure poisons the log, and no later operation succeeds; a number is drawn once, so no two
-//! segments have the same name; a segment's `end` lies between the end of its header and its capacity.
+//! segments have the same name; a segment's `end` is between the end of its header and its capacity.
 //!
-//! Source: ours; 002 §3.6.4 for one log per thread.
+//! Source: our own design; one log per thread follows 002 §3.6.4.
 
 use std::sync::Arc;
 
@@ -16,10 +16,11 @@ use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, OnceLock, Orderin
 use crate::base::{Error, Result, Seqno, StoreId, seeded};
 use crate::device::{Device, File, OpenHow, write_all_at};
 
-/// A check that is called before space for a segment of that many bytes is allocated.
+/// A check that is called with the size of a segment in bytes, before space for that segment is allocated.
 pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
 
-/// The next segment is made ahead when 1/WANTS_NEXT of the current one is used: early, since the disk may be busy.
+/// The next segment is created in advance when 1/WANTS_NEXT of the current one is used. The next segment is created
+/// early, because the disk may be busy.
 const WANTS_NEXT: u64 = 4;
 const _: () = assert!(2 * BLOCK + record_bytes(MAX_PAYLOAD) <= MAX_SEGMENT, "a segment can hold the longest record");
 
@@ -29,7 +30,7 @@ pub(super) struct Common {
     pub device: Arc<dyn Device>,
     pub store: StoreId,
     pub epoch: u32,
-    /// The seqno after which the epoch begins.
+    /// The seqno after which this epoch begins.
     pub start: Seqno,
     pub segment_bytes: u64,
     /// Whether records of operations are tagged.
@@ -40,12 +41,12 @@ pub(super) struct Common {
     pub next_segment: AtomicU64,
     /// Whether a segment header of this epoch is durable.
     pub has_header: AtomicBool,
-    /// Everything through this seqno is durable, in every stream: records may claim it.
+    /// All records through this seqno are durable in every stream, so records may claim it.
     pub durable: AtomicU64,
     /// Segments that are no longer written, of all streams and earlier epochs.
     pub older: Mutex<Vec<SegmentInfo>>,
     pub written_bytes: Counter,
-    /// A segment has been filled so far that the next one may be made ahead.
+    /// Whether enough of a segment has been filled that the next segment may be created in advance.
     pub wants_segment: AtomicBool,
     /// The text of the first failure.
     pub poison: OnceLock<String>,
@@ -59,7 +60,7 @@ impl Common {
         }
     }
 
-    /// Fails if an operation failed before: for a caller whose record was already appended.
+    /// Fails if an earlier operation failed. For use by a caller whose record was already appended.
     pub fn check_appended(&self) -> Result<()> {
         match self.poison.get() {
             Some(first) => Err(Error::Indeterminate { first: first.clone() }),
@@ -73,19 +74,20 @@ impl Common {
         error
     }
 
-    /// As [`Common::poison`], but lack of space or of file descriptors is no failure.
+    /// As [`Common::poison`], but a lack of space or of file descriptors does not count as a failure.
     pub fn poison_unless_refused(&self, error: Error) -> Error {
         if error.is_refusal() { error } else { self.poison(error) }
     }
 
-    /// The size of a new segment that has to hold a record of `bytes` bytes.
+    /// The size of a new segment that must have space for a record of `bytes` bytes.
     pub fn capacity_for(&self, bytes: u64) -> u64 {
         debug_assert!(self.segment_bytes.is_multiple_of(BLOCK), "segments are whole blocks");
         self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK))
     }
 
-    /// Creates the next segment of a stream; `after` is the seqno before its records, if it is known yet. When this
-    /// returns, file, space and header are durable. Leaves nothing behind if it fails.
+    /// Creates the next segment of a stream. `after` is the last seqno before the records of the segment, if it is
+    /// known yet. When this function returns, file, space and header are durable. If it fails, it leaves no file
+    /// behind.
     /// REQUIRES: the caller holds `making` of the stream.
     pub fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
         assert!(after.is_none_or(|after| after >= self.start), "records of an epoch come after its start");
@@ -115,7 +117,7 @@ impl Common {
         }
     }
 
-    /// Removes a segment without records. If this fails, the next replay removes it.
+    /// Removes a segment without records. If the removal fails, the next replay removes the segment.
     pub fn remove_unused(&self, name: &str) {
         let _ = self.device.remove(name);
     }
@@ -130,8 +132,8 @@ impl Common {
         file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
         write_all_at(&*file, 0, &block).map_err(|e| Error::io("write", name, Some(0), &e))?;
         file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
-        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So
-        // the error is final, for a writer as well as for background work.
+        // A failed sync of the directory may lose other new names and removals, too, even if it failed only for lack of
+        // space. So the error is final, for a writer as well as for background work.
         let sync = || self.device.sync_dir();
         let synced = seeded!(SegmentAheadNotSynced: header.after.map_or(Ok(()), |_| sync()), sync());
         synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
@@ -139,36 +141,37 @@ impl Common {
     }
 }
 
-/// A segment for writing.
+/// A segment that a stream writes.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub file: Arc<dyn File>,
     pub name: String,
     pub number: u64,
-    /// The seed of the checksums of its records.
+    /// The seed of the checksums of the segment's records.
     pub seed: u32,
-    /// Preallocated bytes.
+    /// The number of preallocated bytes.
     pub capacity: u64,
     /// The offset of the next record.
     pub end: u64,
-    /// The highest seqno in it; before the first record, the last seqno before the segment.
+    /// The highest seqno in the segment. While the segment has no record, the last seqno before the segment.
     pub last: Seqno,
 }
 
 impl Segment {
-    /// Whether it has no record.
+    /// Whether the segment has no record.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.end == BLOCK
     }
 
-    /// Whether enough of it is used that the next one may be made; a small store never allocates two.
+    /// Whether enough of the segment is used that the next one may be created in advance. A small store never allocates
+    /// two segments.
     pub fn wants_next(&self) -> bool {
         debug_assert!(BLOCK <= self.end && self.end <= self.capacity, "the next record is inside the segment");
         self.end >= self.capacity / WANTS_NEXT
     }
 
-    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before it is appended.
+    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before the record is appended.
     pub fn fits(&self, bytes: u64) -> bool {
         self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
     }

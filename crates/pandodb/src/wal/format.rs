@@ -9,31 +9,31 @@
 //!                           sync  │ 4 KiB
 //! ```
 //!
-//! Every checksum is CRC-32C. That of a record is seeded with the store, epoch, stream, segment and offset, so a stale
-//! record and one at the wrong offset or in the wrong file fail verification like a damaged one.
+//! Every checksum is CRC-32C. The checksum of a record is seeded with the store, epoch, stream, segment and offset. So
+//! a stale record fails verification like a damaged one, and so does a record at the wrong offset or in the wrong file.
 //!
 //! Invariant: records are aligned to 8 bytes, and no record shares a 4 KiB block with earlier synced bytes.
 //!
-//! Source: ours; 002 §3.6.4 for one log per thread.
+//! Source: our own design; one log per thread follows 002 §3.6.4.
 
 use crate::base::codec::Reader;
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 
-/// A sync ends its block of this many bytes, so later records never share a block with synced bytes.
+/// The size of a block in bytes. A sync ends the current block, so later records never share a block with synced bytes.
 pub(super) const BLOCK: u64 = 4096;
-/// Bytes of the segment header; the first record follows it.
+/// The length of the segment header in bytes. The first record follows the header.
 pub(super) const HEADER_BYTES: usize = 4096;
-/// Bytes of a record before its payload.
+/// The number of bytes of a record before its payload.
 pub(super) const RECORD_HEAD: usize = 32;
 /// The longest payload of one record, in bytes.
 pub const MAX_PAYLOAD: usize = 256 << 20;
-/// The longest segment file that is accepted, in bytes; a longer one is damage.
+/// The longest segment file that is accepted, in bytes. A longer file counts as damaged.
 pub(super) const MAX_SEGMENT: u64 = 16 << 30;
-/// The version of this format. Version 1 has only records of operations, version 2 also tagged ones, version 3 also
-/// those that create keyspaces. The version prevents an earlier build from taking a record of an unknown kind for
-/// damage.
+/// The version of this format. Version 1 has only records of operations. Version 2 adds tagged records, and version 3
+/// adds records that create keyspaces. An earlier build checks the version, so that it does not take a record of an
+/// unknown kind for damage.
 pub(super) const VERSION: u32 = 3;
-/// The oldest version that is read.
+/// The oldest version that this build reads.
 const OLDEST_VERSION: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"PandoWAL";
@@ -55,7 +55,7 @@ pub enum RecordKind {
     Ops = 1,
     /// As `Ops`, with generations of leaves, see [`super::tags`].
     Tagged = 2,
-    /// The creation of a keyspace, as the store encodes it. Takes one seqno.
+    /// The creation of a keyspace, as the store encodes it. The record takes one seqno.
     Created = 3,
 }
 
@@ -65,9 +65,9 @@ impl RecordKind {
     }
 }
 
-/// The highest stream for which a file name has digits.
+/// The highest stream number that fits into a file name.
 const MAX_STREAM: u32 = 9_999;
-/// The highest segment number for which a file name has digits.
+/// The highest segment number that fits into a file name.
 pub(super) const MAX_NUMBER: u64 = 999_999_999_999;
 
 /// The name of a segment file: `wal-SSSS-NNNNNNNNNNNN`, stream and segment number in decimal.
@@ -87,16 +87,16 @@ pub(super) fn unfinished_name(stream: u32, number: u64) -> String {
 
 const UNFINISHED: &str = ".new";
 
-/// A file of the log, by its name.
+/// A file of the log, identified by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileName {
     pub stream: u32,
     pub number: u64,
-    /// Whether it is an unfinished copy by a recovery that did not reach the rename.
+    /// Whether the file is an unfinished copy by a recovery that stopped before the rename.
     pub unfinished: bool,
 }
 
-/// Parses a file name; `None` if it is not a file of the log.
+/// Parses a file name; `None` if it is not the name of a file of the log.
 pub(super) fn parse_name(name: &str) -> Option<FileName> {
     let rest = name.strip_prefix("wal-")?;
     let (rest, unfinished) = match rest.strip_suffix(UNFINISHED) {
@@ -117,12 +117,12 @@ pub(super) struct Header {
     pub stream: u32,
     pub number: u64,
     pub epoch: u32,
-    /// The seqno after which this epoch begins. Records of earlier epochs above it are void, and everything through it
-    /// was durable before this header was written.
+    /// The seqno after which this epoch begins. Records of earlier epochs above this seqno are void, and all records
+    /// through it were durable before this header was written.
     pub start: Seqno,
-    /// Records of this segment are above this seqno, those of earlier segments of the stream are not. `None` if the
-    /// segment was made ahead, while records were still written to an earlier one; then its first record gives the
-    /// bound.
+    /// Records of this segment are above this seqno, and records of earlier segments of the stream are not. `None` if
+    /// the segment was created in advance, while records were still written to an earlier segment. In that case the
+    /// first record of this segment gives the bound.
     pub after: Option<Seqno>,
 }
 
@@ -139,7 +139,7 @@ impl Header {
     /// | 40 | 4 | epoch |
     /// | 44 | 4 | 0 |
     /// | 48 | 8 | `start` |
-    /// | 56 | 8 | `after`; `Seqno::MAX` if it was not known yet |
+    /// | 56 | 8 | `after`; `Seqno::MAX` if `after` is `None` |
     /// | 64 | 4,028 | 0 |
     /// | 4,092 | 4 | crc of all bytes before it |
     pub fn encode(&self, store: StoreId) -> Vec<u8> {
@@ -163,7 +163,7 @@ impl Header {
     /// Decodes the header block of the file `name` of `store`.
     ///
     /// # Errors
-    /// `Unsupported` for a later format version, else `Corruption`.
+    /// `Unsupported` for a later format version, `Corruption` for any other fault.
     pub fn decode(block: &[u8], store: StoreId, name: FileName) -> Result<Header> {
         let mut reader = Reader::new(block, "log segment header");
         if block.len() != HEADER_BYTES {
@@ -209,13 +209,13 @@ impl Header {
 /// The fixed part of a record, before its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Payload bytes.
+    /// The length of the payload in bytes.
     pub length: u32,
-    /// Seqnos that the record takes, at least 1.
+    /// The number of seqnos that the record takes, at least 1.
     pub count: u32,
-    /// The first of them.
+    /// The first seqno of the record.
     pub first: Seqno,
-    /// The whole log was durable through here when the record was written.
+    /// The whole log was durable through this seqno when the record was written.
     pub durable: Seqno,
     /// The kind of the payload.
     pub kind: RecordKind,
@@ -250,19 +250,19 @@ impl Head {
     }
 }
 
-/// Whether a record may start at the start of `bytes`.
+/// Whether a record may start at the first byte of `bytes`, because the magic and a known kind are present.
 #[inline]
 pub(super) fn has_magic(bytes: &[u8]) -> bool {
     bytes[12..15] == RECORD_MAGIC && RecordKind::from_u8(bytes[15]).is_some()
 }
 
-/// Bytes of a record with `payload` payload bytes in the file.
+/// The number of bytes that a record with `payload` payload bytes occupies in the file.
 #[inline]
 pub(super) const fn record_bytes(payload: usize) -> u64 {
     record_len(payload) as u64
 }
 
-/// Bytes of a record with `payload` payload bytes in memory.
+/// The number of bytes that a record with `payload` payload bytes occupies in memory.
 #[inline]
 const fn record_len(payload: usize) -> usize {
     (RECORD_HEAD + payload).next_multiple_of(8)
@@ -272,23 +272,23 @@ const fn record_len(payload: usize) -> usize {
 ///
 /// | offset | bytes | |
 /// | --- | --- | --- |
-/// | 0 | 4 | crc of everything after it, padding included, seeded with store, epoch, stream, segment and offset |
+/// | 0 | 4 | crc of all bytes behind it, with padding; seeded with store, epoch, stream, segment and offset |
 /// | 4 | 4 | length of the payload |
 /// | 8 | 4 | count of seqnos |
 /// | 12 | 3 | magic `REC` |
-/// | 15 | 1 | kind: 1, the operations of a batch; 2, with generations of leaves; 3, a created keyspace |
+/// | 15 | 1 | kind: 1, operations of a batch; 2, operations with generations of leaves; 3, a created keyspace |
 /// | 16 | 8 | first seqno |
 /// | 24 | 8 | seqno through which the whole log was durable |
 /// | 32 | length | payload |
-/// | | 0–7 | 0, up to a multiple of 8 |
+/// | | 0–7 | zeros, up to a multiple of 8 |
 pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head, payload: &[u8]) {
     put_record_with(out, seed, offset, head, |out| out.extend_from_slice(payload));
 }
 
-/// As [`put_record`], for a payload that `encode` appends: a record is encoded where it is sent from.
+/// As [`put_record`], for a payload that `encode` appends, so that the payload is not copied from another buffer.
 ///
 /// # Panics
-/// If `encode` does not append the bytes that the head announces.
+/// If `encode` does not append as many bytes as the head announces.
 #[inline]
 pub(super) fn put_record_with(
     out: &mut Vec<u8>,
@@ -318,12 +318,12 @@ pub(super) fn put_record_with(
     debug_assert!(record_is_intact(seed, offset, &out[at..]), "replay verifies the checksum that was stored");
 }
 
-/// Whether the whole `record`, at `offset`, has the right checksum.
+/// Whether the checksum of the whole `record`, at `offset`, is correct.
 pub(super) fn record_is_intact(seed: u32, offset: u64, record: &[u8]) -> bool {
     record_crc(seed, offset, record).to_le_bytes() == record[..4] || SeededBug::RecordUnchecked.is_on()
 }
 
-/// The checksum of a record: everything after the checksum field.
+/// The checksum of a record. The checksum covers all bytes behind the checksum field.
 fn record_crc(seed: u32, offset: u64, record: &[u8]) -> u32 {
     debug_assert!(record.len() >= RECORD_HEAD && record.len().is_multiple_of(8), "a whole record, with its padding");
     debug_assert!(offset.is_multiple_of(8) && offset >= BLOCK, "a position of a record");

@@ -1,7 +1,7 @@
-//! A listing of a log for people and tools: every segment and record, decoded as in replay.
+//! A listing of a log for people and tools: every segment and every record, decoded in the same way as during replay.
 //!
-//! It modifies nothing and lists all records, including those that replay would treat as void. Damage is part of the
-//! result, not an error.
+//! The listing modifies no file and includes all records, also records that replay would treat as void. Damage is part
+//! of the result, not an error.
 
 use super::format::{FileName, Header, RecordKind, parse_name};
 use super::scan::{Opened, SegmentReader, open_segment};
@@ -13,45 +13,45 @@ use crate::device::Device;
 pub struct SegmentSummary {
     /// The file's name.
     pub file: String,
-    /// The stream, by the name.
+    /// The stream, from the file's name.
     pub stream: u32,
-    /// The segment number, by the name.
+    /// The segment number, from the file's name.
     pub number: u64,
     /// The length of the file in bytes; 0 if it could not be determined.
     pub bytes: u64,
-    /// The epoch that wrote it; `None` if the header is damaged.
+    /// The epoch that wrote the segment; `None` if the header is damaged.
     pub epoch: Option<u32>,
-    /// The seqno after which that epoch began.
+    /// The seqno after which the epoch of the segment began.
     pub start: Seqno,
-    /// Its records are above this seqno, if its header says so.
+    /// The records of the segment are above this seqno, if the header states this seqno.
     pub after: Option<Seqno>,
-    /// Its intact records, in file order.
+    /// The intact records of the segment, in file order.
     pub records: Vec<RecordSummary>,
-    /// Offsets of bytes that are neither a record nor zeros; one for each gap between records.
+    /// Offsets of bytes that are neither a record nor zeros, at most one offset for each gap between records.
     pub damage: Vec<u64>,
-    /// The reason why the file could not be read, or not to its end.
+    /// The reason why the file could not be read, or could not be read to its end.
     pub problem: Option<String>,
 }
 
 /// One intact record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSummary {
-    /// Its byte offset in the file.
+    /// The byte offset of the record in the file.
     pub offset: u64,
-    /// Bytes of payload.
+    /// The length of the payload in bytes.
     pub payload_bytes: u32,
-    /// Its first seqno.
+    /// The first seqno of the record.
     pub first: Seqno,
-    /// How many seqnos it takes.
+    /// The number of seqnos that the record takes.
     pub count: u32,
     /// The log was durable through this seqno when the record was written.
     pub durable: Seqno,
-    /// The kind of its payload.
+    /// The kind of the record's payload.
     pub kind: RecordKind,
 }
 
-/// Lists the segments of the log of `store`, by stream and number, with everything that is readable. Uses memory in
-/// proportion to the number of records.
+/// Lists the segments of the log of `store`, in the order of stream and number, with all data that is readable. The
+/// memory that the listing takes is proportional to the number of records.
 ///
 /// # Errors
 /// `Io` if the directory cannot be listed.

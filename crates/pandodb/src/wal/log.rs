@@ -8,30 +8,31 @@
 //!                                      `durable` = 7. Not 9: the caller guarantees only that 7 and below are appended.
 //! ```
 //!
-//! **Group commit.** A thread that wants a seqno durable and finds no sync running becomes the leader. It takes the
-//! highest wanted seqno, writes the buffers of all streams, ends their blocks, and syncs the files with new bytes
-//! without holding a lock, while appends continue in later blocks. Other threads wait. When they wake, their seqno is
-//! durable, or one of them leads the next round. There is no timer: a group consists of the requests that arrived
-//! during the previous sync.
+//! **Group commit.** A thread that wants a seqno durable and finds no sync running becomes the leader. The leader takes
+//! the highest wanted seqno, writes the buffers of all streams, and ends their blocks. The leader syncs the files with
+//! new bytes without holding a lock, while appends continue in later blocks. Other threads wait. When they wake, their
+//! seqno is durable, or one of them leads the next round. There is no timer: a group consists of the requests that
+//! arrived during the previous sync.
 //!
 //! **Records to be synced go to the first stream.** Records that only go to the page cache, or stay in memory, benefit
-//! from several streams: their writes run concurrently. Records that wait for a sync do not, since each additional file
-//! needs a sync. So they all go to stream 0. If nothing else is written, a sync affects one file, however many streams
-//! there are.
+//! from several streams, because their writes run concurrently. Records that wait for a sync do not benefit, because
+//! each additional file needs a sync of its own. So all records that wait for a sync go to stream 0. If no other
+//! records are written, a sync affects one file, whatever the number of streams.
 //!
-//! **Claims of durability.** A caller of [`Log::sync`] guarantees that its seqno and all below are appended, in any
-//! stream: a commit calls it when the watermark has passed its seqno. So a sync may claim the requested seqno and no
-//! more, although some streams are durable beyond it: an earlier seqno may have been appended to a stream after the
-//! sync had examined that stream. Records state the seqno that such a sync claimed for all streams, and never one that
-//! only their own stream has reached.
+//! **Claims of durability.** A caller of [`Log::sync`] guarantees that its seqno and all lower ones are appended, in
+//! any stream: a commit calls [`Log::sync`] when the watermark has passed the commit's seqno. So a sync may claim the
+//! requested seqno and no higher one, although some streams are durable beyond it. The reason is that a lower seqno may
+//! have been appended to a stream after the sync had examined that stream. A record states a seqno that such a sync
+//! claimed for all streams, and never a seqno that only the record's own stream has reached.
 //!
-//! **Lazy records before a buffered one.** A buffered commit writes its own stream. Earlier buffered commits have
-//! written theirs before they finished, and the commit waits until all earlier commits have finished. Earlier *lazy*
-//! commits, acknowledged without any durability, may still be in the buffer of another stream. Without them the log
-//! would end before the commit. So after all earlier commits have finished, and are therefore appended, the commit
-//! writes the lazy records below its own seqno in every stream ([`Log::write_before`]).
+//! **Lazy records before a buffered one.** A buffered commit writes its own stream. Each earlier buffered commit has
+//! written its own stream before it finished, and this commit waits until all earlier commits have finished. But the
+//! records of earlier *lazy* commits, acknowledged without any durability, may still be in the buffer of another
+//! stream. If these records were lost, the log would end before the buffered commit. So the buffered commit waits until
+//! all earlier commits have finished, and are therefore appended. The commit then writes the lazy records below its own
+//! seqno in every stream ([`Log::write_before`]).
 //!
-//! Source: ours; 002 §3.6.4 for one log per thread.
+//! Source: our own design; one log per thread follows 002 §3.6.4.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -51,16 +52,17 @@ use crate::space::DataFile;
 /// The layout of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A larger record gets a segment of
+    /// The number of bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A larger record gets
+    /// a segment of
     /// its own size.
     pub segment_bytes: u64,
-    /// The number of streams to write, 1 to [`MAX_STREAMS`]. Segments of other streams are read and discarded all the
-    /// same.
+    /// The number of streams to write, 1 to [`MAX_STREAMS`]. Existing segments of other streams are still read and
+    /// discarded.
     pub streams: usize,
-    /// Whether records carry the generations of the leaves into which they were inserted: payloads are those of
-    /// [`super::tags`] then, else those of [`super::ops`].
+    /// Whether records carry the generations of the leaves into which they were inserted. If so, payloads have the
+    /// format of [`super::tags`], otherwise the format of [`super::ops`].
     pub tagged: bool,
-    /// Whether the device may take records without a system call each
+    /// Whether the device may write records without a system call for each record
     /// ([`OpenHow::small_writes`](crate::device::OpenHow)).
     pub mapped: bool,
 }
@@ -86,17 +88,17 @@ pub struct Log {
 /// The state of group commit.
 #[derive(Debug)]
 struct Group {
-    /// The highest requested seqno. It and all below are appended.
+    /// The highest requested seqno. This seqno and all lower ones are appended.
     wanted: Seqno,
     /// Whether a thread is leading a sync.
     syncing: bool,
 }
 
 impl Log {
-    /// Begins a new epoch after `last`, through which the log is durable. `epoch` is one above the epoch in the report
-    /// of [`super::replay()`], `next_segment` is at least the reported one, and `old` are the reported segments of all
-    /// streams. Does no I/O: the first reservation in a stream creates its first segment, so that a store can be opened
-    /// on a full disk.
+    /// Begins a new epoch above `last`, the seqno through which the log is durable. `epoch` is one above the epoch in
+    /// the report of [`super::replay()`]. `next_segment` is at least the reported one, and `old` are the reported
+    /// segments of all streams. Does no I/O: the first reservation in a stream creates its first segment, so that a
+    /// store can be opened on a full disk.
     ///
     /// # Errors
     /// `InvalidArgument` for a segment size or a number of streams out of bounds.
@@ -160,26 +162,26 @@ impl Log {
         self
     }
 
-    /// The epoch of this writer, which also identifies the memtables into which its records were inserted.
+    /// The epoch of this writer. The epoch also identifies the memtables into which the writer's records were inserted.
     pub fn epoch(&self) -> u32 {
         self.common.epoch
     }
 
-    /// Takes the append lock of a stream, and makes room there for one record with up to `payload_bytes` payload bytes,
-    /// in a new segment if necessary. The stream is this thread's own or, with `to_sync`, the first one, so that one
-    /// sync of one file is enough for all waiting threads. The caller draws the record's seqno after this call. The
-    /// append can then fail only because of an earlier failure of the device.
+    /// Takes the append lock of a stream, and reserves space in that stream for one record with up to `payload_bytes`
+    /// payload bytes, in a new segment if necessary. The stream is this thread's own stream. With `to_sync` it is the
+    /// first stream, so that one sync of one file is enough for all waiting threads. The caller draws the record's
+    /// seqno after this call. From then on, the append can fail only because of an earlier failure of the device.
     ///
     /// `may_take` is called with the size of a new segment before the segment is created; its error is returned.
     ///
     /// # Errors
-    /// `DiskFull`, `TooManyFiles` and `InvalidArgument` have no effect. `Poisoned` after an earlier failure, `Closed`
-    /// after a close. `Io` poisons the log.
+    /// `DiskFull`, `TooManyFiles` and `InvalidArgument` mean that nothing changed. `Poisoned` after an earlier failure,
+    /// `Closed` after a close. `Io` poisons the log.
     pub fn reserve(&self, payload_bytes: usize, to_sync: bool, may_take: MayTake<'_>) -> Result<AppendReservation<'_>> {
         let stream = if to_sync { &self.streams[0] } else { self.own() };
         match stream.reserve(&self.common, payload_bytes, may_take) {
-            // Another stream may have room in its segment. The record may go to any stream, since its seqno is drawn
-            // after this.
+            // Another stream may have space in its segment. The record may go to any stream, since its seqno is drawn
+            // after this reservation.
             Err(full) if full.is_refusal() => {
                 let mut others = self.streams.iter().filter(|other| !std::ptr::eq(*other, stream));
                 others.find_map(|other| other.reserve(&self.common, payload_bytes, may_take).ok()).ok_or(full)
@@ -188,7 +190,7 @@ impl Log {
         }
     }
 
-    /// This thread's stream.
+    /// The stream of the calling thread.
     fn own(&self) -> &Stream {
         match &self.streams[..] {
             [only] => only,
@@ -196,17 +198,17 @@ impl Log {
         }
     }
 
-    /// Returns when all records in `stream` (the result of [`AppendReservation::append`]) through `through` are in the page cache.
-    /// One write by this thread or another one includes the earlier lazy records of the stream.
+    /// Returns when all records in `stream` (the result of [`AppendReservation::append`]) through `through` are in the
+    /// page cache. One write, by this thread or another one, includes the earlier lazy records of the stream.
     ///
     /// # Errors
-    /// `Io` poisons the log; `Indeterminate` if another thread's failure came before the write.
+    /// `Io` poisons the log; `Indeterminate` if another thread's failure preceded the write.
     pub fn write(&self, stream: u32, through: Seqno) -> Result<()> {
         self.streams[stream as usize].write(&self.common, through)
     }
 
-    /// Returns when all records through `through`, which must be appended, are in the page cache. If they already are,
-    /// it costs one load per stream.
+    /// Returns when all records through `through` are in the page cache. The caller guarantees that these records are
+    /// appended. If they already are in the page cache, the call costs one load per stream.
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -223,15 +225,15 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.flush(&self.common))
     }
 
-    /// Returns when everything through `through`, which must be appended, is durable in every stream: immediately if it
-    /// already is, else after at most two rounds of syncs.
+    /// Returns when all records through `through` are durable in every stream. The caller guarantees that these records
+    /// are appended. Returns immediately if they already are durable, otherwise after at most two rounds of syncs.
     ///
     /// # Errors
     /// `Indeterminate` if a write or sync failed before `through` was durable, even if it failed before this call: an
     /// appended record is applied and may survive. No sync is retried.
     ///
     /// # Panics
-    /// If `through` was not appended yet.
+    /// If the record with the seqno `through` was not appended yet.
     pub fn sync(&self, through: Seqno) -> Result<()> {
         if through <= self.durable() || SeededBug::AckBeforeSync.is_on() {
             return Ok(());
@@ -253,7 +255,7 @@ impl Log {
 
     /// Syncs all streams for all waiting threads. Records a failure in `poison`; a panic of the device poisons the log
     /// and is resumed.
-    /// REQUIRES: the caller holds `group`, which is released during the sync, and no sync is running.
+    /// REQUIRES: the caller holds `group`, and no sync is running. The lock is released during the sync.
     fn lead(&self, group: &mut MutexGuard<'_, Group>) {
         let mut target = group.wanted;
         assert!(target > self.durable(), "a thread leads only a sync that it needs");
@@ -282,7 +284,7 @@ impl Log {
         }
     }
 
-    /// Writes and syncs the records of all streams, which include everything through `target`.
+    /// Writes and syncs the records of all streams, which include all records through `target`.
     /// REQUIRES: the caller is the only sync leader (`group.syncing`) and does not hold `group`.
     fn sync_streams(&self, target: &mut Seqno) -> Result<()> {
         let forgets = SeededBug::SyncForgetsStreams.is_on();
@@ -301,15 +303,15 @@ impl Log {
                 .try_for_each(|(name, file)| file.sync().map_err(|e| Error::final_io("sync", name, None, &e)))
         };
         let synced = sync();
-        // A concurrent append that failed is beyond the target; the synced records are durable anyway.
+        // A concurrent append that failed is above the target. The synced records are durable in spite of that failure.
         seeded!(FailedSyncForgiven: Ok(()), synced)?;
         debug_assert_eq!(streams.len(), ready.len(), "each stream was made ready");
         streams.iter().zip(&ready).for_each(|(stream, ready)| stream.note_sync(ready));
         Ok(())
     }
 
-    /// Frees the preallocated space after the last records and the segments made ahead: the last call before a clean
-    /// close. Later appends go to new segments.
+    /// Frees the preallocated space behind the last records, and the segments created in advance. The store calls
+    /// `trim` last before a clean close. Later appends go to new segments.
     ///
     /// # Errors
     /// `Io` if a file cannot be cut; its records are still intact.
@@ -317,27 +319,27 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.trim(&self.common))
     }
 
-    /// Refuses reservations from now on, so that a late writer creates no segment in a closed store, which may be open
-    /// elsewhere.
+    /// Refuses reservations from now on, so that a late writer creates no segment in a closed store. Another opener may
+    /// already have the store open.
     pub fn close(&self) {
         self.streams.iter().for_each(Stream::close);
     }
 
-    /// Everything through this seqno survives a power cut, in every stream.
+    /// All records through this seqno survive a power cut, in every stream.
     pub fn durable(&self) -> Seqno {
         Seqno(self.common.durable.load(Ordering::Acquire))
     }
 
-    /// Removes the segments, other than the current ones, all of whose records are at or below `seqno`; returns how
-    /// many. Call it when a durable checkpoint covers them. The directory is not synced: a segment that reappears after
-    /// a crash holds nothing that replay would visit.
+    /// Removes each segment whose records are all at or below `seqno`, except the current segments. Returns the number
+    /// of removed segments. Call this function when a durable checkpoint covers these records. The directory is not
+    /// synced, because a segment that reappears after a crash holds nothing that replay would visit.
     ///
-    /// The valid records of a segment end where a later epoch begins. Records beyond are void only as long as the
-    /// header of that epoch is readable. So segments are removed in the order of their numbers, across all streams, and
-    /// the last one stays until this epoch has a durable header of its own.
+    /// The valid records of a segment end at the seqno after which a later epoch begins. Records above this seqno are
+    /// void only as long as the header of the later epoch is readable. So segments are removed in the order of their
+    /// numbers, across all streams, and the last one stays until this epoch has a durable header of its own.
     ///
     /// # Errors
-    /// `Io`; the next call retries the remaining segments.
+    /// `Io`; the next call tries the remaining segments again.
     pub fn discard_through(&self, seqno: Seqno) -> Result<usize> {
         let Common { older, device, .. } = &self.common;
         let mut gone: Vec<SegmentInfo> = {
@@ -360,14 +362,14 @@ impl Log {
         Ok(gone.len())
     }
 
-    /// Bytes of the log on disk: the older segments, and the current ones up to their last records.
+    /// The number of bytes of the log on disk: the older segments, and the current ones up to their last records.
     pub fn retained_bytes(&self) -> u64 {
         let older = self.common.older.lock().iter().map(|info| info.bytes).sum::<u64>();
         older + self.streams.iter().map(Stream::current_bytes).sum::<u64>()
     }
 
-    /// Starts a new segment in each stream. Deferred to the next
-    /// reservation if one is in use or the disk is full; does nothing if the current segment has no records.
+    /// Starts a new segment in each stream. In a stream with a reservation in use, or while the disk is full, the next
+    /// reservation starts the segment. Does nothing if the current segment has no records.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure; `Io` poisons the log.
@@ -376,33 +378,34 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.roll(&self.common))
     }
 
-    /// Makes the next segments of streams that will soon need one, so that no writer has to wait for the disk at that
-    /// moment. Failing to make one is not an error: the writer creates the segment when it needs it.
+    /// Creates the next segments of streams that will soon need one, so that no writer has to wait for the disk at that
+    /// moment. A failure to create a segment is not an error: the writer creates the segment when it needs it.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure, or if the sync of the directory failed here.
+    /// `Poisoned` after an earlier failure, or if the sync of the directory failed in this call.
     pub fn prepare(&self, may_take: MayTake<'_>) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.prepare(&self.common, may_take))
     }
 
-    /// Removes the segments that [`Log::prepare`] has made and no writer has taken yet, since the disk is full and
-    /// needs their space. They are not made again for the current segments. Returns whether there were any.
+    /// Removes the segments that [`Log::prepare`] has created and no writer has taken yet, because the disk is full and
+    /// needs their space. [`Log::prepare`] does not create them again for the current segments. Returns whether there
+    /// were such segments.
     pub fn discard_preallocated(&self) -> bool {
         self.streams.iter().fold(false, |any, stream| stream.discard_preallocated(&self.common) | any)
     }
 
-    /// Whether [`Log::prepare`] has become useful since the last call.
+    /// Whether a stream has begun to need [`Log::prepare`] since the last call of this function.
     pub fn wants_segment(&self) -> bool {
         let wants = &self.common.wants_segment;
         wants.load(Ordering::Relaxed) && wants.swap(false, Ordering::Relaxed)
     }
 
-    /// All bytes written since the log was started, for write amplification.
+    /// The number of bytes written since the log was started, for write amplification.
     pub fn written_bytes(&self) -> u64 {
         self.common.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Everything through this seqno is at least in the page cache; a stream may have written more.
+    /// All records through this seqno are at least in the page cache. Some streams may have written higher seqnos too.
     #[cfg(test)]
     pub(super) fn written(&self) -> Seqno {
         let reaches: Vec<_> = self.streams.iter().map(Stream::reach).collect();

@@ -1,10 +1,10 @@
-//! All records of the log in the order of their seqnos: the streams' segments, merged.
+//! All records of the log in the order of their seqnos, merged from the segments of all streams.
 //!
-//! Steps: the segments of each stream are read one after another; the next record is that of the stream whose next
-//! record has the smallest first seqno. Records that the `start` of a later epoch cut off are skipped: they were not
-//! part of the log when that epoch began, and their seqnos were assigned again.
+//! Steps: the segments of each stream are read one after another. The next record of the merge is taken from the stream
+//! whose next record has the smallest first seqno. Records that the `start` of a later epoch cut off are skipped. The
+//! skipped records were not part of the log when the later epoch began, and their seqnos were assigned again.
 //!
-//! Invariant: the remaining records of a stream ascend by seqno; otherwise the log is corrupt.
+//! Invariant: the other records of a stream ascend by seqno; if they do not, the log is corrupt.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::device::Device;
 pub(super) struct Place {
     /// The index of the segment in [`Merge::segments`].
     pub segment: usize,
-    /// The byte offset in it.
+    /// The byte offset in the segment.
     pub offset: u64,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Source {
     pub reader: SegmentReader,
-    /// Records above this seqno are void, since a later epoch began without them.
+    /// Records above this seqno are void, because a later epoch began without them.
     limit: Seqno,
     /// Whether void records were found.
     voided: bool,
@@ -39,30 +39,31 @@ pub(super) struct Headless {
     pub error: Error,
     pub blank: bool,
     pub bytes: u64,
-    /// The stream's next segment from which the last seqno of the records before it is known: its index, and that
-    /// seqno.
+    /// The next segment of the same stream that shows the last seqno of the records before it: the index of that
+    /// segment, and that seqno.
     pub next: Option<(usize, Seqno)>,
 }
 
 impl Headless {
-    /// Whether `later`, a later segment, is the first one of the same stream that may bound this segment's records.
+    /// Whether `later` is the first later segment of the same stream that may bound this segment's records.
     fn lacks_next(&self, later: FileName) -> bool {
         self.name.stream == later.stream && self.next.is_none()
     }
 
-    /// The segment that proves that all records of this one are at most `from`, and their last seqno, if there is one.
+    /// The segment that proves that all records of this segment are at most `from`, with their last seqno. `None` if no
+    /// segment proves this.
     pub fn covering(&self, from: Seqno) -> Option<(usize, Seqno)> {
         self.next.filter(|&(_, last)| last <= from)
     }
 }
 
-/// The last seqno of the stream's records before this segment, if known: from its header or, if the segment was made
-/// ahead, from its first record.
+/// The last seqno of the stream's records before this segment, if it is known. This seqno comes from the header or, if
+/// the segment was created in advance, from the first record of the segment.
 fn ends_before(device: &dyn Device, store: StoreId, name: FileName, reader: &SegmentReader) -> Result<Option<Seqno>> {
     if reader.header.after.is_some() {
         return Ok(reader.header.after);
     }
-    // Read with a separate reader, since the merge must return every record.
+    // Use a separate reader, because the merge must return every record of the segment.
     let Opened::Intact(mut records) = open_segment(device, store, name)? else { return Ok(None) };
     Ok(records.next()?.map(|found| Seqno(found.head.first.0 - 1)))
 }
@@ -87,10 +88,10 @@ impl Item {
 
 #[derive(Debug)]
 struct Stream {
-    /// Segments that were not read to their end yet.
+    /// Segments that were not yet read to their end.
     rest: Range<usize>,
     head: Option<Item>,
-    /// The last seqno of the records so far.
+    /// The last seqno of the records that were returned until now.
     last: Seqno,
     stale: bool,
     /// The first damage since the last record that was accepted.
@@ -99,16 +100,16 @@ struct Stream {
     rejected: Option<Place>,
 }
 
-/// Every record of every stream, by seqno.
+/// Every record of every stream, in the order of seqnos.
 #[derive(Debug)]
 pub(super) struct Merge {
     /// The segments with an intact header, by stream and number.
     pub segments: Vec<Source>,
-    /// The others.
+    /// The segments with a damaged header.
     pub headless: Vec<Headless>,
-    /// Files of a recovery that did not finish.
+    /// The files of a recovery that did not finish.
     pub unfinished: Vec<String>,
-    /// Above every segment number in use, in any state.
+    /// A number above every segment number in use, whatever the state of the segment.
     pub next_segment: u64,
     streams: Vec<Stream>,
 }
@@ -190,7 +191,7 @@ impl Merge {
         }
     }
 
-    /// The next record; `None` after the last.
+    /// The next record; `None` after the last record.
     pub fn next(&mut self) -> Result<Option<Item>> {
         for stream in 0..self.streams.len() {
             if self.streams[stream].stale {
@@ -205,7 +206,7 @@ impl Merge {
         Ok(next)
     }
 
-    /// Finds the next record of a stream that is not void.
+    /// Finds the next valid (not void) record of a stream.
     fn refill(&mut self, stream: usize) -> Result<()> {
         let state = &mut self.streams[stream];
         state.stale = false;
@@ -217,8 +218,8 @@ impl Merge {
                     state.damage.get_or_insert(Place { segment, offset });
                 }
                 if found.head.last() <= source.limit || SeededBug::VoidEpochReplayed.is_on() {
-                    // Otherwise a record after one that is not part of the log could become part of it, once that
-                    // record's segment is removed.
+                    // Without this check, a record behind a rejected record could become part of the log when the
+                    // segment of the rejected record is removed.
                     if found.head.first <= state.last {
                         let detail = format!("seqno {} after {} in the same stream", found.head.first, state.last);
                         let error = Error::corruption("log record", found.offset, detail);
@@ -238,19 +239,20 @@ impl Merge {
         Ok(())
     }
 
-    /// The payload of the record that [`Merge::next`] returned last.
+    /// The payload of the record that [`Merge::next`] returned most recently.
     pub fn payload(&self, item: &Item) -> &[u8] {
         debug_assert!(self.is_last_of_stream(item), "a later record has replaced the bytes of this one");
         self.segments[item.segment].reader.payload(&item.found)
     }
 
-    /// Whether [`Merge::next`] returned `item` and no later record of its stream.
+    /// Whether [`Merge::next`] returned `item`, and returned no later record of the same stream.
     fn is_last_of_stream(&self, item: &Item) -> bool {
         let stream = &self.streams[item.stream];
         stream.stale && stream.head.is_some_and(|head| head.place() == item.place())
     }
 
-    /// Reports that `item`, returned last, is part of the log, so that damage before it hid no record of its stream.
+    /// Reports that `item`, the most recently returned record, is part of the log. So damage before `item` hid no
+    /// record of the same stream.
     pub fn accept(&mut self, item: &Item) {
         debug_assert!(self.is_last_of_stream(item), "records are accepted in order");
         self.streams[item.stream].damage = None;
@@ -262,8 +264,8 @@ impl Merge {
         self.streams[item.stream].rejected.get_or_insert(item.place());
     }
 
-    /// The first damaged or, failing that, rejected position after the accepted records; among several streams, that of
-    /// the newest epoch.
+    /// The first damaged position behind the accepted records or, if there is none, the first rejected position. Among
+    /// several streams, the position of the newest epoch.
     pub fn damage(&self) -> Option<Place> {
         let places = self.streams.iter().flat_map(|stream| {
             let damage = stream.damage.map(|place| (place, true));
@@ -273,7 +275,8 @@ impl Merge {
         newest.map(|(place, _)| place)
     }
 
-    /// The segments whose headers alone make some records of `segment` void.
+    /// The segments whose headers void some records of `segment`: they are of a later epoch, and their `start` is the
+    /// limit of `segment`.
     pub fn voiding(&self, segment: usize) -> impl Iterator<Item = usize> + '_ {
         let Source { reader, limit, voided } = &self.segments[segment];
         let voids = |other: &Header| *voided && other.epoch > reader.header.epoch && other.start == *limit;
@@ -285,12 +288,12 @@ impl Merge {
         self.segments[segment].reader.header.epoch
     }
 
-    /// The highest epoch of all; 0 without segments.
+    /// The highest epoch of all segments; 0 without segments.
     pub fn epoch(&self) -> u32 {
         self.segments.iter().map(|source| source.reader.header.epoch).max().unwrap_or(0)
     }
 
-    /// File name and offset of a position; for `None`, the start of the log.
+    /// The file name and the offset of a position. For `None`, the start of the log.
     pub fn describe(&self, place: Option<Place>) -> (String, u64) {
         match place {
             Some(place) => (self.segments[place.segment].reader.name.clone(), place.offset),

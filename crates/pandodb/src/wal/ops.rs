@@ -4,12 +4,12 @@
 //! | --- | --- |
 //! | varint | keyspace id |
 //! | 1 | [`Kind`] |
-//! | varint, n | key; of a range delete its lower bound (empty: from the first key) |
-//! | varint, n | value, operand or blob reference; of a range delete its upper bound (empty: to the last); a delete has none |
+//! | varint, n | key. For a range delete, its lower bound (empty: from the first key) |
+//! | varint, n | value, operand or blob reference. For a range delete, its upper bound (empty: to the last key). Absent for a delete |
 //!
 //! The operations take the record's seqnos in order.
 //!
-//! Invariant: decoding checks the same bounds as encoding, so a decoded operation can be applied without further checks
+//! Invariant: decoding checks the same bounds as encoding. So a decoded operation can be applied without further checks
 //! of lengths.
 
 use crate::base::codec::{Reader, put_bytes, put_varint, varint_len};
@@ -18,7 +18,7 @@ use crate::base::{KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
 /// The longest encoding of a blob reference: two varints and a checksum.
 const MAX_BLOB_REF: usize = 24;
 const _: () = assert!(MAX_BLOB_REF == 2 * 10 + size_of::<u32>(), "two varints of at most 10 bytes and a CRC-32C");
-/// A bound of a range may be the successor of the longest key.
+/// The longest bound of a range, in bytes. A bound may be the successor of the longest key.
 const MAX_BOUND: usize = MAX_KEY + 1;
 
 /// One operation of a batch, borrowed from the payload.
@@ -28,13 +28,14 @@ pub struct Op<'a> {
     pub keyspace: KeyspaceId,
     /// The kind of operation.
     pub kind: Kind,
-    /// The key, 1 to `MAX_KEY` bytes; of a range delete the lower bound, possibly empty.
+    /// The key, 1 to `MAX_KEY` bytes. For a range delete, the lower bound, which may be empty.
     pub key: &'a [u8],
-    /// The value, operand or encoded blob reference; empty for a delete; of a range delete the upper bound.
+    /// The value, operand or encoded blob reference. Empty for a delete. For a range delete, the upper bound.
     pub value: &'a [u8],
 }
 
-/// Appends an operation. `a` and `b` are key and value (`b` is ignored for a delete), or the two bounds of a range.
+/// Appends an operation. `a` and `b` are the key and the value (`b` is ignored for a delete), or the two bounds of a
+/// range.
 pub fn put_op(out: &mut Vec<u8>, keyspace: KeyspaceId, kind: Kind, a: &[u8], b: &[u8]) {
     let b = if kind == Kind::Delete { &[] } else { b };
     debug_assert!(
@@ -51,7 +52,7 @@ pub fn put_op(out: &mut Vec<u8>, keyspace: KeyspaceId, kind: Kind, a: &[u8], b: 
     }
 }
 
-/// Bytes that [`put_op`] appends for an operation.
+/// The number of bytes that [`put_op`] appends for an operation.
 pub fn op_bytes(keyspace: KeyspaceId, kind: Kind, a: &[u8], b: &[u8]) -> usize {
     let counted = |bytes: &[u8]| varint_len(bytes.len() as u64) + bytes.len();
     let value = if kind == Kind::Delete { 0 } else { counted(b) };
@@ -72,7 +73,7 @@ fn max_value(kind: Kind) -> usize {
     }
 }
 
-/// Iterates over the operations of a payload. Ends after an error.
+/// Iterates over the operations of a payload. The iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct Ops<'a> {
     reader: Reader<'a>,
@@ -85,7 +86,7 @@ impl<'a> Ops<'a> {
         Ops { reader: Reader::new(payload, "log operation"), failed: false }
     }
 
-    /// Bytes of the first operation of `payload`.
+    /// The number of bytes of the first operation of `payload`.
     pub(crate) fn first_bytes(payload: &[u8]) -> usize {
         let mut ops = Ops::new(payload);
         ops.next();

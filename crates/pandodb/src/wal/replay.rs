@@ -6,23 +6,25 @@
 //!                                       durable = 11: corruption, since 11 was already durable
 //! ```
 //!
-//! 1. The records of all streams are merged by seqno ([`super::merge`]). The contiguous ones after `from` are visited,
-//!    until one is missing or the visitor rejects one. There the log ends.
-//! 2. The rest is still read to its end. If anything intact (a record, a later epoch's `start`, a superblock) claims
-//!    that the log was durable past its end, then a durable record is missing: that is [`Error::Corruption`], never a
-//!    silent cut. Otherwise the rest is the torn tail of a crash and is ignored.
-//! 3. The end of the prefix that no claim covers is made durable ([`super::settle`]): a sync that failed before the
-//!    crash may have marked its pages clean, so that reading them proves nothing about the disk.
+//! 1. The records of all streams are merged by seqno ([`super::merge`]). The contiguous records after `from` are
+//!    visited, until one is missing or the visitor rejects one. The log ends before that record.
+//! 2. The remaining records are still read. An intact record, a later epoch's `start`, or a superblock may claim that
+//!    the log was durable past its end. If one of them claims this, a durable record is missing. Replay then returns
+//!    [`Error::Corruption`] and never cuts the log silently. Otherwise the remaining records are the torn tail of a
+//!    crash and are ignored.
+//! 3. The last records of the prefix, which no claim covers, are made durable ([`super::settle`]). A sync that failed
+//!    before the crash may have marked the pages of these records clean, so reading the pages does not prove that their
+//!    bytes are on the disk.
 //! 4. Segments that hold no part of the log are removed.
 //!
-//! If a segment's header is damaged, a blank body means that it holds no records, since a header is durable before the
-//! first record is written. Otherwise it is corruption, unless a later segment shows that all of its records are at
-//! most `from`.
+//! If a segment's header is damaged, a blank body means that the segment holds no records, since a header is durable
+//! before the first record is written. A damaged header with another body is corruption, unless a later segment shows
+//! that all records of the segment are at most `from`.
 //!
-//! Invariant: with [`Mode::Recover`], everything that was visited and kept is durable when [`replay()`] returns.
+//! Invariant: with [`Mode::Recover`], all records that were visited and kept are durable when [`replay()`] returns.
 //!
-//! The streams are merged by sequence number; 002 §3.6.4 uses generation numbers of
-//! memtable leaves instead, which a visitor may compare ([`super::tags`]).
+//! The streams are merged by sequence number. In contrast, 002 §3.6.4 uses generation numbers of memtable leaves, which
+//! a visitor may compare ([`super::tags`]).
 
 use super::format::{HEADER_BYTES, RECORD_HEAD, RecordKind};
 use super::merge::{Headless, Item, Merge, Place};
@@ -36,42 +38,43 @@ use crate::device::Device;
 /// Facts that are known before the log is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// Records through this seqno are in the index of every keyspace, so they may be missing.
+    /// Records through this seqno are in the index of every keyspace, so they may be missing in the log.
     pub from: Seqno,
-    /// A superblock claims that the log was durable through this seqno.
+    /// The seqno through which the log was durable, as a superblock claims.
     pub durable: Seqno,
 }
 
 /// The visitor's decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// It was applied.
+    /// The record was applied.
     Continue,
-    /// It cannot be used, since data to which it refers never reached the disk: the log ends before it.
+    /// The record cannot be used, because data to which it refers never reached the disk. The log ends before this
+    /// record.
     Stop,
 }
 
 /// A record of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Its first seqno.
+    /// The first seqno of the record.
     pub first: Seqno,
-    /// How many seqnos it takes, at least 1.
+    /// The number of seqnos that the record takes, at least 1.
     pub count: u32,
-    /// The epoch that wrote it.
+    /// The epoch that wrote the record.
     pub epoch: u32,
     /// The log was durable through this seqno when the record was written.
     pub durable: Seqno,
-    /// The kind of the payload; never [`RecordKind::Tagged`], since generations are split off.
+    /// The kind of the payload. Never [`RecordKind::Tagged`], because replay splits the generations off.
     pub kind: RecordKind,
-    /// The operations, see [`super::ops`], or a created keyspace.
+    /// The operations (see [`super::ops`]), or a created keyspace.
     pub payload: &'a [u8],
-    /// The leaves into which they were inserted, if the record has tags.
+    /// The leaves into which the operations were inserted, if the record has tags.
     pub tags: Option<&'a Tags>,
 }
 
 impl<'a> Record<'a> {
-    /// Its operations; none if it creates a keyspace.
+    /// The operations of the record; empty if the record creates a keyspace.
     pub fn ops(&self) -> Ops<'a> {
         Ops::new(if self.kind == RecordKind::Created { &[] } else { self.payload })
     }
@@ -80,46 +83,48 @@ impl<'a> Record<'a> {
 /// The result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayReport {
-    /// The last seqno of the log, at least [`Claims::from`]; all of it is durable (unless read only).
+    /// The last seqno of the log, at least [`Claims::from`]. The log is durable through this seqno, unless the replay
+    /// was read only.
     pub last: Seqno,
-    /// The log was known to be durable through this seqno before it was replayed.
+    /// The log was known to be durable through this seqno before the replay.
     pub durable: Seqno,
-    /// The highest epoch in use; 0 if there is none. [`super::Log::start`] gets the next one.
+    /// The highest epoch in use; 0 if no epoch is in use. [`super::Log::start`] gets the next one.
     pub epoch: u32,
-    /// Above every segment number in use.
+    /// A number above every segment number in use.
     pub next_segment: u64,
     /// The segments that hold a part of the log, for [`super::Log::start`].
     pub segments: Vec<SegmentInfo>,
-    /// Records that were visited and kept.
+    /// The number of records that were visited and kept.
     pub records: u64,
-    /// Their bytes in the log, heads and padding included.
+    /// The bytes of these records in the log, heads and padding included.
     pub bytes: u64,
-    /// The start of an ignored torn tail: file and byte offset.
+    /// The start of an ignored torn tail: its file and byte offset.
     pub torn: Option<(String, u64)>,
-    /// The damage to durable records at which a [`Mode::Salvage`] ended.
+    /// The damage to durable records that ended a replay with [`Mode::Salvage`].
     pub cut: Option<Error>,
 }
 
 /// The actions that a replay may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Make the end of the log durable, and remove segments that hold no part of it.
+    /// Make the end of the log durable, and remove segments that hold no part of the log.
     Recover,
-    /// Modify nothing.
+    /// Modify no file.
     Read,
-    /// Modify nothing, and treat damage to durable records as the end of the log instead of an error: the visited
-    /// records are the contiguous prefix before it.
+    /// Modify no file, and treat damage to durable records as the end of the log instead of an error. The visited
+    /// records are the contiguous prefix before the damage.
     Salvage,
 }
 
 /// Reads the log of `store` and passes its records after `claims.from` to `visit` in the order of their seqnos. A
-/// record that straddles `from` is visited too; the visitor skips the operations that it already has.
+/// record that straddles `from` is visited too. The visitor skips the operations of such a record that it already has.
 ///
-/// Reads every segment once, and the records that are not known to be durable a second time. With [`Mode::Recover`] the
-/// log is durable when it returns, and nothing is modified if it fails with `Corruption`.
+/// Reads every segment once, and reads the records that are not known to be durable a second time. With
+/// [`Mode::Recover`] the log is durable when this function returns. If it fails with `Corruption`, it has modified no
+/// file.
 ///
 /// # Errors
-/// `Corruption` if a durable record is missing or damaged (but see [`Mode::Salvage`]); errors of the device and the
+/// `Corruption` if a durable record is missing or damaged, except with [`Mode::Salvage`]; errors of the device and the
 /// visitor.
 pub fn replay(
     device: &dyn Device,
@@ -140,7 +145,8 @@ pub fn replay(
         }
         opened => opened?,
     };
-    // One epoch for the settled tail, one for the new log; every written epoch must be accepted when it is read.
+    // The settled tail needs one epoch, and the new log needs another one. Every written epoch must be accepted when it
+    // is read.
     if !read_only && merge.epoch() > MAX_EPOCH - 2 {
         let detail = format!("epoch {}: the log has been opened too often", merge.epoch());
         return Err(Error::Unsupported { detail });
@@ -176,7 +182,7 @@ pub fn replay(
     Ok(report)
 }
 
-/// Removes files. A file that reappears after a crash is void again.
+/// Removes files. If a file reappears after a crash, its records are void again.
 fn remove(device: &dyn Device, names: &[String]) -> Result<()> {
     for name in names {
         device.remove(name).map_err(|e| Error::io("remove", name, None, &e))?;
@@ -199,14 +205,14 @@ enum Claimant {
 #[derive(Debug)]
 struct Walk {
     from: Seqno,
-    /// The end of the prefix so far.
+    /// The end of the prefix that was found until now.
     end: Seqno,
-    /// Whether the prefix has ended; later records are only checked for claims.
+    /// Whether the prefix has ended. Records behind the end of the prefix are only checked for claims.
     ended: bool,
-    /// The highest claimed durability, and its source.
+    /// The highest seqno of a durability claim, and the source of that claim.
     claimed: Seqno,
     claimant: Claimant,
-    /// The position of the record that would follow the prefix.
+    /// The position of the first record behind the prefix.
     next_place: Option<Place>,
     /// The first and last seqno that each segment contributes.
     spans: Vec<Option<(Seqno, Seqno)>>,
@@ -247,7 +253,7 @@ impl Walk {
         claims: Claims,
         visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
     ) -> Result<()> {
-        // The damaged header may have made other records void, so no record is certain.
+        // The damaged header may have voided other records, so it is unknown which records are valid.
         let unsure = |headless: &&Headless| !headless.blank && headless.covering(claims.from).is_none();
         if let Some(headless) = merge.headless.iter().find(unsure) {
             return Err(headless.error.clone());
@@ -295,7 +301,7 @@ impl Walk {
             let kind = if tags.is_some() { RecordKind::Ops } else { head.kind };
             visit(&Record { first, count, epoch, durable, kind, payload, tags: tags.as_ref() })
         };
-        // A decoder does not know the position of its record, so add it to the error.
+        // A decoder does not know the position of its record, so add the position to the error.
         let visited = read().map_err(|error| {
             let (file, offset) = merge.describe(Some(item.place()));
             error.in_file(&file, offset + RECORD_HEAD as u64)
@@ -314,7 +320,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Records that the segment of `item` is needed.
+    /// Notes that the segment of `item` is needed.
     fn count(&mut self, item: &Item) {
         let (first, last) = (item.head().first, item.head().last());
         let span = self.spans[item.segment].get_or_insert((first, last));
@@ -323,7 +329,7 @@ impl Walk {
         self.next_place = Some(Place { segment: item.segment, offset: item.found.end() });
     }
 
-    /// Distinguishes a torn tail from damage to durable records.
+    /// Distinguishes a torn tail from damage to durable records, and returns an error for such damage.
     fn judge(&self, merge: &Merge) -> Result<()> {
         if self.claimed <= self.end || SeededBug::TornTailEatsTheMiddle.is_on() {
             return Ok(());
@@ -354,7 +360,8 @@ impl Walk {
             Settled::AsIs => Seqno::MAX,
         };
         // A kept segment without a header depends on the bound from a later segment. Void records are void only as long
-        // as the header that voids them exists. So such headers are kept even if they have no records.
+        // as the header that voids them exists. So segments that give such a bound or hold such a header are kept, even
+        // if they have no records.
         let mut witnesses = Vec::new();
         for headless in &merge.headless {
             let (stream, number) = (headless.name.stream, headless.name.number);
@@ -372,9 +379,10 @@ impl Walk {
         assert_eq!(kept.len(), merge.segments.len(), "each segment with a header has a span");
         let mut todo: Vec<usize> = (0..kept.len()).filter(|&index| kept[index].is_some()).chain(witnesses).collect();
         while let Some(index) = todo.pop() {
-            // Kept until something after its start is written; then a newer header makes the same claim.
+            // The segment is kept until a record above its start is written. A newer header then makes the same claim.
             kept[index].get_or_insert(merge.segments[index].reader.header.start.next());
-            // A witness may hold void records itself. Its own witnesses are of later epochs, so this loop ends.
+            // A witness may hold void records itself. The witnesses of that witness are of later epochs, so this loop
+            // ends.
             todo.extend(merge.voiding(index).filter(|&other| kept[other].is_none()));
         }
         for (source, last) in merge.segments.iter().zip(kept) {

@@ -1,18 +1,19 @@
-//! Reading one segment: returns every intact record, in order, regardless of damage between them.
+//! Reading one segment: the reader returns every intact record in order, whatever damage there is between the records.
 //!
-//! 1. The header is checked first. For a segment without an intact header, only whether its body is blank is
-//!    determined.
-//! 2. From the first block on, each multiple of 8 may start a record: its magic is checked, then the length in its head
-//!    is compared with the rest of the file, then the checksum of the whole record is verified.
-//! 3. Zeros are the padding after a sync, or unused space. Anything else that is not a record is *damage*. Its position
-//!    is kept, since only the order of the seqnos shows later whether a record was lost there.
+//! 1. The header is checked first. If the header is not intact, the reader determines only whether the body of the
+//!    segment is blank.
+//! 2. From the first block on, a record may start at each multiple of 8. The reader checks the magic, then compares the
+//!    length in the record's head with the remaining bytes of the file, then verifies the checksum of the whole record.
+//! 3. Zeros are the padding after a sync, or unused space. Any other bytes that are not a record are *damage*. The
+//!    reader keeps the position of the damage. Only the order of the seqnos shows later whether a record was lost at
+//!    that position.
 //!
-//! So a damaged record hides no later record, and a crash that persisted blocks out of order is handled. The file is
-//! read through one window that grows to the longest record. Checksums of byte sequences that only looked like a record
-//! are charged to a budget, a small multiple of the file's length, so that a hostile file cannot make the scan
+//! So a damaged record hides no later record, and the reader handles a crash that persisted blocks out of order. The
+//! file is read through one window that grows to the longest record. Byte sequences that look like a record but fail
+//! the checksum are charged to a budget, a small multiple of the file's length. So a hostile file cannot make the scan
 //! quadratic.
 //!
-//! Invariant: offsets only ascend, so every byte before `at` has been examined.
+//! Invariant: offsets only ascend, so all bytes before offset `at` have been examined.
 
 use std::sync::Arc;
 
@@ -23,23 +24,23 @@ use crate::base::{Error, Result, StoreId};
 use crate::device::{Device, File, OpenHow, read_exact_at};
 use crate::space::to_usize;
 
-/// Bytes read at a time.
+/// The number of bytes read at a time.
 const WINDOW: usize = 256 << 10;
-/// The budget for failed checksums, as a multiple of the file's length. Payloads that hold a copy of a log cost about
-/// its length once.
+/// The budget for failed checksums, as a multiple of the file's length. A payload that contains a copy of a log uses
+/// about the length of that copy.
 const FALSE_RECORDS: u64 = 16;
 const _: () = assert!(WINDOW >= RECORD_HEAD && WINDOW.is_multiple_of(8), "a window holds the head of a record");
 
 /// The result of opening a segment file.
 #[derive(Debug)]
 pub(super) enum Opened {
-    /// Its header is intact.
+    /// The header of the segment is intact.
     Intact(SegmentReader),
-    /// Its header is not.
+    /// The header of the segment is damaged.
     Damaged {
         /// The defect.
         error: Error,
-        /// Whether nothing was ever written after the header: the segment was being created at the crash.
+        /// Whether no byte was ever written behind the header, because the segment was being created at the crash.
         blank: bool,
         /// The length of the file.
         bytes: u64,
@@ -49,7 +50,7 @@ pub(super) enum Opened {
 /// Opens the segment `name` and checks its header.
 ///
 /// # Errors
-/// Those of the device, and `Unsupported` for a later format; a damaged header is not an error here.
+/// The errors of the device, and `Unsupported` for a later format. A damaged header is not an error of this function.
 pub(super) fn open_segment(device: &dyn Device, store: StoreId, name: FileName) -> Result<Opened> {
     let text = segment_name(name.stream, name.number);
     let file = device.open(&text, OpenHow::default()).map_err(|e| Error::io("open", &text, None, &e))?;
@@ -82,7 +83,7 @@ pub(super) fn open_segment(device: &dyn Device, store: StoreId, name: FileName) 
     }))
 }
 
-/// Whether everything after the header block is zeros.
+/// Whether all bytes behind the header block are zero.
 fn is_blank(file: &dyn File, name: &str, len: u64) -> Result<bool> {
     let mut chunk = vec![0; WINDOW];
     let mut at = BLOCK;
@@ -100,16 +101,16 @@ fn is_blank(file: &dyn File, name: &str, len: u64) -> Result<bool> {
 /// An intact record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Its byte offset.
+    /// The byte offset of the record.
     pub offset: u64,
-    /// Its decoded head.
+    /// The decoded head of the record.
     pub head: Head,
-    /// The first damage between it and the record before it.
+    /// The offset of the first damage between this record and the previous one.
     pub damage: Option<u64>,
 }
 
 impl Found {
-    /// The byte offset of its end.
+    /// The byte offset of the record's end.
     pub fn end(&self) -> u64 {
         self.offset + self.head.record_bytes()
     }
@@ -126,7 +127,7 @@ pub(super) struct SegmentReader {
     /// The segment's header.
     pub header: Header,
     seed: u32,
-    /// Everything before this offset has been looked at.
+    /// All bytes before this offset have been examined.
     at: u64,
     window: Vec<u8>,
     window_at: u64,
@@ -135,8 +136,8 @@ pub(super) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// The next intact record; `None` at the end of the file, where [`SegmentReader::take_damage`] returns the damage
-    /// after the last record.
+    /// Returns the next intact record, or `None` at the end of the file. After `None`, [`SegmentReader::take_damage`]
+    /// returns the damage behind the last record.
     pub fn next(&mut self) -> Result<Option<Found>> {
         while self.seek_magic()? {
             if let Some(head) = self.intact_record()? {
@@ -152,19 +153,19 @@ impl SegmentReader {
         Ok(None)
     }
 
-    /// The payload of the record that [`SegmentReader::next`] returned last.
+    /// The payload of the record that [`SegmentReader::next`] returned most recently.
     pub fn payload(&self, found: &Found) -> &[u8] {
         debug_assert!(self.holds(found.offset, found.head.record_bytes()), "the record is still in memory");
         let start = self.in_window(found.offset) + RECORD_HEAD;
         &self.window[start..start + found.head.length as usize]
     }
 
-    /// The first damage after the last record that was returned.
+    /// The offset of the first damage behind the record that was returned most recently.
     pub fn take_damage(&mut self) -> Option<u64> {
         self.damage.take()
     }
 
-    /// Moves on to the next place that looks like the start of a record; `false` at the end of the file.
+    /// Moves to the next position that looks like the start of a record. Returns `false` at the end of the file.
     fn seek_magic(&mut self) -> Result<bool> {
         while self.at + RECORD_HEAD as u64 <= self.len {
             self.load(self.at, RECORD_HEAD as u64)?;
@@ -195,7 +196,7 @@ impl SegmentReader {
         Ok(false)
     }
 
-    /// Looks for damage in the last bytes of the file, which are too few for a record.
+    /// Looks for damage in the bytes at the end of the file that are too few for a record.
     fn check_rest(&mut self) -> Result<()> {
         let rest = self.len.saturating_sub(self.at);
         if rest > 0 {
@@ -209,7 +210,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// The head of the record at `self.at`, if an intact one is there.
+    /// The head of the record at `self.at`, if that record is intact.
     fn intact_record(&mut self) -> Result<Option<Head>> {
         let Some(head) = Head::decode(&self.window[self.in_window(self.at)..]) else { return Ok(None) };
         let bytes = head.record_bytes();
@@ -229,12 +230,12 @@ impl SegmentReader {
         Ok(None)
     }
 
-    /// Whether the window holds these bytes of the file.
+    /// Whether the window contains these bytes of the file.
     fn holds(&self, offset: u64, len: u64) -> bool {
         self.window_at <= offset && offset + len <= self.window_at + self.window.len() as u64
     }
 
-    /// The index in the window of an offset in the file.
+    /// The index in the window for an offset in the file.
     fn in_window(&self, offset: u64) -> usize {
         debug_assert!(self.holds(offset, 0), "offset {offset} is not in memory");
         to_usize(offset - self.window_at)
@@ -244,7 +245,7 @@ impl SegmentReader {
         self.damage.get_or_insert(offset);
     }
 
-    /// Makes the window hold the `len` bytes at `offset`, which lie within the file.
+    /// Loads the `len` bytes at `offset` into the window. These bytes must be within the file.
     fn load(&mut self, offset: u64, len: u64) -> Result<()> {
         debug_assert!(offset + len <= self.len, "bytes beyond the file");
         if self.holds(offset, len) {

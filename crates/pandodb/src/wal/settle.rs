@@ -1,22 +1,24 @@
 //! Making the replayed tail durable, without overwriting records that may already be durable.
 //!
 //! Records that no durability claim covers may be on disk, or only in the page cache, or in pages that a failed sync
-//! marked clean. They are **copied**, under a new epoch, into a segment of their own, which appears atomically by a
-//! rename:
+//! marked clean. These records are **copied**, under a new epoch, into a segment of their own. A rename makes this
+//! segment appear atomically:
 //!
-//! 1. write header and records to `….new`,
-//! 2. sync it,
-//! 3. rename it,
+//! 1. write the header and the records to `….new`,
+//! 2. sync this file,
+//! 3. rename this file,
 //! 4. sync the directory.
 //!
-//! Invariant: the new header's `start` is the seqno before the first copied record, so the old copies are void once the
-//! rename is durable, and valid until then. A crash at any point leaves one or the other. No byte of an acknowledged
-//! record is ever overwritten, so a write torn to garbage cannot damage one.
+//! Invariant: the new header's `start` is the seqno before the first copied record. So the old copies are valid until
+//! the rename is durable, and void from then on. A crash at any point leaves valid either the old copies or the new
+//! ones. No byte of an acknowledged record is ever overwritten, so a write that is torn to garbage cannot damage such a
+//! record.
 //!
-//! If there is no space for a copy, the tail is **rewritten in place**: the same bytes, in whole blocks, so that the
-//! pages are dirty again, and then a sync. That needs no space, so a store can be opened on a full disk.
+//! If there is no space for a copy, the tail is **rewritten in place**: the same bytes are written in whole blocks,
+//! which makes the pages dirty again, and then synced. Rewriting in place needs no space, so a store can be opened on a
+//! full disk.
 //!
-//! Source: ours; the problem of clean pages after a failed fsync is the "fsyncgate" of 2018.
+//! Source: our own design; the problem of clean pages after a failed fsync is the "fsyncgate" of 2018.
 
 use std::io;
 use std::sync::Arc;
@@ -28,14 +30,14 @@ use crate::base::{Error, MAX_EPOCH, Result, Seqno, StoreId, seeded};
 use crate::device::{Device, File, OpenHow, read_exact_at, write_all_at};
 use crate::space::to_usize;
 
-/// Bytes written at a time.
+/// The number of bytes written at a time.
 const CHUNK: usize = 256 << 10;
 const _: () = assert!((CHUNK as u64).is_multiple_of(BLOCK), "blocks are written whole");
 
-/// The records to make durable: those that end after `durable` and at or before `end`.
+/// The records that must become durable: all records that end after `durable` and at or before `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
-    /// Everything through this seqno is known to be durable.
+    /// All records through this seqno are known to be durable.
     pub durable: Seqno,
     /// The end of the log.
     pub end: Seqno,
@@ -54,12 +56,12 @@ impl Tail {
     }
 }
 
-/// The outcome for the tail.
+/// The outcome for the tail that was made durable.
 #[derive(Debug)]
 pub(super) enum Settled {
-    /// It stays in its place.
+    /// The tail stays where it was.
     AsIs,
-    /// It was copied into a segment of the next epoch, which begins after `start`.
+    /// The tail was copied into a segment of the next epoch, which begins after `start`.
     Copied {
         /// Records of earlier epochs above this seqno are void.
         start: Seqno,
@@ -68,7 +70,8 @@ pub(super) enum Settled {
     },
 }
 
-/// Makes the tail durable, as a segment with that epoch and number if there is space for it.
+/// Makes the tail durable: as a segment with the epoch `epoch` and the number `number` if there is space for it,
+/// otherwise in place.
 pub(super) fn settle(device: &dyn Device, store: StoreId, tail: Tail, epoch: u32, number: u64) -> Result<Settled> {
     assert!(tail.durable < tail.end, "a tail from {} to {} has records", tail.durable, tail.end);
     assert!(epoch <= MAX_EPOCH, "the next opening accepts epoch {epoch}");
@@ -123,7 +126,7 @@ fn copy(
     synced.map_err(|e| Error::final_io("sync", name, None, &e))?;
     assert!(out.buffer.is_empty() && out.at <= MAX_SEGMENT, "the copy is complete before it becomes valid");
     let target = segment_name(0, number);
-    // From here on the copy may be valid, so a full disk no longer permits the fallback.
+    // From this call on the copy may be valid, so rewriting in place is no longer permitted, even if the disk is full.
     device.rename(name, &target).map_err(|e| Error::final_io("rename", name, None, &e))?;
     device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))?;
     let info = SegmentInfo { stream: 0, number, last: tail.end, bytes: out.end() };
@@ -167,7 +170,7 @@ fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
         let Some((from, to)) = span else { continue };
         rewrite_range(device, &source.reader.name, from, to.min(source.reader.len))?;
     }
-    // The segments' directory entries may not be durable either, if a sync of the directory had failed.
+    // The segments' directory entries may not be durable either, if an earlier sync of the directory failed.
     device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))
 }
 

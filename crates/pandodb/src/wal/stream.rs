@@ -7,24 +7,27 @@
 //!                   caller
 //! ```
 //!
-//! **The turn** is held from before a seqno is drawn until its record is in the buffer, so the records of a stream
-//! ascend although the sequencer is released in between. A thread that has a stream to itself never waits for it.
+//! **The turn.** A thread holds the turn from before it draws a seqno until its record is in the buffer. So the records
+//! of a stream ascend although the sequencer is released in between. A thread that is the only user of its stream never
+//! waits for the turn.
 //!
 //! **One thread writes, others append.** A thread that needs a record in the page cache and finds no write running
-//! takes the whole buffer and writes it without the lock, while other threads append to a second buffer. A thread that
-//! arrives meanwhile waits, and then finds its record written or writes what has accumulated. So records reach the file
-//! in order, and no append waits for such a write; only a sync leader, or a thread that begins a segment, writes under
-//! the lock.
+//! takes the whole buffer. The thread writes this buffer without the lock, while other threads append to a second
+//! buffer. A thread that needs its record written during this write waits for the end of the write. If its record is
+//! still not written, the thread writes all records that have accumulated. So records reach the file in order, and no
+//! append waits for such a write. Only a sync leader, or a thread that begins a segment, writes under the lock.
 //!
-//! **Rolling.** A full segment is cut to its length and joins the older ones. If it has bytes that are not durable yet,
-//! the next sync includes it, before the current one counts as durable. Its successors have normally been made ahead
-//! ([`Stream::prepare`]): up to four in a stream that fills one after the other, since a disk may stall for longer than
-//! it takes to fill one. Otherwise the next segment is created at that moment.
+//! **Rolling.** A full segment is cut to the length of its records and joins the older segments. If the full segment
+//! has bytes that are not durable yet, the next sync includes the full segment, before the current segment counts as
+//! durable. The next segments have normally been created in advance ([`Stream::prepare`]). There are up to four such
+//! segments in a stream that fills segments quickly, because a disk may stall for longer than the stream takes to fill
+//! one segment. If no segment was created in advance, the next one is created when the current one is full.
 //!
 //! Invariants: the buffer ends at the current segment's `end`; at most one thread writes at a time (`writing`), and no
-//! thread replaces the current segment meanwhile; the numbers of a stream's segments ascend in the order of their use.
+//! thread replaces the current segment during that write; the numbers of a stream's segments ascend in the order of
+//! their use.
 //!
-//! Source: ours; 002 §3.6.4 for one log per thread.
+//! Source: our own design; one log per thread follows 002 §3.6.4.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -39,37 +42,38 @@ use crate::device::{File, write_all_at};
 
 /// A buffer of lazy records is written when it holds this many bytes.
 const LAZY_BYTES: usize = 64 << 10;
-/// A buffer that one large record made longer than this is shrunk.
+/// A buffer that one large record made longer than this many bytes is shrunk.
 const KEEP_BYTES: usize = 1 << 20;
-/// The most segments that are made ahead. At most as many as the stream has filled lately, so that a small log stays
-/// small.
+/// The most segments that are created in advance. The number is also at most the number of segments that the stream has
+/// filled recently, so that a small log stays small.
 const MOST_AHEAD: u64 = 4;
-/// The most bytes of segments made ahead, except that one segment is always permitted.
+/// The most bytes of segments created in advance. One such segment is always permitted, whatever its size.
 const AHEAD_BYTES: u64 = 32 << 20;
 /// The value of `pending` if no record waits to be written.
 const NOTHING: u64 = u64::MAX;
 const _: () = assert!(NOTHING > Seqno::MAX.0, "no seqno stands for an empty buffer");
 const _: () = assert!(2 * LAZY_BYTES <= KEEP_BYTES, "a buffer of lazy records is not shrunk");
 
-/// One stream. Aligned to cache lines of its own, since neighbouring streams are used by other threads.
+/// One stream. Aligned to cache lines of its own, since other threads use the neighbouring streams.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Stream {
     number: u32,
-    /// The append lock: held by a thread that has room for a record and is about to draw its seqno.
+    /// The append lock: held by a thread that has reserved space for a record and is about to draw the record's seqno.
     turn: Mutex<()>,
     state: Mutex<State>,
-    /// Taken after `state`, or alone, by a thread that creates a segment or removes segments made ahead. So the numbers
-    /// of a stream's segments ascend in the order of their use.
+    /// Held by a thread that creates a segment, or that removes segments created in advance. A thread takes this lock
+    /// alone or while it holds `state`. So the numbers of a stream's segments ascend in the order of their use.
     making: Mutex<Making>,
-    /// Segments made ahead, in the order of numbers. Taken last and briefly: a thread that takes an existing one does
-    /// not wait while the next one is being made.
+    /// Segments created in advance, in the order of their numbers. The last lock in the lock order, held only briefly:
+    /// a thread that takes an existing segment does not wait while the next one is being created.
     ahead: Mutex<VecDeque<Segment>>,
-    /// Notified when a write without the lock ends, successfully or not, if a thread waits for it.
+    /// Notified when a write without the lock ends, successfully or not, if a thread waits for this end.
     idle: Condvar,
     /// Whether a thread is writing the other buffer without the lock. Changed under the lock of `state`.
     writing: AtomicBool,
-    /// The first seqno that is appended and not in the page cache; [`NOTHING`] if there is none. Changed under the lock
+    /// The first seqno that is appended and not in the page cache, or [`NOTHING`] if there is none. Changed under the
+    /// lock
     /// of `state`.
     pending: AtomicU64,
 }
@@ -80,23 +84,23 @@ struct State {
     current: Option<Segment>,
     /// Older segments with bytes that may not be durable.
     unsynced: Vec<SyncFile>,
-    /// Encoded records that end at the current segment's `end` and are not being written yet.
+    /// Encoded records that end at the current segment's `end`, and that no thread is writing yet.
     buffer: Vec<u8>,
-    /// The first seqno in the buffer, if it holds any.
+    /// The first seqno in the buffer, if the buffer holds any record.
     first: Seqno,
-    /// The other buffer, empty, kept for its memory; without memory while it is being written.
+    /// The other buffer, empty, kept to reuse its memory. The spare buffer has no memory while a thread is writing it.
     spare: Vec<u8>,
     /// The number of threads that wait for the end of a write.
     waiting: usize,
     /// The last seqno appended to this stream.
     appended: Seqno,
-    /// This stream is durable through this seqno; it says nothing about other streams.
+    /// All records of this stream through this seqno are durable. Other streams may not be durable through this seqno.
     synced: Seqno,
-    /// A reservation is in use, so the current segment must stay.
+    /// Whether a reservation is in use, so that the current segment must not be replaced.
     reserved: bool,
-    /// The next reservation starts a new segment.
+    /// Whether the next reservation starts a new segment.
     roll_wanted: bool,
-    /// No reservations are granted any more.
+    /// Whether new reservations are refused.
     closed: bool,
 }
 
@@ -111,15 +115,16 @@ impl State {
     }
 }
 
-/// The state of making segments.
+/// The state of creating segments in advance.
 #[derive(Debug, Default)]
 struct Making {
-    /// The number of the current segment at the last call of [`Stream::prepare`].
+    /// The number of the segment that was current at the last call of [`Stream::prepare`].
     current: u64,
-    /// No more segments are made while that one is current: an attempt failed, or they were given up.
+    /// Whether no more segments are created while segment `current` is the current one: an attempt failed, or the
+    /// segments created in advance were removed.
     over: bool,
-    /// The number of different current segments that [`Stream::prepare`] saw since segments made ahead were last
-    /// removed.
+    /// The number of different current segments that [`Stream::prepare`] saw since segments created in advance were
+    /// last removed.
     filled: u64,
 }
 
@@ -129,48 +134,48 @@ type SyncFile = (String, Arc<dyn File>);
 /// The files of a stream that a sync has to make durable.
 #[derive(Debug)]
 pub(super) struct Ready {
-    /// The segments, the older first.
+    /// The segments, older ones first.
     pub files: Vec<SyncFile>,
     /// The number of files that are closed segments.
     closed: usize,
-    /// The stream's last seqno in them.
+    /// The last seqno of this stream in `files`.
     pub through: Seqno,
 }
 
-/// Room for one record in a stream, and the stream's append lock. Until the reservation is used or dropped, no other
-/// thread appends to the stream.
+/// Reserved space for one record in a stream, together with the stream's append lock. Until the reservation is used or
+/// dropped, no other thread appends to the stream.
 #[derive(Debug)]
 #[must_use = "a reservation is for a record"]
 pub struct AppendReservation<'a> {
     common: &'a Common,
     stream: &'a Stream,
-    /// Payload bytes.
+    /// The reserved length of the payload, in bytes.
     bytes: usize,
     _turn: Option<MutexGuard<'a, ()>>,
 }
 
 impl AppendReservation<'_> {
-    /// Appends the record with the seqnos from `first` on, which must be above all of the stream, to the buffer.
-    /// Returns the stream if the caller must write it by [`super::Log::write`]: if it is not `lazy`, or 64 KiB have
-    /// accumulated. No I/O.
+    /// Appends the record with the seqnos from `first` on to the buffer; `first` must be above all seqnos of the
+    /// stream. If the record is not `lazy`, or if 64 KiB have accumulated, returns the stream, which the caller must
+    /// write by [`super::Log::write`]. Does no I/O.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure; then nothing was appended.
+    /// `Poisoned` after an earlier failure; in this case the record was not appended.
     ///
     /// # Panics
-    /// If the seqno is not above those of the stream, or the payload is longer than its room.
+    /// If the seqno is not above all seqnos of the stream, or the payload is longer than the reserved length.
     pub fn append(self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
         self.append_with(first, count, payload.len(), lazy, |out| out.extend_from_slice(payload))
     }
 
-    /// As [`AppendReservation::append`], for a payload of `bytes` bytes that `encode` appends to the stream's buffer,
-    /// so that it is not copied from a buffer of the caller's.
+    /// As [`AppendReservation::append`], for a payload of `bytes` bytes that `encode` appends directly to the stream's
+    /// buffer. So the payload is not copied from a buffer of the caller.
     ///
     /// # Errors
     /// As [`AppendReservation::append`].
     ///
     /// # Panics
-    /// As [`AppendReservation::append`], or if `encode` appends another number of bytes.
+    /// As [`AppendReservation::append`], or if `encode` appends a number of bytes other than `bytes`.
     #[inline]
     pub fn append_with(
         self,
@@ -250,7 +255,7 @@ impl Stream {
         Ok(AppendReservation { common, stream: self, bytes, _turn: turn })
     }
 
-    /// Ensures that the current segment has room for the record.
+    /// Ensures that the current segment has space for the record.
     /// REQUIRES: the caller holds `turn` and `state`.
     fn make_room(
         &self,
@@ -276,7 +281,7 @@ impl Stream {
             let replaced =
                 may_take(common.capacity_for(bytes)).and_then(|()| self.replace_segment(common, state, bytes));
             match replaced {
-                // The current segment has room, so a full disk is no obstacle yet.
+                // The current segment has space for the record, so a full disk does not prevent the append yet.
                 Err(e) if fits && e.is_refusal() => {}
                 result => result?,
             }
@@ -323,13 +328,15 @@ impl Stream {
         Ok(!lazy || state.buffer.len() >= LAZY_BYTES)
     }
 
-    /// Returns when everything that was appended here through `through` is in the page cache, by one write of this
-    /// thread or another one. Returns immediately, without the lock, if it already is.
+    /// Returns when all records that were appended to this stream through `through` are in the page cache. This thread
+    /// or another one writes these records. Returns immediately, without taking the lock, if they already are in the
+    /// page cache.
     pub fn write(&self, common: &Common, through: Seqno) -> Result<()> {
         let mut round = 0;
         let through = seeded!(BufferedStaysInMemory: Seqno(0), through);
         while self.pending.load(Ordering::Acquire) <= through.0 {
-            // A running write ends soon; then this thread writes the records that have accumulated since.
+            // A running write ends soon. After it, this thread writes the records that have accumulated in the
+            // meantime.
             if self.writing.load(Ordering::Acquire) && linger(&mut round) {
                 continue;
             }
@@ -355,7 +362,7 @@ impl Stream {
         self.write_out(common, &mut state)
     }
 
-    /// Writes everything and ends the block; returns the files to sync.
+    /// Writes all records and ends the block. Returns the files to sync.
     pub fn ready(&self, common: &Common) -> Result<Ready> {
         let mut state = self.state.lock();
         self.wait_for_writer(common, &mut state)?;
@@ -372,8 +379,8 @@ impl Stream {
         Ok(Ready { files, closed, through: state.appended })
     }
 
-    /// Records that the files of `ready` are durable. A segment that was closed during the sync comes after them and is
-    /// synced again.
+    /// Notes that the files of `ready` are durable. A segment that was closed during the sync is behind these files in
+    /// the list, and the next sync includes it.
     pub fn note_sync(&self, ready: &Ready) {
         let mut state = self.state.lock();
         assert!(state.synced <= ready.through && ready.through <= state.appended, "a sync covers appended records");
@@ -389,14 +396,14 @@ impl Stream {
         let most = MOST_AHEAD.min(AHEAD_BYTES / common.segment_bytes).max(1);
         loop {
             let state = self.state.lock();
-            // A segment that was made for a long record does not show how fast the stream fills segments.
+            // A segment that was created for a long record does not show how fast the stream fills segments.
             let wants = |segment: &&Segment| segment.wants_next() && segment.capacity <= common.segment_bytes;
             let current = state.current.as_ref().filter(wants).filter(|_| !state.closed);
             let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
             // Release the lock: appending threads must not wait for the following I/O.
             drop(state);
-            // Take the lock for one segment at a time, so that a thread that waits for a segment gets it. Another
-            // holder of the lock makes one itself, or this is called again.
+            // Take the lock for one segment at a time, so that a thread that waits for a segment gets it. If another
+            // thread holds the lock, that thread creates a segment itself, or `prepare` is called again later.
             let Some(mut making) = self.making.try_lock() else { return Ok(()) };
             // Another thread may have seen a newer current segment.
             if making.current < current {
@@ -414,7 +421,7 @@ impl Stream {
                     ahead.push_back(segment);
                     assert!(ahead.len() as u64 <= MOST_AHEAD, "few segments are made ahead");
                 }
-                // Not an error: the writer will create its segment itself.
+                // Not an error: the thread that needs the segment will create it.
                 Err(_) => {
                     making.over = true;
                     return common.check();
@@ -431,7 +438,7 @@ impl Stream {
         self.remove_ahead(common, &mut making)
     }
 
-    /// Removes the segments made ahead; returns whether there were any.
+    /// Removes the segments created in advance. Returns whether there were such segments.
     /// REQUIRES: the caller holds `making`.
     fn remove_ahead(&self, common: &Common, making: &mut Making) -> bool {
         let unused = std::mem::take(&mut *self.ahead.lock());
@@ -489,7 +496,7 @@ impl Stream {
         self.state.lock().current.as_ref().map_or(0, |segment| segment.end)
     }
 
-    /// The last seqno that was appended here, and the first of those that are not written.
+    /// The last seqno that was appended to this stream, and the first appended seqno that is not written.
     #[cfg(test)]
     pub fn reach(&self) -> (Seqno, Option<Seqno>) {
         let state = self.state.lock();
@@ -497,16 +504,17 @@ impl Stream {
         (state.appended, (pending != NOTHING).then_some(Seqno(pending)))
     }
 
-    /// Waits for the end of a write without the lock.
-    /// REQUIRES: the caller holds `state`, which is released while it waits.
+    /// Waits until a write without the lock ends.
+    /// REQUIRES: the caller holds `state`. The lock is released during the wait.
     fn rest(&self, state: &mut MutexGuard<'_, State>) {
         state.waiting += 1;
         self.idle.wait(state);
         state.waiting -= 1;
     }
 
-    /// Waits until no thread writes without the lock, before a caller writes under the lock or moves the segment's end.
-    /// REQUIRES: the caller holds `state`, which is released while it waits.
+    /// Waits until no thread writes without the lock. Call this function before writing under the lock or moving the
+    /// segment's end.
+    /// REQUIRES: the caller holds `state`. The lock is released during the wait.
     fn wait_for_writer(&self, common: &Common, state: &mut MutexGuard<'_, State>) -> Result<()> {
         while self.writing.load(Ordering::Relaxed) {
             self.rest(state);
@@ -540,7 +548,7 @@ impl Stream {
 
     /// Writes the buffer to the current segment, without the lock. A panic of the device poisons the log and is
     /// resumed.
-    /// REQUIRES: the caller holds `state`, which is released during the write, and no other thread is writing.
+    /// REQUIRES: the caller holds `state`, and no other thread is writing. The lock is released during the write.
     fn write_unlocked(&self, common: &Common, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
         let file = Arc::clone(&segment.file);
@@ -574,7 +582,7 @@ impl Stream {
         noted
     }
 
-    /// Records the result of a write, and updates `pending` to the first record of the present buffer.
+    /// Records the result of a write, and sets `pending` to the first record of the present buffer.
     /// REQUIRES: the caller holds `state`.
     fn note_write(&self, common: &Common, state: &mut State, written: Result<usize>) -> Result<()> {
         let bytes = written.map_err(|error| common.poison(error))?;
@@ -585,7 +593,8 @@ impl Stream {
         Ok(())
     }
 
-    /// The next segment made ahead, if a record of `bytes` bytes fits, or a new one; its records come after `after`.
+    /// Returns the next segment created in advance if a record of `bytes` bytes fits into it, and a new segment
+    /// otherwise. The records of the returned segment have seqnos above `after`.
     /// REQUIRES: the caller holds `state`.
     fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
         let made = || {
@@ -596,7 +605,7 @@ impl Stream {
         if let Some(segment) = made() {
             return Ok(segment);
         }
-        // Wait for a segment that is being made: creating another one would take longer.
+        // Wait for a segment that is being created: creating another one would take longer.
         let mut making = self.making.lock();
         if let Some(segment) = made() {
             return Ok(segment);
@@ -606,7 +615,7 @@ impl Stream {
         created.map_err(|error| common.poison_unless_refused(error))
     }
 
-    /// Replaces the current segment by one with room for `bytes`. `DiskFull` has no effect.
+    /// Replaces the current segment by one with space for `bytes` bytes. If the disk is full, nothing changes.
     /// REQUIRES: the caller holds `state`, and no other thread is writing.
     fn replace_segment(&self, common: &Common, state: &mut State, bytes: u64) -> Result<()> {
         self.write_out(common, state)?;
@@ -619,7 +628,7 @@ impl Stream {
             assert!(len <= old.capacity, "a segment is cut, not extended");
             let info = SegmentInfo { stream: self.number, number: old.number, last: old.last, bytes: len };
             common.older.lock().push(info);
-            // The next sync includes the old segment, whether the cut succeeds or not.
+            // The next sync includes the old segment, whether or not cutting it succeeds.
             if old.last > state.synced {
                 state.unsynced.push((old.name.clone(), old.file.clone()));
             }
@@ -634,7 +643,7 @@ impl Stream {
     }
 }
 
-/// Empties a buffer, and frees the extra memory that one large record required.
+/// Empties a buffer, and frees the extra memory that one large record needed.
 fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();
     if buffer.capacity() > KEEP_BYTES {

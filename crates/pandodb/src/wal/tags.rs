@@ -1,5 +1,5 @@
-//! Generations of memtable leaves for the operations of a record: 002 §3.6.4 orders the records of several logs by
-//! them.
+//! Generations of memtable leaves for the operations of a record. 002 §3.6.4 orders the records of several logs by
+//! these generations.
 //!
 //! ```text
 //!   payload   | length of the operations, 4 bytes | operations | life | tag of each operation |
@@ -7,25 +7,24 @@
 //!
 //! | bytes | |
 //! | --- | --- |
-//! | varint | life: the epoch in whose memtables the operations were inserted |
+//! | varint | life: the epoch into whose memtables the operations were inserted |
 //! | | for each operation: |
-//! | varint | 0 without a generation; else 1 + the generation of its leaf, which the insertion increments |
-//! | varint | after a generation: the record's first seqno minus the identity of the memtable |
+//! | varint | 0 without a generation; otherwise 1 + the generation of the operation's leaf, which the insertion increments |
+//! | varint | only with a generation: the record's first seqno minus the identity of the memtable |
 //!
-//! Two kinds of operations have no generation: a range delete, which goes to no leaf, and an operation that found a
-//! newer message of its key in the memtable, which is too late for the paper's order. For the others, generations of
-//! one key in one memtable of one epoch ascend with seqnos ([`crate::memtable::Memtable::insert`]); recovery checks
-//! this.
+//! Two kinds of operations have no generation. A range delete goes to no leaf. An operation that found a newer message
+//! of its key in the memtable is too late for the paper's order. For all other operations, generations of one key in
+//! one memtable of one epoch ascend with seqnos ([`crate::memtable::Memtable::insert`]). Recovery checks this order.
 //!
 //! Source: 002 §3.6.4.
 
 use crate::base::codec::{Reader, put_varint};
 use crate::base::{Result, Seqno};
 
-/// The leaf of an insertion, and its generation at that time.
+/// The leaf of an insertion, and the leaf's generation at the time of the insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
-    /// The identity of the memtable: the seqno after which it began.
+    /// The identity of the memtable: the seqno after which the memtable began.
     pub memtable: Seqno,
     /// The leaf's generation, unique among the insertions into the leaf.
     pub generation: u64,
@@ -34,7 +33,7 @@ pub struct Tag {
 /// The tags of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tags {
-    /// The epoch in whose memtables the operations were inserted; a copy of the record keeps it.
+    /// The epoch into whose memtables the operations were inserted. A copy of the record keeps this epoch.
     pub life: u32,
     /// The tag of each operation.
     pub tags: Vec<Option<Tag>>,
@@ -47,7 +46,7 @@ pub fn tagged_bytes(ops: usize, count: u32) -> usize {
 }
 
 impl Tags {
-    /// The tagged payload of a record that begins at `first`: `ops` with these tags.
+    /// The tagged payload of a record whose first seqno is `first`: the operations `ops` with these tags.
     pub fn encode(&self, first: Seqno, ops: &[u8]) -> Vec<u8> {
         let length = u32::try_from(ops.len()).expect("a payload is shorter than 4 GiB");
         let count = u32::try_from(self.tags.len()).expect("a record takes fewer than 2^32 seqnos");
@@ -74,7 +73,7 @@ impl Tags {
     /// Splits a payload into operations and tags.
     ///
     /// # Errors
-    /// `Corruption` if the payload is malformed; `count` is the number of operations of the record.
+    /// `Corruption` if the payload is malformed. `count` is the number of operations of the record.
     pub fn split(payload: &[u8], first: Seqno, count: u32) -> Result<(&[u8], Tags)> {
         let mut reader = Reader::new(payload, "tagged log record");
         let length = reader.u32()? as usize;

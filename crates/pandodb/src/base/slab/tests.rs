@@ -1,15 +1,15 @@
-//! Slots do not overlap, pieces are reused, and the system gets excess memory back.
+//! Tests that slots do not overlap, that pieces are reused, and that excess memory returns to the system.
 
 use super::*;
 
 const WORDS: usize = PAGE / size_of::<u64>();
 
-/// Pieces of two pages.
+/// A slab with pieces of two pages.
 fn slab(most: usize, spare: usize) -> Arc<Slab<u64>> {
     Slab::new(2 * WORDS, most, spare)
 }
 
-/// How many pieces of a slab are wholly in memory, according to the system.
+/// The number of pieces of a slab that are wholly in memory, according to the system.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn resident(slab: &Slab<u64>) -> usize {
     use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ fn resident(slab: &Slab<u64>) -> usize {
 
 #[test]
 fn slots_do_not_overlap_and_keep_their_values() {
-    // The last three are past the reserved addresses.
+    // The last three pieces are beyond the reserved addresses.
     let slab = slab(6, 2);
     let mut slots: Vec<_> = (0..9).map(|_| slab.take()).collect();
     for (i, slot) in slots.iter_mut().enumerate() {

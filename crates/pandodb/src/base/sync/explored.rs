@@ -1,8 +1,8 @@
-//! The primitives under the explorer: `shuttle`'s, with the interfaces of the crates that they replace. Only what the
-//! engine uses.
+//! The synchronization primitives under the explorer: the types of `shuttle`, with the interfaces of the crates that
+//! they replace. Only the methods that the engine uses are provided.
 //!
-//! All threads of an execution are coroutines on one thread of the system, switched at *points*. A type without a point
-//! in `shuttle` gets one from [`Point`], passed before the operation.
+//! All threads of an execution are coroutines on one thread of the system. The explorer switches between them at
+//! *points*. A type that has no point in `shuttle` gets one from [`Point`]; the point is passed before the operation.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
@@ -10,20 +10,22 @@ use std::time::Duration;
 
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// An explorer schedules the threads.
+/// Whether an explorer schedules the threads: here always `true`.
 pub const EXPLORED: bool = true;
 
-/// Switches to another thread; otherwise a thread that waits for another one would loop forever.
+/// Switches to another thread. Without the switch, a thread that waits for another one would loop forever.
 pub fn relax(_turn: u32) {
     shuttle::thread::yield_now();
 }
 
-/// Never waits under an explorer: a retry is one more point and shows nothing that sleeping does not.
+/// Never waits under an explorer. A retry would be one more point, and would find no outcome that sleeping does not
+/// find.
 pub fn linger(_turn: &mut u32) -> bool {
     false
 }
 
-/// The number of this thread in its execution, parsed from the debug output, since `shuttle` offers no other access.
+/// The number of this thread in its execution. The number is parsed from the debug output, because `shuttle` offers no
+/// other access.
 pub fn thread_number() -> usize {
     let words = format!("{:?}", shuttle::thread::current().id());
     words.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
@@ -39,7 +41,7 @@ impl Point {
     }
 }
 
-/// A mutex without poisoning, as `parking_lot`'s.
+/// A mutex without poisoning, like that of `parking_lot`.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
@@ -76,7 +78,7 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The guarded value, without locking: the exclusive borrow shows that no other thread can hold the lock.
+    /// The guarded value, without locking. The exclusive borrow shows that no other thread can hold the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,7 +109,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// A condition variable, as `parking_lot`'s.
+/// A condition variable, like that of `parking_lot`.
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
@@ -117,14 +119,15 @@ impl Condvar {
         Condvar::default()
     }
 
-    /// Releases the lock until notified, then takes it again.
+    /// Releases the lock until a notification arrives, then takes the lock again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.held.take().expect("held by the caller");
         guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Releases the lock for a while. The explorer has no clock: the timeout may end at any moment, and the moment at
-    /// which the thread continues is a scheduling choice like any other. So a notification would add no outcome.
+    /// Releases the lock for a while, then takes it again. The explorer has no clock, so the timeout may end at any
+    /// moment. The moment at which the thread continues is a scheduling choice like any other. So a notification would
+    /// add no outcome.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) {
         MutexGuard::unlocked(guard, shuttle::thread::yield_now);
     }
@@ -135,8 +138,8 @@ impl Condvar {
     }
 }
 
-/// A reader-writer lock without poisoning. Stricter than `parking_lot`'s in one respect: a thread that takes it shared
-/// twice panics, since with a writer waiting in between it would deadlock.
+/// A reader-writer lock without poisoning. It is stricter than that of `parking_lot` in one respect: a thread that
+/// takes the lock shared twice panics. Taking it twice would deadlock if a writer waited between the two calls.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
@@ -157,15 +160,16 @@ impl<T> RwLock<T> {
     }
 }
 
-/// An `Arc` that is replaced atomically, as `arc_swap`'s.
+/// An `Arc` that is replaced atomically, like that of `arc_swap`.
 #[derive(Debug)]
 pub struct ArcSwap<T> {
     point: Point,
-    /// Held across no point.
+    /// The lock is never held across a point.
     current: parking_lot::Mutex<Arc<T>>,
 }
 
-/// The value of an [`ArcSwap`] at the time of a load, as `arc_swap`'s; here it is a counted reference.
+/// The value of an [`ArcSwap`] at the time of a load, like the guard of `arc_swap`. Under the explorer, the guard is a
+/// counted reference.
 #[derive(Debug)]
 pub struct Guard<R>(R);
 
@@ -190,12 +194,12 @@ impl<R> Deref for Guard<R> {
 }
 
 impl<T> ArcSwap<T> {
-    /// A cell that holds `value`.
+    /// An `ArcSwap` that holds `value`.
     pub fn new(value: Arc<T>) -> ArcSwap<T> {
         ArcSwap { point: Point::default(), current: parking_lot::Mutex::new(value) }
     }
 
-    /// A cell that holds `value`.
+    /// An `ArcSwap` that holds `value`.
     pub fn from_pointee(value: T) -> ArcSwap<T> {
         ArcSwap::new(Arc::new(value))
     }
@@ -217,12 +221,12 @@ impl<T> ArcSwap<T> {
         std::mem::replace(&mut *self.current.lock(), new)
     }
 
-    /// Replaces the value. The old one is dropped afterwards, since its drop may pass a point.
+    /// Replaces the value. The old value is dropped after the replacement, because dropping it may pass a point.
     pub fn store(&self, new: Arc<T>) {
         drop(self.swap(new));
     }
 
-    /// Replaces the value by the result of `change`; retries if another thread has replaced it meanwhile.
+    /// Replaces the value by the result of `change`. Retries if another thread has replaced the value during the call.
     pub fn rcu(&self, mut change: impl FnMut(&Arc<T>) -> T) {
         loop {
             let seen = self.load_full();
@@ -239,7 +243,7 @@ impl<T> ArcSwap<T> {
     }
 }
 
-/// A cell that is set once, as std's.
+/// A cell that is set once, like that of the standard library.
 #[derive(Debug)]
 pub struct OnceLock<T> {
     point: Point,
@@ -258,14 +262,14 @@ impl<T> OnceLock<T> {
         self.value.get()
     }
 
-    /// Sets the cell; returns `value` as an error if it is already set.
+    /// Sets the cell; returns `value` as an error if the cell is already set.
     pub fn set(&self, value: T) -> Result<(), T> {
         self.point.pass();
         self.value.set(value)
     }
 
-    /// Returns the cell's value; sets it to the result of `value` first if it is empty. Unlike the standard type,
-    /// several threads may call `value` at once; the first to finish sets the cell.
+    /// Returns the cell's value. If the cell is empty, first sets the cell to the result of `value`. Unlike with the
+    /// standard type, several threads may call `value` at once; the first thread that finishes sets the cell.
     pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
         self.point.pass();
         if let Some(set) = self.value.get() {

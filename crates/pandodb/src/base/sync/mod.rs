@@ -1,26 +1,27 @@
-//! The one place that chooses the synchronization primitives: locks, condition variables, atomics, swapped `Arc`s.
+//! The one module that chooses the synchronization primitives: locks, condition variables, atomics, swapped `Arc`s.
 //!
-//! By default these are re-exports of other crates' types, at no cost: `parking_lot`'s locks (no poisoning), std's
-//! atomics, `arc_swap`. With the feature `explore` they are `shuttle`'s, with the same interfaces. Then every lock,
-//! every atomic and every swap is a *point*: a place at which an explorer may switch threads, so that it can try the
-//! schedules one by one, find a deadlock, and replay it (`crates/explore`). Such an engine works only inside an
-//! explored execution.
+//! By default the primitives are re-exports of the types of other crates, at no cost: the locks of `parking_lot` (no
+//! poisoning), the atomics of the standard library, and `arc_swap`. With the feature `explore` they are the types of
+//! `shuttle`, with the same interfaces. With this feature every lock, every atomic and every swap is a *point*: a place
+//! in the code where an explorer may switch threads. So the explorer can try the schedules one by one, find a deadlock,
+//! and replay it (`crates/explore`). An engine with this feature works only inside an explored execution.
 //!
-//! | here | by default | under `explore` |
+//! | this module | by default | under `explore` |
 //! | --- | --- | --- |
-//! | [`Mutex`], [`MutexGuard`], [`RwLock`], [`Condvar`] | `parking_lot` | `shuttle`, a timed wait may end at any moment |
-//! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent: `loom` checks the orderings |
-//! | [`ArcSwap`], [`Guard`] | `arc_swap` | a pointer behind a point, a counted reference |
-//! | [`OnceLock`] | std | std behind a point |
-//! | [`Counter`], [`Word`], [`Once`] | std | std: no point |
+//! | [`Mutex`], [`MutexGuard`], [`RwLock`], [`Condvar`] | `parking_lot` | `shuttle`; a timed wait may end at any moment |
+//! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent; `loom` checks the memory orderings |
+//! | [`ArcSwap`], [`Guard`] | `arc_swap` | a pointer behind a point; a counted reference |
+//! | [`OnceLock`] | std | std, behind a point |
+//! | [`Counter`], [`Word`], [`Once`] | std | std, without a point |
 //! | [`linger`] | spins, then yields the processor, for about 2 µs | does not wait |
-//! | [`relax`], [`thread_number`] | a hint to the core, a number of the thread | a switch, the number in the execution |
+//! | [`relax`] | a hint to the core | a switch to another thread |
+//! | [`thread_number`] | a number of the thread in the process | a number of the thread in the execution |
 //!
-//! `Arc` is std's in both: the points around a drop determine which thread drops the last reference. The devices do not
-//! use this module: their locks are leaves of the lock order, held across no call into the engine and hence across no
-//! point.
+//! `Arc` is the standard type in both cases: the points around a drop determine which thread drops the last reference.
+//! The devices do not use this module. Their locks are leaves of the lock order: no thread calls into the engine, and
+//! so no thread passes a point, while it holds such a lock.
 //!
-//! `tests/tidy/main.rs` rejects direct uses of the original types in the rest of the engine.
+//! `tests/tidy/main.rs` rejects direct uses of the original types in all other code of the engine.
 
 #[cfg(feature = "explore")]
 mod explored;
@@ -41,24 +42,25 @@ pub use explored::{
     OnceLock, RwLock, linger, relax, thread_number,
 };
 
-/// A cell that is set before the number by which other threads find it is published, so threads never contend for it:
-/// never a point.
+/// A cell that is never a point. The cell is set before the number by which other threads find the cell is published,
+/// so threads never contend for it.
 pub use std::sync::OnceLock as Once;
-/// A number for statistics, on which no decision depends: never a point.
+/// A number for statistics that is never a point. No decision depends on this number.
 pub use std::sync::atomic::AtomicU64 as Counter;
-/// Eight bytes that are written before the reference by which other threads find them is published: never a point.
+/// Eight bytes that are never a point. The bytes are written before the reference by which other threads find them is
+/// published.
 pub use std::sync::atomic::AtomicU64 as Word;
 pub use std::sync::atomic::Ordering;
-/// Orders this thread's own loads and stores: never a point.
+/// Orders the loads and stores of this thread. A fence is never a point.
 pub use std::sync::atomic::fence;
 
-/// Whether an explorer schedules the threads: then structures are as small as possible, so that explored schedules
-/// reach far.
+/// Whether an explorer schedules the threads. If so, structures are as small as possible, so that a short schedule
+/// reaches more of the code.
 #[cfg(not(feature = "explore"))]
 pub const EXPLORED: bool = false;
 
-/// Waits a moment for another thread that is about to finish; `turn` counts the calls. Spins at first, then yields the
-/// processor.
+/// Waits a moment for another thread that is about to finish. `turn` counts the calls of one wait. The first calls
+/// spin, and later ones yield the processor.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn relax(turn: u32) {
@@ -68,7 +70,7 @@ pub fn relax(turn: u32) {
 }
 
 /// Runs `work` in the calling thread and in up to `helpers` other threads, and returns when all of them have ended. If
-/// the system refuses to start a thread, fewer threads run `work`, so `work` must do all of the job even if only the
+/// the system refuses to start a thread, fewer threads run `work`. So `work` must do the whole job even if only the
 /// caller runs it. A panic in a helper thread panics in the caller, too. Under an explorer only the caller runs `work`.
 pub fn with_helpers(helpers: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
@@ -84,7 +86,7 @@ thread_local! {
     static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
-/// A small number of this thread, by which callers spread threads over shards to avoid contention.
+/// A small number of this thread. Callers use it to spread threads over shards, to avoid contention.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn thread_number() -> usize {
@@ -96,19 +98,20 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Gives this thread the number `number` from now on. For simulations in which one thread acts for several writers in
-/// turn and must repeat the same run.
+/// Gives this thread the number `number` from now on. Simulations call it if one thread acts for several writers in
+/// turn and the run must be reproducible.
 #[cfg(not(feature = "explore"))]
 pub fn stand_for_thread(number: usize) {
     NUMBER.set(Some(number));
 }
 
-/// Waits a moment for another thread. Returns whether the caller should check again; `false` means that the wait is
+/// Waits a moment for another thread. Returns whether the caller should check again. `false` means that the wait is
 /// long and the caller should sleep. `turn` counts the calls and starts at 0.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn linger(turn: &mut u32) -> bool {
-    /// About two microseconds, as long as another thread needs to apply a small commit and to write it.
+    /// The most calls of one wait. These calls take about 2 µs, the time that another thread needs to apply a small
+    /// commit and to write the commit.
     const MOMENTS: u32 = 72;
     *turn += 1;
     if *turn <= MOMENTS {

@@ -1,49 +1,49 @@
-//! The effect of a power cut on the pending operations: one choice, and the list of choices worth trying.
+//! The effect of a power cut on the pending operations: one choice, and the list of choices that a test should try.
 
 use std::borrow::Borrow;
 
 use super::{Rng, SimOp};
 
-/// The unit in which a disk writes, in bytes: a torn write ends at a multiple of it, counted from the start of the
-/// file.
+/// The unit in which a disk writes, in bytes. A torn write ends at a multiple of this unit, counted from the start of
+/// the file.
 const SECTOR: u64 = 512;
 
 const _: () = assert!((crate::base::PAGE as u64).is_multiple_of(SECTOR), "a page is written in whole sectors");
 
-/// The fate of one pending operation. An operation that is not a write is kept by every fate except `Drop`.
+/// The fate of one pending operation. For an operation that is not a write, every fate except `Drop` means `Keep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It reached the disk.
+    /// The operation reached the disk.
     Keep,
-    /// It never happened.
+    /// The operation never happened.
     Drop,
-    /// The first bytes of a write, this many, reached the disk.
+    /// The given number of bytes at the start of a write reached the disk.
     Head(u64),
-    /// The last bytes of a write, this many, reached the disk.
+    /// The given number of bytes at the end of a write reached the disk.
     Tail(u64),
-    /// The file system allocated the space, but the bytes did not reach the disk: the pages of the write are zeros,
-    /// whatever they held before.
+    /// The file system allocated the space, but the bytes did not reach the disk. The pages of the write are zeros,
+    /// whatever they held before the write.
     Zeros,
-    /// As `Zeros`, with garbage: pseudo-random bytes from this seed.
+    /// As `Zeros`, with garbage instead of zeros: pseudo-random bytes from this seed.
     Garbage(u64),
 }
 
-/// The fate of every pending operation, by its position in the list of pending ones.
+/// The fate of every pending operation, by its position in the list of pending operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashChoice {
-    /// Operations before this position are kept, the rest dropped, …
+    /// Operations before this position are kept, and all others are dropped, except for the operations in `except`.
     kept: usize,
-    /// … except for these. Ascending by position.
+    /// The exceptions, in ascending order of position.
     except: Vec<(usize, Fate)>,
 }
 
 impl CrashChoice {
-    /// Everything pending is lost.
+    /// All pending operations are lost.
     pub fn none() -> CrashChoice {
         CrashChoice::prefix(0)
     }
 
-    /// Nothing is lost, as when only the process is killed.
+    /// No pending operation is lost, as after a kill of the process.
     pub fn all() -> CrashChoice {
         CrashChoice::prefix(usize::MAX)
     }
@@ -58,7 +58,7 @@ impl CrashChoice {
         positions.into_iter().fold(CrashChoice::none(), |choice, position| choice.with(position, Fate::Keep))
     }
 
-    /// The same choice, except for the operation at `position`. Costs a search among the exceptions.
+    /// The same choice, except for the operation at `position`. The cost is a search among the exceptions.
     #[must_use]
     pub fn with(mut self, position: usize, fate: Fate) -> CrashChoice {
         match self.except.binary_search_by_key(&position, |(position, _)| *position) {
@@ -79,21 +79,22 @@ impl CrashChoice {
     }
 }
 
-/// Which choices to try at one point of a history.
+/// The choices to try at one point of a history.
 ///
-/// Up to `exhaustive` pending operations: every subset. Above that: every prefix, all but one, only one, all pairs if
-/// `pairs` is set, and random subsets by the seed. Then every write is torn (`tears`) or replaced (`rot`), once with
-/// only the earlier operations kept and once with all others kept.
+/// With at most `exhaustive` pending operations, the plan tries every subset. With more, it tries every prefix, every
+/// subset that lacks one operation, every subset of one operation, all pairs if `pairs` is set, and random subsets by
+/// the seed. After these choices, every write is torn (`tears`) or replaced (`rot`), once with only the earlier
+/// operations kept and once with all others kept.
 #[derive(Clone, Debug)]
 pub struct CrashPlan {
     /// The most pending operations for which all subsets are tried. At most 20.
     pub exhaustive: usize,
-    /// Whether all pairs are tried above that number. Their number is quadratic.
+    /// Whether all pairs are tried above that number. The number of pairs is quadratic.
     pub pairs: bool,
     /// The number of random subsets above that number.
     pub subsets: usize,
-    /// The most positions at which each write is torn; 0 for none. Each position gives a head and a tail. A write with
-    /// more sector boundaries inside is torn at evenly spaced ones.
+    /// The most positions at which each write is torn; 0 tears no write. Each position gives a head and a tail. A write
+    /// with more sector boundaries is torn at evenly spaced boundaries.
     pub tears: usize,
     /// Whether each write is also replaced by zeros and by garbage.
     pub rot: bool,
@@ -109,7 +110,7 @@ impl Default for CrashPlan {
 
 impl CrashPlan {
     /// The choices for the given pending operations, in a deterministic order. Different choices may give the same
-    /// image: drop repetitions by [`super::SimImage::hash`].
+    /// image, so drop duplicates by [`super::SimImage::hash`].
     pub fn choices<'a>(&'a self, pending: &'a [impl Borrow<SimOp>]) -> impl Iterator<Item = CrashChoice> + 'a {
         assert!(self.exhaustive <= 20, "2^{} subsets are too many", self.exhaustive);
         let k = pending.len();
@@ -128,7 +129,8 @@ impl CrashPlan {
         let pairs = pairs.flat_map(move |a| (a + 1..k).map(move |b| CrashChoice::only([a, b])));
         let mut rng = Rng(self.seed);
         let subsets = (0..self.subsets).map(move |_| {
-            // The probability of survival varies too: with a fixed 1/2, nearly every subset would keep about half.
+            // The probability of survival varies too. With a fixed probability of 1/2, nearly every subset would keep
+            // about half.
             let share = 1 + rng.below(15);
             CrashChoice::only((0..k).filter(|_| rng.below(16) < share))
         });
@@ -150,7 +152,7 @@ impl CrashPlan {
     }
 }
 
-/// The tears of a write: head and tail for at most `limit` of the sector boundaries inside it.
+/// The tears of a write: a head and a tail for at most `limit` of the sector boundaries inside the write.
 fn tears(op: &SimOp, limit: usize) -> Vec<Fate> {
     let SimOp::Write { patch, .. } = op else { return Vec::new() };
     let range = patch.range();

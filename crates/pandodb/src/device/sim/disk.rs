@@ -1,4 +1,4 @@
-//! The simulated disk: durable bytes and entries, and the operations that may or may not have reached it.
+//! The simulated disk: durable bytes and entries, and the operations that may or may not have reached the disk.
 //!
 //! ```text
 //!   files, entries:  applied permanently
@@ -7,11 +7,11 @@
 //!                       │ failed sync(a): forgotten: a crash may still keep it, no later sync makes it durable
 //! ```
 //!
-//! Both the running device and the cursor over a history hold a `Disk` and feed it the same operations, so they agree
-//! on the durable state.
+//! Both the running device and the cursor over a history hold a `Disk` and pass the same operations to it. So the
+//! device and the cursor agree on the durable state.
 //!
-//! Invariants: for each scope (one file, or the directory), every operation before the first optional one of that scope
-//! has been applied. A file is kept as long as an entry, or a pending change of entries, names it.
+//! Invariants: for each scope (one file, or the directory), every operation before the first optional operation of that
+//! scope has been applied. A file is kept as long as an entry names it, or a pending change of entries names it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,11 +27,12 @@ pub(super) type Entries = BTreeMap<Arc<str>, Inode>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The next sync makes it durable.
+    /// The next sync makes the operation durable.
     Waiting,
-    /// A failed sync gave it up.
+    /// A failed sync forgot the operation.
     Forgotten,
-    /// Durable, but after a forgotten operation of its scope, so it cannot be applied permanently yet.
+    /// The operation is durable, but it follows a forgotten operation of its scope, so it cannot be applied permanently
+    /// yet.
     Durable,
 }
 
@@ -42,7 +43,7 @@ struct Pending {
     state: State,
 }
 
-/// See the module documentation.
+/// A simulated disk. See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     entries: Entries,
@@ -51,12 +52,12 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// A disk on which everything given is durable.
+    /// A disk on which all the given entries and files are durable.
     pub fn new(entries: Entries, files: BTreeMap<Inode, Content>) -> Disk {
         Disk { entries, files, pending: Vec::new() }
     }
 
-    /// Processes the next operation. A sync costs a step per pending operation.
+    /// Processes the next operation. The cost of a sync is one step for each pending operation.
     pub fn feed(&mut self, op: &SimOp) {
         match op {
             SimOp::Sync { inode } => self.settle(Scope::File(*inode), State::Durable),
@@ -67,7 +68,7 @@ impl Disk {
         }
     }
 
-    /// The operations that a crash may undo, in order.
+    /// The operations that a crash may undo, in order of issue.
     pub fn pending(&self) -> impl Iterator<Item = &SimOp> {
         self.pending.iter().filter(|pending| pending.state != State::Durable).map(|pending| &pending.op)
     }
@@ -106,7 +107,8 @@ impl Disk {
     fn push(&mut self, op: &SimOp) {
         let Some(scope) = op.scope() else { return };
         match scope {
-            // Nothing can name a removed file again: later writes by its remaining openers are lost in any case.
+            // No entry can name a removed file again, so later writes through open handles of the file are lost in any
+            // case.
             Scope::File(inode) if !self.files.contains_key(&inode) => return,
             Scope::File(_) => {}
             Scope::Directory => {
@@ -119,7 +121,7 @@ impl Disk {
         self.pending.push(Pending { op: op.clone(), scope, state: State::Waiting });
     }
 
-    /// Gives the waiting operations of a scope their new state, then applies the durable ones that no optional
+    /// Sets the new state of the waiting operations of a scope. Then applies the durable operations that no optional
     /// operation precedes.
     fn settle(&mut self, scope: Scope, state: State) {
         let Disk { entries, files, pending } = self;
@@ -151,7 +153,7 @@ impl Disk {
         }
     }
 
-    /// Drops the files that no entry names and no pending change can name.
+    /// Drops the files that no entry names and that no pending change can name.
     fn forget_unnamed(&mut self) {
         let mut named: Vec<Inode> = self.entries.values().copied().collect();
         named.extend(self.pending.iter().filter_map(|pending| match pending.op {
@@ -180,14 +182,14 @@ pub(super) fn change_entries(entries: &mut Entries, op: &SimOp) {
         SimOp::Remove { inode, name } if entries.get(name) == Some(inode) => {
             entries.remove(name);
         }
-        // The entry that it would change was lost, so this change is lost with it.
+        // The entry that the operation would change was lost, so this operation is lost, too.
         SimOp::Rename { .. } | SimOp::Remove { .. } => {}
         _ => unreachable!("{op:?} does not change the directory"),
     }
 }
 
-/// Applies a change of a file's bytes or length. A fate other than `Keep` damages a write; all other operations are
-/// atomic.
+/// Applies a change of a file's bytes or length. For a write, a fate other than `Keep` damages the written bytes. All
+/// other operations are atomic.
 pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
     match op {
         SimOp::Write { patch, .. } => write(content, patch, fate),
@@ -198,8 +200,8 @@ pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
     }
 }
 
-/// The whole pages of a write, up to the end of the file. A page cache writes pages, so a damaged page loses all of its
-/// bytes, including those that were synced before.
+/// The whole pages of a write, up to the end of the file. A page cache writes whole pages, so a damaged page loses all
+/// of its bytes, including bytes that were synced earlier.
 fn pages_of(content: &Content, range: &Range<u64>) -> Range<u64> {
     let page = PAGE as u64;
     let end = range.end.next_multiple_of(page).min(content.len().max(range.end));

@@ -1,14 +1,14 @@
-//! Injected faults: which operation fails, and how.
+//! Injected faults: a fault determines which operation fails and how it fails.
 
 use std::io;
 use std::ops::Range;
 
 use super::OpKind;
 
-/// Classes of operations, for errors that may strike several kinds.
+/// Classes of operations, for errors that may strike operations of several kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpClass {
-    /// All.
+    /// All operations.
     Any,
     /// Reads.
     Read,
@@ -16,7 +16,7 @@ pub enum OpClass {
     Write,
     /// Syncs of files and of the directory.
     Sync,
-    /// The rest: open, create, rename, remove, list, set a length, allocate, punch.
+    /// All other operations: open, create, rename, remove, list, set a length, allocate, punch.
     Meta,
 }
 
@@ -37,27 +37,27 @@ impl OpClass {
 pub enum FaultKind {
     /// The operation fails with an I/O error and has no effect.
     IoError(OpClass),
-    /// A sync fails with an I/O error and its pending writes are forgotten: reads see the new bytes, a crash may
-    /// restore the old ones, later syncs succeed and do not write them.
+    /// A sync fails with an I/O error, and its pending writes are forgotten. Reads see the new bytes, a crash may
+    /// restore the old bytes, and later syncs succeed without writing the new bytes.
     FailedSync,
     /// As [`FaultKind::FailedSync`], with `StorageFull`: a thin-provisioned disk, or a copy-on-write file system, may
     /// detect only at the sync that there is no space.
     FullSync,
-    /// A read or write moves fewer bytes than asked for, at least one (whole pages on a direct file). Transfers that
-    /// cannot be shorter are not counted.
+    /// A read or write transfers fewer bytes than requested, at least one (whole pages on a direct file). Transfers
+    /// that cannot be shorter are not counted.
     ShortTransfer,
-    /// The operation fails with `Interrupted`, without effect. A sticky fault lets every second attempt through, since
-    /// otherwise no operation would ever finish.
+    /// The operation fails with `Interrupted`, without effect. A sticky fault lets every second attempt succeed,
+    /// because otherwise no operation would ever finish.
     Interrupted,
     /// A write reports success without writing.
     LostWrite,
-    /// A write reports success, but wrote to other pages, of this file or of another one.
+    /// A write reports success, but wrote to other pages, of this file or of a different one.
     MisdirectedWrite,
-    /// A read returns one flipped bit; the stored bytes stay as they are.
+    /// A read returns one flipped bit. The stored bytes do not change.
     BitFlip,
     /// An operation that needs space fails with `StorageFull`, without effect.
     StorageFull,
-    /// The clock leaps an hour ahead; nothing else happens.
+    /// The clock jumps forward by an hour. The fault has no other effect.
     ClockJump,
 }
 
@@ -80,26 +80,26 @@ impl FaultKind {
 /// A fault to inject, for [`super::SimDevice::set_fault`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The number of matching operations that succeed first.
+    /// The number of matching operations that succeed before the fault strikes.
     pub nth: u64,
     /// The effect.
     pub kind: FaultKind,
-    /// Whether every later matching operation fails too, or only one.
+    /// Whether every later matching operation fails too. If not, only one operation fails.
     pub sticky: bool,
-    /// Only operations on the file of this name.
+    /// If set, the fault strikes only operations on the file of this name.
     pub file: Option<String>,
-    /// Only operations that touch these bytes, as for an unreadable sector. Overwriting the whole range makes it
-    /// readable again: a drive remaps such a sector.
+    /// If set, the fault strikes only operations that touch these bytes, like an unreadable sector. Overwriting the
+    /// whole range makes the range readable again, because a drive remaps such a sector.
     pub range: Option<Range<u64>>,
 }
 
 impl Fault {
-    /// The fault strikes once: at the matching operation after the next `nth`.
+    /// A fault that strikes once: the first `nth` matching operations succeed, and the next one fails.
     pub fn once(kind: FaultKind, nth: u64) -> Fault {
         Fault { nth, kind, sticky: false, file: None, range: None }
     }
 
-    /// The fault strikes every matching operation after the next `nth`.
+    /// A fault that strikes every matching operation after the first `nth` ones.
     pub fn sticky(kind: FaultKind, nth: u64) -> Fault {
         Fault { sticky: true, ..Fault::once(kind, nth) }
     }
@@ -124,7 +124,7 @@ impl Fault {
     }
 }
 
-/// An operation that is about to run, as far as faults depend on it.
+/// The properties of an operation that is about to run, on which faults depend.
 pub(super) struct Operation<'a> {
     pub kind: OpKind,
     /// The file's present name, if the operation concerns a file with a name.
@@ -133,7 +133,7 @@ pub(super) struct Operation<'a> {
     pub range: Option<Range<u64>>,
     /// Whether a transfer can move fewer bytes than requested.
     pub divisible: bool,
-    /// Whether it allocates pages that were holes.
+    /// Whether the operation allocates pages that were holes.
     pub needs_space: bool,
 }
 

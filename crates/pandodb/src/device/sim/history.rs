@@ -3,7 +3,7 @@
 use super::disk::Disk;
 use super::{CrashChoice, SimImage, SimOp};
 
-/// The state at the start of a recording, and every change since.
+/// The state at the start of a recording, and every change after that.
 #[derive(Clone, Debug)]
 pub struct SimHistory {
     start: Disk,
@@ -25,7 +25,7 @@ impl SimHistory {
         Cursor { history: self, disk: self.start.clone(), position: 0, last_mark: None }
     }
 
-    /// A cursor after the first `prefix` operations. Costs a walk from the start, so visit many points with one
+    /// A cursor after the first `prefix` operations. The cost is a walk from the start, so visit many points with one
     /// [`SimHistory::walk`].
     ///
     /// # Panics
@@ -40,7 +40,7 @@ impl SimHistory {
     }
 }
 
-/// A point of a history that moves forward.
+/// A point of a history, which moves forward.
 #[derive(Clone, Debug)]
 pub struct Cursor<'h> {
     history: &'h SimHistory,
@@ -71,18 +71,18 @@ impl<'h> Cursor<'h> {
         self.last_mark
     }
 
-    /// The operations that a power cut here could undo, in order of issue. A [`CrashChoice`] refers to them by
+    /// The operations that a power cut at this point could undo, in order of issue. A [`CrashChoice`] refers to them by
     /// position.
     pub fn pending(&self) -> Vec<&SimOp> {
         self.disk.pending().collect()
     }
 
-    /// The files after a power cut here. Costs a few microseconds, plus some for each kept operation.
+    /// The files after a power cut at this point. The cost is a few microseconds, plus some for each kept operation.
     pub fn image(&self, choice: &CrashChoice) -> SimImage {
         self.disk.image(choice)
     }
 
-    /// The files after a kill of the process here: nothing is lost.
+    /// The files after a kill of the process at this point: no written byte is lost.
     pub fn cached_image(&self) -> SimImage {
         self.image(&CrashChoice::all())
     }

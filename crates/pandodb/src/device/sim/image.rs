@@ -8,10 +8,11 @@ use std::sync::Arc;
 use crate::base::random::mix;
 use crate::device::content::Content;
 
-/// A directory at rest. Cheap to clone (a pointer per file); changing a clone does not change the original.
+/// The files of a directory on a machine that is switched off. Cheap to clone (a pointer per file); changing a clone
+/// does not change the original.
 ///
-/// The methods that damage a file are for tests of damage. They panic if the file does not exist, since such a test
-/// would test nothing.
+/// The methods that damage a file are for tests of damage. These methods panic if the file does not exist, because a
+/// test without the file would test nothing.
 #[derive(Clone, Default)]
 pub struct SimImage {
     files: BTreeMap<Arc<str>, Content>,
@@ -31,8 +32,8 @@ impl SimImage {
         self.files.iter().map(|(name, content)| (name.to_string(), content.len())).collect()
     }
 
-    /// All bytes of a file, if it exists. Holes are filled in: for sparse files use [`SimImage::ranges`] and
-    /// [`SimImage::read`].
+    /// All bytes of a file, if it exists. Holes are filled with zeros, so use [`SimImage::ranges`] and
+    /// [`SimImage::read`] for sparse files.
     pub fn file(&self, name: &str) -> Option<Vec<u8>> {
         let content = self.files.get(name)?;
         Some(self.read(name, 0..content.len()))
@@ -53,8 +54,8 @@ impl SimImage {
         self.content(name).ranges()
     }
 
-    /// A hash of names, lengths and bytes: images with the same hash look the same to a reader. Costs a page for each
-    /// page that no earlier image has hashed.
+    /// A hash of names, lengths and bytes. A reader cannot distinguish images with the same hash. The cost is one page
+    /// for each page that no earlier image has hashed.
     pub fn hash(&self) -> u64 {
         let files = self.files.iter().map(|(name, content)| {
             let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
@@ -71,12 +72,13 @@ impl SimImage {
         self.content_mut(name).write(byte, &[value[0] ^ (1 << bit)]);
     }
 
-    /// Cuts a file to `len` bytes (or extends it with a hole).
+    /// Cuts a file to `len` bytes, or extends it with a hole.
     pub fn truncate(&mut self, name: &str, len: u64) {
         self.content_mut(name).set_len(len);
     }
 
-    /// Overwrites bytes of a file, extending it if they go past its end. Creates the file if it is missing.
+    /// Overwrites bytes of a file. Extends the file if the bytes end beyond its end, and creates the file if it is
+    /// missing.
     pub fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) {
         self.files.entry(Arc::from(name)).or_default().write(offset, bytes);
     }

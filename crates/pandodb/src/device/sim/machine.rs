@@ -1,4 +1,4 @@
-//! The running device: the state that its callers see, and the faults between them and the disk.
+//! The running device: the state that its callers see, and the faults between this state and the disk.
 //!
 //! Steps of an operation:
 //!
@@ -7,7 +7,7 @@
 //! 3. Check the space budget.
 //! 4. [`Machine::commit`] applies the change to the cached files, to the [`Disk`] and to the recording.
 //!
-//! Invariant: nothing else changes state, so the three agree.
+//! Invariant: no other code changes state, so the cached files, the [`Disk`] and the recording agree.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,11 +30,11 @@ use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queu
 
 /// The duration of every operation on the simulated clock.
 const OPERATION_TIME: Duration = Duration::from_micros(10);
-/// The duration of reading the clock, so that a loop that waits for a time ends.
+/// The duration of reading the clock. The duration is not 0, so that a loop that waits for a point in time ends.
 const LOOK_TIME: Duration = Duration::from_nanos(100);
 /// The size of a clock jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(3_600);
-/// The default queue depth: small enough that queues are full now and then.
+/// The default queue depth. The depth is small enough that queues are full occasionally.
 const QUEUE_DEPTH: usize = 8;
 
 /// A file as its openers see it.
@@ -52,14 +52,14 @@ pub(super) struct Machine {
     recording: Option<(Disk, Vec<SimOp>)>,
     injector: Injector,
     byte_budget: Option<u64>,
-    /// Space of holes that was not freed.
+    /// The space of holes that was not freed.
     stranded: Stranded,
     counts: [u64; OpKind::ALL.len()],
     inodes_given: u64,
     clock: Duration,
     rng: Rng,
-    /// A separate generator for the completion order of reads in flight, so that it does not affect other random
-    /// choices.
+    /// A separate generator for the completion order of reads in flight, so that this order does not affect other
+    /// random choices.
     order: Rng,
     /// The most reads that one queue has in flight.
     queue_depth: usize,
@@ -131,7 +131,7 @@ impl Machine {
         self.byte_budget = budget;
     }
 
-    /// The rest of the byte budget.
+    /// The unused part of the byte budget.
     fn available(&self) -> Option<u64> {
         Some(self.byte_budget?.saturating_sub(self.occupied()))
     }
@@ -191,7 +191,7 @@ impl Machine {
         }
     }
 
-    /// Counts an operation and advances the clock. Fails if the fault is an error; otherwise returns the fault that
+    /// Counts an operation and advances the clock. Fails if the fault is an error. Otherwise returns the fault that
     /// strikes, if any.
     fn begin(&mut self, operation: &Operation<'_>) -> io::Result<Option<FaultKind>> {
         self.counts[operation.kind as usize] += 1;
@@ -327,7 +327,7 @@ impl Machine {
         self.read_of(inode, &content, offset, buf, unit)
     }
 
-    /// Reads from `content`, the file's content at some moment; faults strike now.
+    /// Reads from `content`, the file's content at some moment. Faults strike at the time of this call.
     pub fn read_of(
         &mut self,
         inode: Inode,
@@ -378,7 +378,7 @@ impl Machine {
         Ok(n)
     }
 
-    /// A length below `len`, at least one unit, in whole units.
+    /// A random length below `len`, in whole units and at least one unit.
     fn shorter(&mut self, len: usize, unit: usize) -> usize {
         debug_assert!(len > unit, "there is no shorter transfer");
         let units = len.div_ceil(unit) as u64;
@@ -388,7 +388,7 @@ impl Machine {
     }
 
     /// The target of a misdirected write: another page, at the same offset in the page, of any file that has a name. If
-    /// there is no other page at all, the next one of the same file.
+    /// no other page exists, the next page of the same file.
     fn elsewhere(&mut self, inode: Inode, offset: u64) -> (Inode, u64) {
         let page_bytes = PAGE as u64;
         let (page, within) = (offset / page_bytes, offset % page_bytes);
@@ -502,7 +502,7 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
-    /// Another handle on the file, for reading.
+    /// Another handle to the file, for reading.
     fn again(&self) -> SimFile {
         let mut machine = self.machine.lock();
         machine.files.get_mut(&self.inode).expect("an open file is kept").handles += 1;
@@ -513,7 +513,7 @@ impl SimFile {
         if self.write { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
-    /// Checks a transfer; returns the number of bytes that are transferred atomically.
+    /// Checks a transfer. Returns the number of bytes that are transferred atomically.
     pub fn transfer_unit(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         if self.direct {
             check_direct(offset, buf)?;

@@ -1,7 +1,7 @@
 //! A simulated machine: the tool of every crash and fault test.
 //!
-//! [`SimDevice`] is a directory in memory that tracks which of its state a power cut would leave. It is deterministic
-//! in its seed: the same calls give the same answers, the same clock, the same history.
+//! [`SimDevice`] is a directory in memory that tracks which part of its state would survive a power cut. The device is
+//! deterministic in its seed: the same calls give the same results, the same clock values and the same history.
 //!
 //! ```text
 //!      engine ── Device, File ──▶ SimDevice ── record() ──▶ SimHistory ── walk() ──▶ Cursor
@@ -12,22 +12,24 @@
 //! ```
 //!
 //! **The model.** A file is an inode with bytes; the directory maps names to inodes. Every change is an operation that
-//! is at first *pending*. A sync of a file makes the operations on its bytes and length durable, a sync of the
-//! directory those on its entries; neither covers the other's operations. At a power cut each pending operation
-//! survives or not, independently of the others, and a write may survive in part or as garbage ([`Fate`]). The
-//! survivors apply in the order in which they were issued. An entry operation whose precondition is missing (renaming a
-//! file whose creation is lost) is lost too, and a file that no entry names is lost with its bytes.
+//! is at first *pending*. A sync of a file makes the operations on its bytes and length durable. A sync of the
+//! directory makes the operations on its entries durable. A sync of a file covers no operation on entries, and a sync
+//! of the directory covers no operation on bytes. At a power cut each pending operation survives or not, independently
+//! of the others, and a write may survive in part or as garbage ([`Fate`]). The surviving operations apply in the order
+//! in which they were issued. An entry operation whose precondition is missing (for example, renaming a file whose
+//! creation is lost) is lost too. A file that no entry names is lost with its bytes.
 //!
-//! **Exhaustive crashes.** Record a run, and call [`SimDevice::mark`] where a commit was acknowledged; walk the
-//! history; at each point build the images of a [`CrashPlan`], drop those whose [`SimImage::hash`] was seen before,
-//! open the rest. Building and hashing an image costs microseconds: images share pages with the history.
+//! **Exhaustive crashes.** Record a run, and call [`SimDevice::mark`] where a commit was acknowledged. Walk the
+//! history. At each point build the images of a [`CrashPlan`], drop the images whose [`SimImage::hash`] was seen
+//! before, and open the others. Building and hashing an image takes microseconds, because images share pages with the
+//! history.
 //!
-//! **Reads in flight** ([`super::Reads`]) complete in any order. Each sees the file as it was at some moment between
-//! the read's beginning and its end; [`SimDevice::set_queue_depth`] bounds their number.
+//! **Reads in flight** ([`super::Reads`]) complete in any order. Each read sees the file as the file was at some moment
+//! between the read's beginning and its end. [`SimDevice::set_queue_depth`] bounds the number of reads in flight.
 //!
-//! **Faults.** [`SimDevice::set_fault`] makes the nth matching operation fail, once or from then on;
-//! [`SimDevice::set_byte_budget`] bounds the disk space. A failed sync behaves as on Linux: reads see the new bytes,
-//! later syncs succeed and do not write them, a crash may restore the old bytes.
+//! **Faults.** [`SimDevice::set_fault`] makes the nth matching operation fail, or this operation and all later matching
+//! ones. [`SimDevice::set_byte_budget`] bounds the disk space. A failed sync behaves as on Linux: reads see the new
+//! bytes, later syncs succeed and do not write them, and a crash may restore the old bytes.
 //!
 //! ```
 //! use pandodb::device::sim::{CrashPlan, SimDevice};
@@ -55,7 +57,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! The simulation is single-threaded: [`super::Device::spawn`] is refused, so an engine runs with
+//! The simulation is single-threaded: [`super::Device::spawn`] fails, so an engine runs with
 //! `background_threads = 0`.
 
 mod crash;
@@ -98,24 +100,24 @@ impl SimDevice {
         SimDevice::from_image(&SimImage::default(), seed)
     }
 
-    /// A device that starts with the files of `image`, all durable, and with no lock held.
+    /// A device that starts with the files of `image`. All these files are durable, and no lock is held.
     pub fn from_image(image: &SimImage, seed: u64) -> Arc<SimDevice> {
         let machine = Arc::new(Mutex::new(Machine::new(image, seed)));
         Arc::new(SimDevice { machine, locks: Arc::default() })
     }
 
-    /// Operations so far that had an effect or could have failed.
+    /// The number of operations until now that had an effect or could have failed.
     pub fn op_count(&self) -> u64 {
         OpKind::ALL.into_iter().map(|kind| self.op_count_of(kind)).sum()
     }
 
-    /// The share of `kind` in [`SimDevice::op_count`].
+    /// The number of operations of `kind` in [`SimDevice::op_count`].
     pub fn op_count_of(&self, kind: OpKind) -> u64 {
         self.machine.lock().count_of(kind)
     }
 
-    /// Starts recording at the present state, and drops the previous recording. The history holds every byte written
-    /// from here on.
+    /// Starts recording at the present state, and drops the previous recording. The history holds every byte that is
+    /// written from this call on.
     pub fn record(&self) {
         self.machine.lock().record();
     }
@@ -125,7 +127,7 @@ impl SimDevice {
         self.machine.lock().mark(value);
     }
 
-    /// The recording so far; recording continues.
+    /// The recording until now. Recording continues.
     ///
     /// # Panics
     /// If [`SimDevice::record`] was never called.
@@ -133,12 +135,12 @@ impl SimDevice {
         self.machine.lock().history()
     }
 
-    /// The files after a kill of the process: all written bytes, synced or not.
+    /// The files after a kill of the process: all written bytes survive, synced or not.
     pub fn image(&self) -> SimImage {
         self.machine.lock().image()
     }
 
-    /// The files after the worst power cut: only synced changes.
+    /// The files after the worst power cut: only synced changes survive.
     pub fn durable_image(&self) -> SimImage {
         self.crash_image(&CrashChoice::none())
     }
@@ -148,43 +150,44 @@ impl SimDevice {
         self.machine.lock().disk().image(choice)
     }
 
-    /// The operations that a power cut now could undo, in order of issue.
+    /// The operations that a power cut at this moment could undo, in order of issue.
     pub fn pending(&self) -> Vec<SimOp> {
         self.machine.lock().disk().pending().cloned().collect()
     }
 
-    /// Sets (or clears) the fault; it counts matching operations from this call on.
+    /// Sets or clears the fault. The fault counts matching operations from this call on.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.machine.lock().set_fault(fault);
     }
 
-    /// How often the last fault has struck. 0 after a run means that the run had no more than `nth` matching
-    /// operations.
+    /// The number of times that the last fault has struck. After a run, 0 means that the run had no more than `nth`
+    /// matching operations.
     pub fn faults_struck(&self) -> u64 {
         self.machine.lock().faults_struck()
     }
 
-    /// Bounds the space of all files, in bytes (whole pages count). A write or allocation that needs more fails with
-    /// `StorageFull` and has no effect; cutting, punching and removing free space. A bound below the space in use
-    /// removes nothing.
+    /// Bounds the space of all files, in bytes; a partly used page counts as a whole page. A write or allocation that
+    /// needs more space fails with `StorageFull` and has no effect. Space becomes free by cutting, punching and
+    /// removing files. If the bound is below the space in use, no data is removed.
     pub fn set_byte_budget(&self, budget: Option<u64>) {
         self.machine.lock().set_byte_budget(budget);
     }
 
-    /// Frees space as a copy-on-write file system does. A hole in a piece of `bytes` bytes (whole pages) frees nothing
-    /// while other pages of the piece are in use; later writes into the hole take new space. The default is one page.
-    /// Set it before there are files.
+    /// Models a copy-on-write file system, in which not every hole frees space. A hole in a piece of `bytes` bytes
+    /// (whole pages) frees no space while other pages of the piece are in use. Later writes into the hole occupy new
+    /// space. The default piece is one page. Call this function before any file exists.
     pub fn set_hole_unit(&self, bytes: u64) {
         self.machine.lock().set_hole_unit(bytes);
     }
 
-    /// Bytes of space that all files occupy, including unfreed space of holes and removed files that are still open.
+    /// The number of bytes of space that all files occupy, including unfreed space of holes and removed files that are
+    /// still open.
     pub fn occupied(&self) -> u64 {
         self.machine.lock().occupied()
     }
 
-    /// The most reads that a queue has in flight, 8 by default; 0 disables queues. Applies to queues that are created
-    /// from now on.
+    /// The most reads that a queue has in flight, 8 by default; 0 disables queues. The number applies to queues that
+    /// are created from now on.
     pub fn set_queue_depth(&self, depth: usize) {
         self.machine.lock().set_queue_depth(depth);
     }

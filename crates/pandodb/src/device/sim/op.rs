@@ -1,4 +1,5 @@
-//! The operations of the simulated device: their kinds, for counting and faults, and the changes that a history holds.
+//! The operations of the simulated device: kinds of operations, for counting and faults, and the changes that a history
+//! holds.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ pub enum SimOp {
     SetLen {
         /// The file.
         inode: Inode,
-        /// Its new length in bytes.
+        /// The new length in bytes.
         len: u64,
     },
     /// Space was allocated.
@@ -97,8 +98,8 @@ pub enum SimOp {
         /// The file.
         inode: Inode,
     },
-    /// A sync failed and forgot the file's pending changes: they may be on the disk or not, and no later sync makes
-    /// them durable.
+    /// A sync failed and forgot the file's pending changes. The changes may or may not be on the disk, and no later
+    /// sync makes them durable.
     SyncFailed {
         /// The file.
         inode: Inode,
@@ -107,30 +108,30 @@ pub enum SimOp {
     Create {
         /// The file.
         inode: Inode,
-        /// Its name.
+        /// The name of the file.
         name: Arc<str>,
     },
-    /// A file was renamed; a file that had the new name was replaced.
+    /// A file was renamed. An existing file with the new name was replaced.
     Rename {
         /// The file.
         inode: Inode,
-        /// Its old name.
+        /// The old name.
         from: Arc<str>,
-        /// Its new name.
+        /// The new name.
         to: Arc<str>,
     },
     /// A name was removed.
     Remove {
-        /// The file that had it.
+        /// The file that had the name.
         inode: Inode,
         /// The name.
         name: Arc<str>,
     },
     /// The pending changes of the directory became durable.
     SyncDir,
-    /// A sync of the directory failed and forgot its pending changes, as [`SimOp::SyncFailed`].
+    /// A sync of the directory failed and forgot the directory's pending changes, as with [`SimOp::SyncFailed`].
     SyncDirFailed,
-    /// A mark of the test.
+    /// A mark that the test set.
     Mark(u64),
 }
 

@@ -1,8 +1,8 @@
 //! Reads in flight on the simulated machine.
 //!
-//! Reads complete in an order that follows from the seed. Each one sees the file as it was at some moment between the
-//! read's beginning and its end; faults strike it at its end. The clock advances for each read as for a blocking
-//! operation.
+//! Reads complete in an order that is determined by the seed. Each read sees the file as it was at some moment between
+//! the read's beginning and its end. Faults strike the read at its end. The clock advances for each read as for a
+//! blocking operation.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use super::machine::SimFile;
 use crate::device::content::Content;
 use crate::device::{Done, Queue, Read};
 
-/// Reads of one caller in flight.
+/// The reads in flight of one caller.
 #[derive(Debug)]
 pub(super) struct SimQueue {
     file: SimFile,
@@ -23,7 +23,7 @@ pub(super) struct SimQueue {
 #[derive(Debug)]
 struct Flying {
     read: Read,
-    /// The file's content that it sees, if that was decided at its beginning.
+    /// The content that the read sees, if this content was decided at the beginning of the read.
     seen: Option<Content>,
 }
 
@@ -140,7 +140,7 @@ mod tests {
         let mut reads = submit_all(&file, 6);
         let failed = std::iter::from_fn(|| reads.complete()).filter(|(_, read)| read.is_err()).count();
         assert_eq!((failed, sim.faults_struck()), (1, 1));
-        // Short and interrupted reads, which `Reads` completes.
+        // These faults cause interrupted and short reads, which `Reads` completes.
         for kind in [FaultKind::Interrupted, FaultKind::ShortTransfer] {
             sim.set_fault(Some(Fault::sticky(kind, 0)));
             let mut reads = Reads::new(file.clone());

@@ -1,7 +1,7 @@
 //! Stranded space: space of holes that the file system has not freed.
 //!
-//! A copy-on-write file system stores the bytes of one write call together, and frees their space when no part of it is
-//! in use any more. This model uses aligned pieces of a fixed size in place of such calls.
+//! A copy-on-write file system stores the bytes of one write call together, and frees their space when none of these
+//! bytes is in use any more. This model uses aligned pieces of a fixed size in place of such calls.
 //!
 //! ```text
 //!   piece     [ a  b  c  d ]      4 pages in use
@@ -19,12 +19,12 @@ use crate::device::content::Content;
 /// The stranded space in each piece of each file.
 pub(super) struct Stranded {
     unit: u64,
-    /// In bytes; pieces without stranded space have no entry.
+    /// The stranded space in bytes. Pieces without stranded space have no entry.
     bytes: BTreeMap<(Inode, u64), u64>,
 }
 
 impl Stranded {
-    /// `unit` is the size of a piece in bytes. With pieces of one page nothing is ever stranded.
+    /// A model with pieces of `unit` bytes. With pieces of one page no space is ever stranded.
     pub fn new(unit: u64) -> Stranded {
         assert!(unit > 0 && unit.is_multiple_of(PAGE as u64), "pieces of {unit} bytes");
         Stranded { unit, bytes: BTreeMap::new() }
@@ -34,13 +34,13 @@ impl Stranded {
         self.unit
     }
 
-    /// The sum over all files.
+    /// The stranded space of all files.
     pub fn bytes(&self) -> u64 {
         self.bytes.values().sum()
     }
 
-    /// The whole pages of this range are about to be removed from a file.
-    /// REQUIRES: `content` still has them.
+    /// Notes that the whole pages of this range are about to be removed from a file.
+    /// REQUIRES: `content` still has these pages.
     pub fn leave(&mut self, inode: Inode, content: &Content, offset: u64, len: u64) {
         let page = PAGE as u64;
         let end = offset.saturating_add(len).min(content.len().next_multiple_of(page)) / page * page;
@@ -61,7 +61,7 @@ impl Stranded {
         }
     }
 
-    /// A file was deleted.
+    /// Removes the entries of a deleted file.
     pub fn forget(&mut self, inode: Inode) {
         self.bytes.retain(|(of, _), _| *of != inode);
     }

@@ -1,4 +1,4 @@
-//! The simulator compared with a plain model of bytes, and a test for each of its guarantees.
+//! The simulator compared with a plain model of bytes, and a test for each guarantee of the simulator.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -431,7 +431,7 @@ fn operations_are_counted_and_take_time() {
     assert!(sim.now() >= before + Duration::from_secs(10));
 }
 
-/// A run of `steps` random operations on a device.
+/// Performs `steps` random operations on a device.
 fn random_run(sim: &SimDevice, steps: usize, seed: u64) {
     let mut rng = Rng(seed);
     let names = ["a", "b", "c"];
@@ -441,7 +441,7 @@ fn random_run(sim: &SimDevice, steps: usize, seed: u64) {
             sim.open(name, CREATE).unwrap();
             continue;
         };
-        // Around the boundaries of pages and of the 256 KiB segments.
+        // Choose offsets near the boundaries of pages and of the 256 KiB segments.
         let offset = rng.below(2) * (60 * PAGE_BYTES) + rng.below(6 * PAGE_BYTES);
         let magnitude = rng.below(15);
         let len = 1 + rng.below(1 << magnitude);
@@ -459,7 +459,8 @@ fn random_run(sim: &SimDevice, steps: usize, seed: u64) {
     }
 }
 
-/// The same model on plain vectors of bytes: the files after the operations `ops`, of which those with `keep` survive.
+/// The same model on plain vectors of bytes. Returns the files after the operations `ops` if the operations with `keep`
+/// survive.
 fn plain(ops: &[&SimOp], keep: impl Fn(usize) -> bool) -> BTreeMap<String, Vec<u8>> {
     let (mut entries, mut files) = (BTreeMap::new(), BTreeMap::<Inode, Vec<u8>>::new());
     for (position, op) in ops.iter().enumerate() {
@@ -533,7 +534,7 @@ fn random_runs_agree_with_plain_bytes() {
                     if is_durable(&passed, at) {
                         return true;
                     }
-                    // Pending operations come in order. Those missing belong to deleted files.
+                    // Pending operations come in order. The missing operations belong to deleted files.
                     let next = fates.next_if(|(_, op)| format!("{op:?}") == format!("{:?}", passed[at]));
                     next.is_some_and(|(position, _)| choice.fate(position) == Fate::Keep)
                 })
@@ -553,7 +554,8 @@ fn random_runs_agree_with_plain_bytes() {
     }
 }
 
-/// Checks that all non-zero bytes are in the ranges of an image, and that its hash is that of a newly written image.
+/// Checks that all non-zero bytes are in the ranges of an image, and that the image has the same hash as a newly
+/// written one.
 fn check_sparse(image: &SimImage, expected: &BTreeMap<String, Vec<u8>>) {
     let mut fresh = SimImage::default();
     for (name, bytes) in expected {
@@ -598,7 +600,7 @@ fn plans_contain_the_documented_choices() {
         assert!(some.iter().any(|kept| kept.iter().filter(|kept| **kept).count() == count), "{count} kept");
     }
 
-    // A write of 512-byte sectors 1 (in part), 2, 3 (in part): boundaries at 1,024 and 1,536.
+    // A write of the 512-byte sectors 1 (in part), 2, and 3 (in part). Its sector boundaries are at 1,024 and 1,536.
     let torn = [SimOp::Write { inode: Inode(0), patch: Patch::new(1000, &[1; 600]) }];
     let fates = |plan: CrashPlan| -> Vec<Fate> { plan.choices(&torn).map(|choice| choice.fate(0)).skip(2).collect() };
     let tears = CrashPlan { rot: false, ..CrashPlan::default() };
@@ -609,8 +611,8 @@ fn plans_contain_the_documented_choices() {
     assert_eq!(fates(CrashPlan { tears: 0, ..CrashPlan::default() }).len(), 4, "zeros and garbage");
 }
 
-/// Replaces the file `name`; syncs before the rename if `careful`. After a crash the file should hold the old text or
-/// all of the new one.
+/// Replaces the file `name`. If `careful`, syncs the new file before the rename. After a crash the file should hold the
+/// old text or the whole new text.
 fn replace(sim: &SimDevice, careful: bool) {
     let tmp = sim.open("tmp", CREATE).unwrap();
     write_all_at(&*tmp, 0, &[2; 2 * PAGE]).unwrap();
@@ -622,8 +624,8 @@ fn replace(sim: &SimDevice, careful: bool) {
     sim.mark(1);
 }
 
-/// The number of images that hold neither the old nor the new text, or the old one after the new was acknowledged; and
-/// of all images.
+/// Returns two numbers. The first is the number of images with a wrong text: neither the old nor the new text, or the
+/// old text after the new one was acknowledged. The second is the number of all images.
 fn violations(careful: bool) -> (usize, usize) {
     let mut image = SimImage::default();
     image.write("name", 0, &[1; PAGE]);
@@ -669,6 +671,7 @@ fn images_of_large_sparse_files_are_cheap() {
     let cursor = history.at(history.ops().len());
     let plan = CrashPlan { tears: 0, rot: false, ..CrashPlan::default() };
     let hashes: HashSet<u64> = plan.choices(&cursor.pending()).map(|choice| cursor.image(&choice).hash()).collect();
-    // 101 prefixes, 100 without one, 100 with one, 4,950 pairs, 1,024 subsets; few are the same.
+    // 101 prefixes, 100 subsets without one operation, 100 subsets of one operation, 4,950 pairs, 1,024 random subsets.
+    // Few of them are the same.
     assert!(hashes.len() > 6_000, "{}", hashes.len());
 }

@@ -1,5 +1,5 @@
-//! Rings under many threads, dropped, refused and full. Without io_uring these tests pass vacuously; the suite of all
-//! devices covers that case with `Io::Sync`.
+//! Tests of rings that many threads use, and of dropped, refused and full rings. Without io_uring these tests pass
+//! without testing anything; the suite of all devices covers that case with `Io::Sync`.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ fn mark(page: usize) -> [u8; 8] {
     (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// A file of marked pages, and rings; `None` if the system has no io_uring.
+/// A file of marked pages, and its rings; `None` if the system has no io_uring.
 fn marked() -> Option<(Arc<Rings>, Arc<File>)> {
     let rings = Rings::new(true)?;
     rings.try_out().ok()?;
@@ -33,7 +33,7 @@ fn read(page: usize, pages: usize) -> Read {
     Read { tag: page, offset: (page * PAGE) as u64, buf: AlignedBuf::zeroed(pages) }
 }
 
-/// Whether a read returned the pages that its tag names.
+/// Whether a read returned the pages that the tag of the read names.
 fn is_right(done: &Done) -> bool {
     let Read { tag, buf, .. } = &done.read;
     let pages = buf.chunks(PAGE).enumerate();
@@ -116,7 +116,7 @@ fn a_thread_may_exit_or_panic_before_its_reads_complete() {
         queue
     };
     let mut queue = std::thread::scope(|scope| scope.spawn(|| started(40)).join().unwrap());
-    // The kernel cancels reads of a thread that exits; `Reads` repeats them.
+    // The kernel cancels the reads of a thread that exits, and `Reads` repeats them.
     let done: Vec<Done> = std::iter::from_fn(|| queue.wait()).collect();
     assert_eq!(done.len(), 40);
     assert!(done.iter().all(|done| is_right(done) || done.result.is_err()));

@@ -1,4 +1,4 @@
-//! Segments that are made ahead.
+//! Tests of segments that are created in advance.
 
 use std::sync::Arc;
 
@@ -98,7 +98,8 @@ fn only_the_writer_reports_a_full_disk() {
     log.sync(Seqno(2)).unwrap();
 }
 
-/// A failed call only prevents the segment. But after a failed sync of the directory, other names may be lost, too.
+/// A failed call only prevents the creation of the segment. But if the sync of the directory fails, other names may be
+/// lost, too.
 #[test]
 fn failing_to_make_a_segment_ahead_does_not_poison_the_log() {
     let mut final_ones = 0;
@@ -144,7 +145,7 @@ fn a_stream_that_fills_segments_quickly_has_four_ahead() {
         ahead.push(names(&*device).len() - seqno as usize);
     }
     assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
-    // A stream that has used up its segments does not get fewer.
+    // Using up all segments does not reduce the number of segments that the stream gets from then on.
     (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11 + 4);
@@ -176,7 +177,7 @@ fn long_segments_are_limited_by_their_bytes() {
     assert_eq!(names(&*device).len(), 4 + 2, "two of 16 MiB");
 }
 
-/// The header of a segment made ahead does not bound the previous segment; its first record does.
+/// The header of a segment that was created in advance does not bound the previous segment, but its first record does.
 #[test]
 fn the_first_record_bounds_the_previous_segment() {
     let device = MemDevice::new();

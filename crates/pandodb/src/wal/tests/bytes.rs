@@ -1,4 +1,4 @@
-//! The persisted bytes, pinned; round trips of operations.
+//! The persisted bytes, pinned by golden values, and round trips of operations.
 
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn golden_header() {
         assert!(Header::decode(&bad, STORE, name).is_err(), "byte {byte}");
     }
 }
-/// The checksum was computed independently of this program, as the others were.
+/// This checksum was computed independently of this program, like the other golden checksums.
 const GOLDEN_HEADER_CRC: u32 = 0xd6c2_1fb6;
 
 #[test]
@@ -59,7 +59,7 @@ fn golden_record() {
 }
 const GOLDEN_RECORD_CRC: u32 = 0xf709_4ed9;
 
-/// Segments of earlier versions are read; the error for a later version names it.
+/// Segments of earlier versions are read. The error for a later version names that version.
 #[test]
 fn golden_versions() {
     let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };

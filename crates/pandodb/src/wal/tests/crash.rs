@@ -43,18 +43,18 @@ fn expected(seqnos: std::ops::RangeInclusive<u64>) -> Vec<Batch> {
     seqnos.map(|first| Batch { first, count: 1, payload: payload(first, len_of(first)) }).collect()
 }
 
-/// Options with this number of streams.
+/// Options for a log with this number of streams.
 fn of(streams: usize) -> LogOptions {
     LogOptions { segment_bytes: SMALL, streams, tagged: false, mapped: true }
 }
 
-/// Writes the seqnos after `last` through `last + steps`, as several writers in turn, with all operations of a log;
-/// marks the acknowledged state on the device after each step.
+/// Writes the seqnos after `last` through `last + steps`, as several writers in turn, with all operations of a log.
+/// Marks the acknowledged state on the device after each step.
 fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64) -> Result<()> {
     work_ahead(sim, log, promise, last, steps, u64::MAX)
 }
 
-/// As [`work`]; at every seqno that is a multiple of `ahead`, segments are made ahead.
+/// As [`work`]. At every seqno that is a multiple of `ahead`, segments are created in advance.
 fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64, ahead: u64) -> Result<()> {
     for seqno in last + 1..=last + steps {
         stand_for_thread([0, 1, 2, 2, 0, 0, 1, 2, 1][seqno as usize % 9]);
@@ -68,7 +68,7 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
                 promise.written = seqno;
             }
             3 => {
-                // A checkpoint: it holds everything that is durable.
+                // Take a checkpoint that holds all durable records.
                 log.roll()?;
                 promise.from = promise.durable;
                 sim.mark(promise.mark());
@@ -88,7 +88,8 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
     Ok(())
 }
 
-/// Reopens an image and checks that it holds a prefix that covers `least`; then writes more, and reopens it once more.
+/// Reopens an image and checks that it holds a prefix that covers `least`. Also writes more records to the reopened
+/// log, and reopens the log a second time.
 fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, context: &str) -> Arc<SimDevice> {
     let sim = SimDevice::from_image(image, 1);
     sim.record();
@@ -105,7 +106,7 @@ fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, contex
     let (log, found) = reopen(&again, promise.claims(), SMALL).unwrap_or_else(|e| panic!("{context}, again: {e}"));
     assert_eq!(log.durable(), Seqno(last + 1), "{context}, again");
     assert!(found == expected(promise.from + 1..=last + 1), "{context}, again");
-    // The state that recovery reported is durable from its return on.
+    // The state that recovery reported is durable from the return of recovery on.
     let settled = recovered.image_at(recovered.ops().len(), &CrashChoice::none());
     let (report, _) = collect(&*SimDevice::from_image(&settled, 1), promise.claims(), true).unwrap();
     assert_eq!(report.last, Seqno(last), "{context}: lost after recovery");
@@ -121,21 +122,21 @@ fn every_crash_keeps_what_was_acknowledged() {
     crash_everywhere(1, 1, u64::MAX);
 }
 
-/// All segments are made ahead, or only some.
+/// In the first run all segments are created in advance, and in the second run only some of them.
 #[test]
 fn every_crash_keeps_what_was_acknowledged_with_segments_made_ahead() {
     crash_everywhere(1, 2, 1);
     crash_everywhere(2, 1, 3);
 }
 
-/// The number of streams changes with the openings.
+/// The number of streams differs between the openings.
 #[test]
 fn every_crash_keeps_what_was_acknowledged_in_several_streams() {
     crash_everywhere(3, 2, u64::MAX);
     crash_everywhere(1, 3, 2);
 }
 
-/// Opens a log with `first`, then with `second` streams, and tries every crash.
+/// Opens a log first with `first` streams, then with `second` streams, and tries every crash.
 fn crash_everywhere(first: usize, second: usize, ahead: u64) {
     let sim = SimDevice::new(3);
     sim.record();
@@ -173,7 +174,7 @@ fn crash_everywhere(first: usize, second: usize, ahead: u64) {
     assert!(seen.len() > 500, "{} states", seen.len());
 }
 
-/// Cuts the power at every point of a recovery, and of the first write after it.
+/// Cuts the power at every point of a recovery, and at every point of the first write after the recovery.
 fn crash_in_recovery(sim: &SimDevice, promise: Promise, most: u64, context: &str) {
     let history = sim.history();
     let mut cursor = history.walk();
@@ -222,7 +223,8 @@ fn every_fault_is_final_and_loses_nothing() {
                 "{kind:?} {nth}"
             );
             drop(log);
-            // On the same machine, pages that the failed sync marked clean are readable, but are not on the disk.
+            // On the same machine, the pages that the failed sync marked clean are readable, but they are not on the
+            // disk.
             let context = format!("{kind:?} at {nth}");
             check_image(&sim.durable_image(), promise, promise.durable, 18, &context);
             let (log, found) = reopen(&sim, promise.claims(), SMALL).unwrap();
@@ -270,8 +272,8 @@ fn waiters_of_a_failed_sync_learn_that_it_is_indeterminate() {
     put(&log, 3, 10, false).unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })));
-    // For a thread whose commit was applied before another one's sync failed, `Poisoned` would wrongly mean that it was
-    // refused.
+    // One thread's commit is applied, and then the sync of another thread fails. For the first thread, `Poisoned` would
+    // wrongly mean that its commit was refused.
     assert!(matches!(log.sync(Seqno(3)), Err(Error::Indeterminate { .. })));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })), "no sync is retried");
     assert!(log.sync(Seqno(1)).is_ok(), "durable records stay durable");
@@ -310,7 +312,7 @@ fn a_log_can_be_opened_on_a_full_disk() {
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(log.sync(Seqno(8)).is_err());
     for extra in 0..20 {
-        // The failed sync marks the pages clean; there is no space for a complete copy.
+        // The failed sync marks the pages clean. There is no space for a complete copy.
         sim.set_byte_budget(Some(sim.occupied() + extra * 1024));
         let (log, found) = reopen(&sim, promise.claims(), SMALL).unwrap();
         assert!(log.durable() == Seqno(8) && found == expected(promise.from + 1..=8));

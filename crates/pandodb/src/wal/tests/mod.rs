@@ -1,4 +1,4 @@
-//! Tests of the log. A batch is identified by its first seqno and carries a payload that follows from it, so replayed
+//! Tests of the log. A batch is identified by its first seqno. Its payload is computed from this seqno, so replayed
 //! batches can be checked without a model.
 
 mod ahead;
@@ -24,7 +24,7 @@ fn payload(first: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (first * 31 + i * 7 + (i >> 8)) as u8).collect()
 }
 
-/// Opens the log after a replay that must succeed; returns the visited batches.
+/// Opens the log after a replay that must succeed. Returns the log and the visited batches.
 fn reopen(device: &Arc<impl Device + 'static>, claims: Claims, segment_bytes: u64) -> Result<(Log, Vec<Batch>)> {
     reopen_with(device, claims, LogOptions { segment_bytes, ..LogOptions::default() })
 }
@@ -61,7 +61,8 @@ fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
     append(log, seqno, 1, len, lazy)
 }
 
-/// Appends a record, and writes it if it is due; unless it is lazy, also writes all records before it.
+/// Appends a record, and writes it if the log requires a write. Unless the record is lazy, also writes all records
+/// before it.
 fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<()> {
     let last = Seqno(seqno + u64::from(count) - 1);
     let due = log.reserve(len, false, UNLIMITED)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
@@ -69,7 +70,7 @@ fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<(
     if lazy { Ok(()) } else { log.write_before(last) }
 }
 
-/// Batches of one seqno each, `len` bytes long.
+/// Batches of one seqno each, with payloads of `len` bytes.
 fn batches(seqnos: impl IntoIterator<Item = u64>, len: usize) -> Vec<Batch> {
     seqnos.into_iter().map(|first| Batch { first, count: 1, payload: payload(first, len) }).collect()
 }

@@ -17,7 +17,7 @@ fn restore(files: &[(String, Vec<u8>)]) -> Arc<MemDevice> {
     device
 }
 
-/// A log of the seqnos 1 to `last`, synced through `synced`.
+/// A device with a log of the seqnos 1 to `last`, synced through `synced`.
 fn logged(last: u64, synced: u64, len: usize) -> Arc<MemDevice> {
     let device = MemDevice::new();
     let (log, _) = reopen(&device, Claims::default(), SMALL).unwrap();
@@ -86,7 +86,7 @@ fn damage_to_any_durable_record_is_corruption() {
         let (_, found) = collect(&*bad, claims(*first, 0), true).unwrap();
         assert_eq!(found.len() as u64, 60 - first, "records that are not needed may be missing");
     }
-    // No other segment has a claim about the last one.
+    // No other segment contains a claim about the last segment.
     for (name, _) in &files[..files.len() - 1] {
         let bad = restore(&files);
         bad.remove(name).unwrap();
@@ -136,7 +136,7 @@ fn a_stale_tail_stays_void() {
     let places = places(&*device);
     let (name, offset, ..) = &places[3];
     write_at(&*device, name, *offset, &[0; 136]);
-    // Seqno 4 is lost, 5 and 6 after it are intact.
+    // Seqno 4 is lost, and seqnos 5 and 6 behind it are intact.
     let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();
     assert_eq!(found, batches(1..=3, 100));
     put(&log, 4, 70, false).unwrap();
@@ -202,11 +202,11 @@ fn streams_are_merged_by_seqno() {
     let (report, found) = collect(&*device, claims(0, 0), true).unwrap();
     assert_eq!((firsts(&found), report.last), (vec![1, 3, 5, 6, 7, 8, 9], Seqno(11)));
 
-    // Without the second stream: 3 is missing, and 9 claims that the log was durable through 4.
+    // Without the second stream, 3 is missing, and 9 claims that the log was durable through 4.
     let files = snapshot(&*device);
     device.remove(&segment_name(1, 1)).unwrap();
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // Without the end of the second stream: no claim covers 8, and 9 to 11 are void.
+    // Without the end of the second stream, no claim covers 8, and 9 to 11 are void.
     let device = restore(&files);
     write_at(&*device, &segment_name(1, 1), b.len() as u64 - 10, &[0xff]);
     let (report, found) = collect(&*device, claims(0, 0), false).unwrap();
@@ -228,7 +228,7 @@ fn a_later_epoch_voids_earlier_records_beyond_its_start() {
     let (report, found) = collect(&*device, claims(0, 0), true).unwrap();
     assert_eq!(found.iter().map(|b| (b.first, b.count)).collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 1), (4, 1)]);
     assert_eq!((report.epoch, report.last), (3, Seqno(4)));
-    // An epoch that began after 9 shows that the log reached 9.
+    // An epoch that began after seqno 9 shows that the log reached 9.
     create(&*device, &segment_name(0, 3), &handmade(header(0, 3, 4, 9, 9), &[]));
     let error = collect(&*device, claims(0, 0), true).unwrap_err();
     assert!(is_corruption_in(&error, &segment_name(0, 2)), "{error}");
@@ -237,21 +237,21 @@ fn a_later_epoch_voids_earlier_records_beyond_its_start() {
 
 #[test]
 fn hostile_segments_are_rejected() {
-    // The same seqnos twice in one epoch.
+    // The same seqnos occur twice in one epoch.
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 3, 0), (2, 1, 0)]));
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // A file longer than the maximum.
+    // The file is longer than the maximum.
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), b"");
     let file = device.open(&segment_name(0, 1), OpenHow { write: true, ..OpenHow::default() }).unwrap();
     file.set_len(super::super::format::MAX_SEGMENT + 1).unwrap();
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // The highest possible number.
+    // The segment has the highest possible number.
     let device = MemDevice::new();
     create(&*device, "wal-0000-999999999999", b"");
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // Heads that each claim the whole rest of the file.
+    // Each of these heads claims the whole rest of the file.
     let device = MemDevice::new();
     let mut bytes = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0)]);
     for i in 0..4000u32 {
@@ -315,7 +315,7 @@ fn a_segment_that_bounds_a_damaged_one_is_kept() {
     let mut damaged = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 1)]);
     damaged[20] ^= 1;
     create(&*device, &segment_name(0, 1), &damaged);
-    // It has no records yet; its header only gives the bound 2 of the first segment.
+    // The segment has no records yet. Its header only gives the bound 2 for the first segment.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 1, 0, 2), &[]));
     for _ in 0..3 {
         let (report, found) = collect(&*device, claims(2, 2), false).unwrap();
@@ -327,7 +327,7 @@ fn a_segment_that_bounds_a_damaged_one_is_kept() {
 fn a_segment_that_voids_a_record_is_kept() {
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 0)]));
-    // The second epoch could not use record 2, began without it, and wrote nothing.
+    // The second epoch could not use record 2, began without it, and wrote no record.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 2, 1, 1), &[]));
     for _ in 0..3 {
         let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();

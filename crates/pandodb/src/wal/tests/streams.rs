@@ -20,7 +20,7 @@ fn fresh(streams: usize) -> (Arc<SimDevice>, Log) {
     (device, log)
 }
 
-/// Appends a record as the writer with that number.
+/// Appends a record as the writer with the number `writer`.
 fn put_as(log: &Log, writer: usize, seqno: u64, lazy: bool) {
     stand_for_thread(writer);
     put(log, seqno, 100, lazy).unwrap();
@@ -95,7 +95,7 @@ fn a_lost_stream_ends_the_log_at_its_first_missing_record() {
     kept.iter().filter(|(name, _)| name.starts_with("wal-0000")).for_each(|(name, bytes)| create(&*half, name, bytes));
     let (report, found) = collect(&*half, Claims::default(), true).unwrap();
     assert_eq!((report.last, found), (Seqno(2), batches(1..=2, 100)));
-    // Records beyond the end stay void when their seqnos are assigned again.
+    // Records beyond the end of the log stay void when their seqnos are assigned again.
     let (log, _) = reopen(&half, Claims::default(), SMALL).unwrap();
     put_as(&log, 1, 3, false);
     drop(log);
@@ -109,7 +109,7 @@ fn segments_of_streams_of_earlier_epochs_are_discarded() {
     (1..=3).for_each(|seqno| put_as(&log, seqno as usize, seqno, false));
     log.sync(Seqno(3)).unwrap();
     drop(log);
-    // All records are known to be durable; otherwise the tail would be copied into one segment.
+    // All records are known to be durable. Otherwise the tail would be copied into one segment.
     let (log, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(3) }, SMALL).unwrap();
     assert_eq!((found.len(), device.list().unwrap().len()), (3, 3));
     put_as(&log, 0, 4, false);
@@ -139,7 +139,7 @@ fn a_closed_log_refuses_reservations() {
     assert_eq!(device.list().unwrap().len(), 1);
 }
 
-/// As many threads as streams, and more: all acknowledged records are replayed.
+/// Five threads share three streams. All acknowledged records are replayed.
 #[test]
 fn threads_share_syncs_and_streams() {
     let device = MemDevice::new();
@@ -160,7 +160,7 @@ fn threads_share_syncs_and_streams() {
                     };
                     let due = room.append(Seqno(seqno), 1, &payload(seqno, 50), i % 5 == 2).unwrap();
                     due.map_or(Ok(()), |stream| log.write(stream, Seqno(seqno))).unwrap();
-                    // The watermark.
+                    // Wait for the watermark.
                     while appended.load(std::sync::atomic::Ordering::SeqCst) != seqno - 1 {
                         std::thread::yield_now();
                     }
@@ -191,7 +191,7 @@ fn voided_records_stay_void_wherever_a_discard_stops() {
     let options = LogOptions { segment_bytes: SMALL, streams: 2, tagged: false, mapped: true };
     for stops in (0..4).flat_map(|first| (0..4).map(move |second| [first, second])) {
         let (device, log) = fresh(2);
-        // Stream 1 has intact records after a gap: 2 was only in the memory of the killed process.
+        // Stream 1 has intact records behind a gap, because record 2 was only in the memory of the killed process.
         put_as(&log, 1, 1, false);
         log.sync(Seqno(1)).unwrap();
         put_as(&log, 0, 2, true);
@@ -204,8 +204,8 @@ fn voided_records_stay_void_wherever_a_discard_stops() {
         (2..=8).for_each(|seqno| put_as(&log, 0, seqno, false));
         log.sync(Seqno(8)).unwrap();
         drop(log);
-        // Later epochs write nothing, have a checkpoint that covers everything, and are killed while they remove
-        // covered segments.
+        // Later epochs write no record. The process of each such epoch has a checkpoint that covers all records, and is
+        // killed while it removes covered segments.
         let covered = Claims { from: Seqno(8), durable: Seqno(8) };
         for stop in stops {
             let (log, found) = reopen_with(&device, covered, options).unwrap();

@@ -1,4 +1,4 @@
-//! The log writer: what it writes, and when.
+//! Tests of the log writer: the bytes that it writes, and the time at which it writes them.
 
 use std::sync::Arc;
 
@@ -130,7 +130,8 @@ fn segments_are_rolled_cut_and_discarded() {
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "a segment of the previous epoch");
 }
 
-/// If the first segment reappeared without the second, the void records at the end of the first one would count again.
+/// If the first segment reappeared without the second one, the void records at the end of the first one would be valid
+/// again.
 #[test]
 fn a_segment_that_could_not_be_created_is_no_header_of_this_epoch() {
     let sim = SimDevice::new(3);
@@ -172,7 +173,7 @@ fn group_commit_with_threads() {
     assert_eq!(found, batches(1..=800, 50));
 }
 
-/// Appends continue during a write, and each due record is written when `write` returns.
+/// Appends continue during a write. When `write` returns, each record that had to be written is written.
 #[test]
 fn threads_share_writes() {
     let (device, log) = fresh(64 << 10);
@@ -209,7 +210,7 @@ fn threads_share_writes() {
     assert_eq!(found, batches(1..=2000, 50));
 }
 
-/// All threads that share a failed write get an error, and so do all later ones.
+/// All threads that share a failed write get an error, and so do all threads that write later.
 #[test]
 fn a_failed_write_fails_all_threads_that_share_it() {
     let sim = SimDevice::new(1);
@@ -229,8 +230,8 @@ fn a_failed_write_fails_all_threads_that_share_it() {
     assert!(matches!(room.append(Seqno(4), 1, &payload(4, 50), false), Err(Error::Poisoned { .. })));
 }
 
-/// Found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a reservation and
-/// its append; then a checkpoint syncs a seqno that was assigned but never appended.
+/// Regression, found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a
+/// reservation and its append. Then a checkpoint syncs a seqno that was assigned but never appended.
 #[test]
 fn a_sync_of_a_record_whose_append_failed_is_an_error() {
     let sim = SimDevice::new(1);

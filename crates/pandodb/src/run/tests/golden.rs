@@ -1,4 +1,4 @@
-//! Pins the persisted bytes of runs. A changed expectation is a changed format and needs a new format version.
+//! Pins the persisted bytes of runs. A changed expectation means a changed format, which needs a new format version.
 
 use super::leaf::LeafBuilder;
 use super::*;
@@ -47,8 +47,8 @@ fn leaf() {
     Leaf::check(&block).unwrap();
 }
 
-/// Eighteen rows of 300 equal bytes. The bytes that LZ4 makes of a leaf may change with the crate, but these bytes must
-/// decompress to the same leaf.
+/// Eighteen rows of 300 equal bytes. Another version of the LZ4 crate may compress a leaf to other bytes, but the bytes
+/// in this test must decompress to the same leaf.
 #[test]
 fn compressed_leaf() {
     let mut leaf = LeafBuilder::default();
@@ -186,7 +186,7 @@ fn filters_of_all_kinds() {
         (FilterKind::Maplet { bits: 19 }, "818080802025 13"),
     ];
     for (kind, want) in kinds {
-        // A maplet has nothing but its filter.
+        // A maplet has only a filter.
         let mut meta = match kind {
             FilterKind::Maplet { .. } => RunMeta { extents: description().extents, keys: 500, ..RunMeta::default() },
             _ => description(),
@@ -216,8 +216,8 @@ fn slice() {
     assert_eq!(hex(&bytes), concat!("066b3030333030", "066b3030363030", "030804"));
 }
 
-/// A whole run: kind and CRC-32C of the body of each page, except for the footer, whose body depends on the run's
-/// position in the file.
+/// Pins a whole run: the kind of each page and the CRC-32C of its body. The footer is not pinned, because its body
+/// depends on the run's position in the file.
 #[test]
 fn whole_run() {
     let bench = Bench::new();

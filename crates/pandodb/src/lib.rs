@@ -1,10 +1,10 @@
 //! PandoDB is an embedded key-value store for Linux programs that write more than they read.
 //!
-//! A **store** is a directory. It holds **keyspaces**: maps from byte strings to byte strings, sorted by key. You can
-//! put, get and delete single keys, and scan ranges from both ends. You can write several keys atomically ([`Batch`]),
-//! change a value without reading it first ([`Keyspace::merge`]), and read a past state ([`Snapshot`]). Only one
-//! process at a time can have a store open for writing; that process may use any number of threads. After a crash, the
-//! next opening recovers the store automatically.
+//! A **store** is a directory that holds **keyspaces**. A keyspace is a map from byte strings to byte strings, sorted
+//! by key. You can put, get and delete single keys, and scan ranges from both ends. You can write several keys
+//! atomically ([`Batch`]), change a value without reading it first ([`Keyspace::merge`]), and read a past state
+//! ([`Snapshot`]). Only one process at a time can have a store open for writing; that process may use any number of
+//! threads. After a crash, the next opening recovers the store automatically.
 //!
 //! ```
 //! use pandodb::{AddI64, Durability, KeyspaceOptions, Store};
@@ -47,7 +47,7 @@
 //!   each see the state at one point in time.
 //! * **Damage** is detected, because every block that is read from disk is verified. A damaged block makes only its own
 //!   keys unreadable ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
-//! * **Memory** for caches and write buffers comes from one budget, [`StoreBuilder::memory_budget`].
+//! * **Memory** for caches and write buffers is limited by one budget, [`StoreBuilder::memory_budget`].
 //!
 //! There are no transactions except batches, so another thread can write between your `get` and your `put`.
 //!
@@ -81,7 +81,7 @@
 //!
 //! A write is appended to a log and inserted into a sorted table in memory, the *memtable*. A full memtable becomes a
 //! *run*, a sorted, immutable part of the data file. A background thread moves runs down a tree and compacts them into
-//! larger ones. So a write reads nothing, and its data is rewritten about once for each level of the tree. If writers
+//! larger runs. So a write reads nothing, and its data is rewritten about once for each level of the tree. If writers
 //! outrun the background thread, they are throttled in small steps. A lookup searches the memtables and then the runs
 //! on one path of the tree. Filters exclude most of these runs, so a lookup of a key that is not cached costs about one
 //! read of 4 KiB.

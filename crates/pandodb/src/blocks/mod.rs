@@ -7,10 +7,10 @@
 //!   BlockSource (a run, a page tree, a hash table):  in the pool? ── no ─▶ read, check, cache
 //! ```
 //!
-//! 1. A structure that owns blocks is a [`BlockSource`]: it finds its blocks in the pool, decides which neighbours to
-//!    read along with a block, and checks a block before caching it.
-//! 2. A lookup does no I/O. It returns a [`BlockRequest`], and its caller loads the block, immediately or concurrently
-//!    with the blocks of other lookups ([`BlockLoads`]).
+//! 1. A structure that owns blocks is a [`BlockSource`]. A source finds its blocks in the pool, decides which
+//!    neighbours to read along with a block, and checks a block before caching it.
+//! 2. A lookup does no I/O. The lookup returns a [`BlockRequest`], and the caller loads the block, immediately or
+//!    concurrently with the blocks of other lookups ([`BlockLoads`]).
 //! 3. A request can be *optional*. Without an optional block, the lookup still finds the right result, but with more
 //!    reads. Filters are optional.
 //!
@@ -29,7 +29,7 @@ use crate::space::{BlockKind, DataFile};
 
 /// An object that owns blocks of the data file and can check them.
 pub trait BlockSource: Send + Sync {
-    /// The owner. It is part of the checksums of the blocks, and of their keys in the pool.
+    /// The owner. The owner is part of the checksums of the blocks, and of their keys in the pool.
     fn owner(&self) -> OwnerId;
 
     /// The file that contains the blocks.

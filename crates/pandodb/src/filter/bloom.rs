@@ -93,7 +93,7 @@ impl BloomBuilder {
         u32::try_from(pages).expect("a filter has fewer than 2^32 pages")
     }
 
-    /// Returns the filter: [`BloomBuilder::pages`] blocks of one page each. Their block headers are not written.
+    /// Returns the filter: [`BloomBuilder::pages`] blocks of one page each. The block headers are not written yet.
     pub fn build(self) -> AlignedBuf {
         let pages = self.pages();
         let mut buf = AlignedBuf::zeroed(pages as usize);

@@ -20,9 +20,10 @@
 //!
 //! Fingerprints have ⌈log₂ n⌉ + 9 bits for n entries of all runs, so a probe returns at most 1/512 wrong values on
 //! average. The ninth bit is needed because the number of entries varies more from page to page than in a filter of one
-//! run: a key of eight runs puts eight entries into one page. With the ninth bit, a page that drops a bit still has a
-//! rate of 1/256. *Prefixes do not grow*: if the filters of runs were built without room for a merge, the merged maplet
-//! has only the precision of their fingerprints. So filters that will be merged are built with room for the merge.
+//! run. For example, a key of eight runs puts eight entries into one page. With the ninth bit, a page that drops a bit
+//! still has a rate of 1/256. *Prefixes do not grow*: if the filters of runs were built without room for a merge, the
+//! merged maplet has only the precision of their fingerprints. So filters that will be merged are built with room for
+//! the merge.
 //!
 //! Invariant: a probe for a hash returns every value that was added with this hash; after a merge, it returns the
 //! renumbered values.

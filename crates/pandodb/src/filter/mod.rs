@@ -134,14 +134,14 @@ impl FilterMeta {
 pub enum FilterBuilder {
     /// Collects for a blocked Bloom filter.
     Bloom(BloomBuilder),
-    /// Collects for a quotient filter. Its fingerprints are long enough for a maplet of this many runs of the same
+    /// Collects for a quotient filter. The fingerprints will be long enough for a maplet of this many runs of the same
     /// size.
     Quotient(QuotientBuilder, u64),
 }
 
 impl FilterBuilder {
-    /// Creates a builder for the filter of a run. If `filters` asks for maplets, the fingerprints are long enough for a
-    /// maplet of `together` such runs.
+    /// Creates a builder for the filter of a run. If `filters` is [`Filters::Maplet`], the fingerprints are long enough
+    /// for a maplet of `together` such runs.
     pub fn new(filters: Filters, together: u64) -> FilterBuilder {
         match filters {
             Filters::Bloom => FilterBuilder::Bloom(BloomBuilder::new()),

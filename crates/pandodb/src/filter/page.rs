@@ -23,26 +23,26 @@
 //!
 //! Quotient filters that allow insertions leave slots empty, and mark runs and shifts with two or three bits for each
 //! slot (002 §3.6.3 refers to Pandey et al.). The filter of an immutable run never changes, so it needs no empty slots.
-//! Its unary counts take one bit for each entry and one bit for each quotient. No entry is shifted, and no cluster
-//! crosses a page boundary.
+//! The unary counts of this filter take one bit for each entry and one bit for each quotient. No entry is shifted, and
+//! no cluster crosses a page boundary.
 //!
-//! *Overfull pages.* The number of hashes per page varies. If the hashes of a page do not fit, the encoder drops the
-//! last bits of their fingerprints, one by one, until the remaining distinct entries fit ([`PageEncoder::encode`]).
+//! *Overfull pages.* The number of hashes per page varies. If the hashes of a page do not fit, the encoder shortens all
+//! their fingerprints by one bit, and repeats this, until the remaining distinct entries fit ([`PageEncoder::encode`]).
 //! Such a page has more false positives, but no false negatives. In the extreme case, there is one cell with at most
 //! 256 values, which fits.
 //!
 //! Invariants: the number of ones in the counts is the number of quotients, and the number of zeros is the number of
-//! entries. A reader accepts pages with arbitrary bytes: it checks that every position is inside the page before it
-//! reads there, and every loop ends at the end of the page.
+//! entries. A reader accepts pages with arbitrary bytes: every position is checked to be inside the page before it is
+//! read, and every loop ends at the end of the page.
 //!
 //! Source: 002 §3.6.3.
 
 use crate::base::PAGE;
 use crate::space::BLOCK_HEADER;
 
-/// The offset of the samples. They follow the head.
+/// The offset of the samples, which follow the head.
 const SAMPLES_AT: usize = BLOCK_HEADER + 16;
-/// The number of samples. They fill the rest of the first cache line.
+/// The number of samples. The samples fill the rest of the first cache line.
 const SAMPLES: usize = 16;
 /// The offset of the counts.
 const COUNTS_AT: usize = SAMPLES_AT + 2 * SAMPLES;
@@ -213,9 +213,9 @@ impl<'a> Page<'a> {
         (to <= self.head.entries).then_some((from, to))
     }
 
-    /// Loads the words that a probe for the hash reads first. They are the counts of the hash's stretch, and the
-    /// entries at the position that the sample suggests. A caller that probes several pages calls this function for all
-    /// pages first, so that their cache misses overlap.
+    /// Loads the words that a probe for the hash reads first: the counts of the hash's stretch, and the entries at the
+    /// position that the sample suggests. A caller that probes several pages calls this function for all pages first,
+    /// so that their cache misses overlap.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) -> u64 {
         let Some((quotient, _)) = self.place_of(hash) else { return 0 };
@@ -289,8 +289,8 @@ impl<'a> Page<'a> {
         word >> (bit % 8) & ((1 << width) - 1)
     }
 
-    /// All entries in order, as the ranges of hashes that they represent. `last` is the last hash of this page, and
-    /// ranges end there at the latest. Returns `None` if the contents of the page contradict each other.
+    /// All entries in order, as the ranges of hashes that they represent. `last` is the last hash of this page, and no
+    /// range extends beyond `last`. Returns `None` if the contents of the page contradict each other.
     pub(super) fn fingerprints(&self, last: u64) -> Option<Vec<Fingerprint>> {
         let head = &self.head;
         let first = head.first << (64 - head.bits);

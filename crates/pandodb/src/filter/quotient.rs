@@ -100,10 +100,10 @@ impl QuotientMeta {
         (first << shift, last << shift | ((1 << shift) - 1))
     }
 
-    /// Returns a description for `entries` entries with fingerprints of `bits` bits. It has the smallest number of
-    /// pages for which a share of `slack` standard deviations above the mean fits into a page. `together` is the
-    /// average number of entries that have the same hash and are therefore in the same page. The deviation of a share
-    /// grows with the square root of `together`.
+    /// Returns a description for `entries` entries with fingerprints of `bits` bits. The description has the smallest
+    /// number of pages for which a share of `slack` standard deviations above the mean fits into a page. `together` is
+    /// the average number of entries that have the same hash and are therefore in the same page. The deviation of a
+    /// share grows with the square root of `together`.
     pub(super) fn sized(entries: u64, together: u64, bits: u32, value_bits: u32, slack: u64) -> QuotientMeta {
         if entries == 0 {
             return QuotientMeta::default();

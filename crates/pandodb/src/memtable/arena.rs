@@ -21,7 +21,7 @@
 //! A record is addressed by a `u32` in words of 8 bytes, so an arena can hold 32 GiB.
 //!
 //! Invariants: a record never spans chunks (the longest key with the longest operand is shorter than a chunk); records
-//! never move and are never freed one by one. Chunks consist of atomic words ([`super::record`]), because one thread
+//! never move and are never freed individually. Chunks consist of atomic words ([`super::record`]), because one thread
 //! may write a record while another thread reads a neighbouring record.
 
 use std::sync::Arc;
@@ -38,14 +38,14 @@ const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
 /// Words of the first chunk of an arena. Each further chunk has twice as many words as the previous chunk, up to
 /// [`MOST_SMALL`].
 const FIRST_WORDS: usize = (if EXPLORED { CHUNK_BYTES } else { 512 }) / WORD;
-/// The most words of a small chunk. Chunks after the small ones have [`CHUNK_BYTES`].
+/// The most words of a small chunk. The chunks that follow the small chunks have [`CHUNK_BYTES`].
 const MOST_SMALL: usize = (32 << 10) / WORD;
 /// Threads get strips of their own when this many bytes are in use.
 const STRIPS_FROM: usize = if EXPLORED { 0 } else { 64 << 10 };
-/// Segments of the chunk table. They hold twice as many chunks as 32 GiB need.
+/// The number of segments of the chunk table. These segments hold twice as many chunks as 32 GiB need.
 const CHUNK_SEGMENTS: usize = 14;
-/// Addresses are reserved for this many chunks, plus [`RESERVED`] for each kept chunk. Further chunks come from the
-/// allocator.
+/// Addresses are reserved for this many chunks, plus [`RESERVED`] for each kept chunk. Further chunks are taken from
+/// the allocator.
 const LEAST_RESERVED: usize = 64;
 const RESERVED: usize = 16;
 /// Words of a strip in a large memtable.
@@ -64,7 +64,8 @@ const _: () =
 
 type Chunk = Slot<Word>;
 
-/// The chunks of all memtables of a store. Their memory is borrowed from the buffer pool, if there is one.
+/// The chunks of all memtables of a store. If the store has a buffer pool, the memory of chunks is borrowed from the
+/// pool.
 #[derive(Debug)]
 pub struct ChunkPool {
     slab: Arc<Slab<Word>>,
@@ -143,7 +144,7 @@ impl ChunkPool {
         }
     }
 
-    /// Takes unused chunks back; keeps whole ones up to the bound and frees the others.
+    /// Takes unused chunks back; keeps chunks of [`CHUNK_BYTES`] up to the bound and frees the others.
     fn give(&self, chunks: impl Iterator<Item = Chunk>) {
         let (whole, small): (Vec<Chunk>, Vec<Chunk>) = chunks.partition(|chunk| chunk.len() == CHUNK_WORDS);
         self.give_up(small);
@@ -284,7 +285,7 @@ impl Arena {
         self.beside.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Charges bytes outside of chunks. Their memory is borrowed together with the next chunk.
+    /// Charges bytes outside of chunks. The memory of these bytes is borrowed together with the next chunk.
     pub(super) fn charge_beside(&self, bytes: usize) {
         self.charge(bytes);
         self.beside.fetch_add(bytes, Ordering::Relaxed);
@@ -356,7 +357,7 @@ impl Arena {
         Some(front.take(words))
     }
 
-    /// Allocates `words` words for a thread whose strip has too few words. They are allocated in a new strip, or
+    /// Allocates `words` words for a thread whose strip has too few words. The words are allocated in a new strip, or
     /// directly at the front if they exceed a quarter of a strip.
     /// REQUIRES: the caller holds the lock of the strip.
     #[cold]
@@ -377,8 +378,8 @@ impl Arena {
         Some(strip.take(words))
     }
 
-    /// Makes a new chunk with room for `words` the front, unless another thread has just done so. While memory is
-    /// borrowed, no lock is held that a writer needs.
+    /// Makes a new chunk with room for `words` the front, unless another thread has just done so. While this function
+    /// borrows memory, it holds no lock that a writer needs.
     /// REQUIRES: the caller holds neither the lock of `front` nor of a strip.
     #[cold]
     fn grow(&self, words: usize) {

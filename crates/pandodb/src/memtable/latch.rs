@@ -56,7 +56,7 @@ impl Latch {
         }
     }
 
-    /// Whether nothing has changed since `version`, so that the values loaded in between are consistent.
+    /// Whether the node has not changed since `version`. If so, the values that were loaded since then are consistent.
     #[inline]
     pub(super) fn is_still(&self, version: Version) -> bool {
         self.0.load(Ordering::Acquire) & !CLAIMED == version.0 || SeededBug::ChangedNodeTrusted.is_on()

@@ -19,7 +19,7 @@
 //! Many writers and readers use a memtable concurrently. In the tree, a writer latches a leaf while it inserts a slot,
 //! and readers latch nothing (`tree`). Range tombstones have a lock of their own, which no thread takes while there are
 //! no range tombstones. Both structures are consistent at every moment. A reader sees every message whose insertion had
-//! finished when the read began. It may see messages that are being inserted, but never a part of a message.
+//! finished when the read began. A reader may see messages that are being inserted, but never a part of a message.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -95,8 +95,8 @@ pub struct Memtable {
 
 impl Memtable {
     /// Creates an empty memtable that takes its memory from `chunks`. `id` is the memtable's number in its keyspace.
-    /// This number appears in messages to users. It also appears in the log of paper mode, where only generations of
-    /// leaves of the same memtable are comparable.
+    /// This number appears in messages to users, and in the log of paper mode, where only generations of leaves of the
+    /// same memtable are comparable.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -114,7 +114,7 @@ impl Memtable {
     /// same key. So if two messages of a key both have a generation, the newer message has the higher generation, even
     /// if leaves were split between the two insertions (002 §3.6.4). (If the newer message had been inserted first, the
     /// older message would have no generation.) Versions of a key may be in several leaves. The newest version goes to
-    /// the leaf of the previous newest version, or to a leaf that was split from that leaf, and each half of a split
+    /// the leaf of the previous newest version, or to a leaf that was split from that leaf. Each half of a split
     /// inherits the generation.
     ///
     /// # Panics
@@ -125,7 +125,7 @@ impl Memtable {
         self.tree_to_write().insert(&entry)
     }
 
-    /// Returns the tree, if there is one. A reader that must see a message finds the tree, because the tree was set
+    /// Returns the tree, if it was created. A reader that must see a message finds the tree, because the tree was set
     /// before the message became visible.
     fn tree(&self) -> Option<&Tree> {
         self.tree.get().map(|tree| &**tree)
@@ -220,11 +220,11 @@ impl Memtable {
     /// Appends to `out` the next messages of `range`, with all versions, in order. If `reverse`, the order is exactly
     /// the opposite.
     ///
-    /// The first appended message is the one that follows the position `after` in the direction of the scan. No message
-    /// needs to exist at `after`, and `after` may be outside of the range. Without `after`, the scan starts at the
-    /// range's first message, or at its last if `reverse`. The call ends with the range, after `max_entries` messages,
-    /// or with the message at which the appended bytes reach `max_bytes`. If nothing is appended, the range has no
-    /// further message. Costs O(log n) for every 64 messages, plus the output. A message that is being inserted
+    /// The first appended message is the next message after the position `after`, in the direction of the scan. No
+    /// message needs to exist at `after`, and `after` may be outside of the range. Without `after`, the scan starts at
+    /// the range's first message, or at its last if `reverse`. The call ends with the range, after `max_entries`
+    /// messages, or with the message at which the appended bytes reach `max_bytes`. If nothing is appended, the range
+    /// has no further message. Costs O(log n) for every 64 messages, plus the output. A message that is being inserted
     /// concurrently may or may not be included.
     pub fn fill(
         &self,

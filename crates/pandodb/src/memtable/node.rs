@@ -12,16 +12,16 @@
 //!
 //! * A node between two *fences* (the nearest separators left and right of it, in any ancestor) has the common bytes of
 //!   its fences as prefix. Every key between the fences shares this prefix.
-//! * A node at an *edge* of the tree lacks a fence. Its prefix consists of the common bytes of its present keys. So a
-//!   search compares the prefix of the target with the prefix of the first key, and inserting a key that shares fewer
-//!   bytes shortens the prefix.
+//! * A node at an *edge* of the tree lacks a fence. The prefix of such a node consists of the common bytes of its
+//!   present keys. So a search compares the prefix of the target with the prefix of the first key, and inserting a key
+//!   that shares fewer bytes shortens the prefix.
 //!
 //! All fields are atomics under the node's [`Latch`]. Methods that store require that the latch is locked, or that no
-//! other thread knows the node. Methods that load may be called at any time, but their results are valid only if the
-//! latch's version is unchanged afterwards. Before this check, the loaded numbers may be inconsistent with each other.
-//! The methods of this module tolerate inconsistent numbers: they neither panic nor loop forever. The numbers always
-//! refer to existing objects, because a slot is stored before the `len` that includes it, and the record is stored
-//! before its slot.
+//! other thread knows the node. Methods that load may be called at any time, but their results are valid only if a
+//! later check shows that the latch's version is unchanged. Before this check, the loaded numbers may be inconsistent
+//! with each other. The methods of this module tolerate inconsistent numbers: they neither panic nor loop forever. The
+//! numbers always refer to existing objects, because a slot is stored before the `len` that includes it, and the record
+//! is stored before its slot.
 //!
 //! Invariants, while the latch is free: each head consists of the bytes of its record's key after the prefix; slots
 //! ascend; an upper fence is above all slots; the lower fence never changes; the upper fence changes only when this
@@ -38,7 +38,7 @@ use crate::base::{MAX_KEY, SeededBug};
 
 /// The number of slots of a node.
 pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
-/// The reference that stands for a missing fence.
+/// The reference that means that a fence is missing.
 pub(super) const NONE: Ref = Ref::MAX;
 
 const _: () = assert!(SLOTS >= 4, "both halves of a split inner node have slots");
@@ -74,8 +74,8 @@ impl Meta {
 pub(super) struct Slots {
     pub(super) latch: Latch,
     meta: AtomicU64,
-    /// In a leaf: the number of insertions into it and into the leaves from which it was split. It is stored under the
-    /// latch.
+    /// In a leaf: the number of insertions into it and into the leaves from which it was split. This number is stored
+    /// under the latch.
     generation: AtomicU64,
     low: AtomicU32,
     high: AtomicU32,
@@ -147,8 +147,8 @@ impl Slots {
     /// As in [`Slots::holds`], the record is read only if the heads are equal.
     #[inline]
     pub(super) fn follows_newer(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
-        // This suffices even if newer messages are in the previous leaf, because then this leaf's lower fence is a
-        // message of the same key, and is in slot 0.
+        // This check suffices even if newer messages are in the previous leaf. In this case, this leaf's lower fence is
+        // a message of the same key, and is in slot 0.
         slot > 0
             && self.heads[slot - 1].load(Ordering::Acquire) == head(target.key, meta.prefix)
             && arena.record(self.record(slot - 1)).is_of(target.key)

@@ -12,8 +12,8 @@
 //! loads the child's version, checks that the node's version is unchanged, and continues with the child. If the node's
 //! version has changed, the reader restarts at the root.
 //!
-//! *Inserting* descends in the same way and finds the slot. It locks the leaf only if the leaf's version is still the
-//! version at which the leaf was searched.
+//! *Inserting* descends in the same way and finds the slot. The insertion locks the leaf only if the leaf's version is
+//! still the version at which the leaf was searched.
 //!
 //! *Splitting* is preemptive (002 §3.6.2). An insertion that reaches a full node during its descent splits the node
 //! before it descends further. So the parent always has room for a separator. Steps of a split:
@@ -51,14 +51,15 @@ use super::table::Table;
 use crate::base::sync::{AtomicU64, Ordering, relax};
 use crate::base::{Entry, MAX_KEY};
 
-/// Segments of the node tables. They hold 268 million nodes, more than the nodes that 32 GiB of records need.
+/// The number of segments of a node table. These segments hold 268 million nodes, which is more than 32 GiB of records
+/// need.
 const NODE_SEGMENTS: usize = 26;
 
 /// The location of the root.
 #[derive(Debug)]
 struct Anchor {
     latch: Latch,
-    /// The root's number and level. They are in one word because they change together.
+    /// The root's number and level, in one word because they change together.
     root: AtomicU64,
 }
 

@@ -12,9 +12,9 @@
 //! caller that holds blocks for long takes a reference ([`Block::keep`]); otherwise later lookups of the same thread
 //! find no free slot and must update a reference count.
 //!
-//! Invariants: the bytes of a block never change; a block of one page lies in a slot of a [`Slab`]; each
-//! [`PinnedBlock`] is counted in the pinned bytes exactly once. Source: 002 §3.6.1. Guards replace the paper's counters
-//! of readers: [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
+//! Invariants: the bytes of a block never change; a block of one page is in a slot of a [`Slab`]; each [`PinnedBlock`]
+//! is counted in the pinned bytes exactly once. Source: 002 §3.6.1. Guards replace the paper's counters of readers:
+//! [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -182,7 +182,8 @@ impl std::fmt::Debug for Block {
     }
 }
 
-/// A block that a user of the store holds. It is counted in the pool's pinned bytes. Dereferences to the block's bytes.
+/// A block that a user of the store holds. Such blocks are counted in the pool's pinned bytes. Dereferences to the
+/// block's bytes.
 pub struct PinnedBlock(Arc<Body>);
 
 impl PinnedBlock {

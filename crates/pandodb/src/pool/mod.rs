@@ -1,4 +1,4 @@
-//! The buffer pool: the only cache of immutable blocks. Its size is a fixed number of bytes (002 §3.6.1).
+//! The buffer pool: the only cache of immutable blocks. The pool has a fixed number of bytes (002 §3.6.1).
 //!
 //! ```text
 //!   (owner, page) ──hash──▶ chain ──▶ frame ──▶ block         a hit: no lock, nothing written that others read
@@ -18,17 +18,17 @@
 //!
 //! Invariants:
 //!
-//! * **The key is the owner's identity and the page.** Identities are never reused within a store, so a page that was
-//!   freed and then written by another owner has another key. Each block carries its key, so a lookup never returns an
-//!   outdated frame. The pool need not be informed that a run was dropped, because frames that are no longer requested
-//!   are evicted eventually. (Runs call [`Pool::forget`] for their blocks above the leaves nevertheless, because these
-//!   blocks would stay for several rounds of the hand.)
+//! * **The key is the owner's identity and the page.** Identities are never reused within a store. So if a page is
+//!   freed and another owner writes it, the page has another key. Each block carries its key, so a lookup never returns
+//!   an outdated frame. The pool need not be informed that a run was dropped, because frames that are no longer
+//!   requested are evicted eventually. (Runs call [`Pool::forget`] for their blocks above the leaves nevertheless,
+//!   because these blocks would stay for several rounds of the hand.)
 //! * **CLOCK** (`002 §3.6.1`): a hit sets the chances of a frame to their maximum. The hand takes one chance from each
 //!   frame that it passes and evicts frames without chances. A leaf has at most one chance and starts with none, so
 //!   that a leaf read once is evicted before one read twice. A block above the leaves has more chances ([`Keep`]),
 //!   because it is needed for the reads of hundreds of leaves.
-//! * **Memory is charged before it is used**: a thread that caches a block first charges the pool for the block, then
-//!   evicts until the charged bytes are within the capacity, and only then links the block.
+//! * **Memory is charged before it is used**: to cache a block, a thread first charges the pool for the block, and
+//!   evicts until the charged bytes are within the capacity. The thread links the block only after this.
 //! * A leaf that is compressed on disk is cached, and charged, uncompressed.
 //! * A block over an eighth of the capacity is returned without being cached. A smaller block is also returned without
 //!   being cached if the pool finds nothing to evict.
@@ -40,12 +40,12 @@
 //! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab), so that the memory of evicted blocks is
 //! returned to the operating system.
 //!
-//! This pool lacks two parts of the cache in 002. It has no dirty pages with write locks and claims, because blocks
-//! never change. It has no counters of readers, because `arc_swap` replaces them ([decision
+//! This pool lacks two parts of the cache in 002. There are no dirty pages with write locks and claims, because blocks
+//! never change. There are no counters of readers, because `arc_swap` replaces them ([decision
 //! 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
-//! Locks: the lock of a group's hand is taken first. While a thread holds it, the thread may take the lock of a chain,
-//! of the free frames or of the slab, and takes no other lock while it holds one of these.
+//! Locks: the lock of a group's hand is taken first. While a thread holds the lock of a hand, it may take the lock of a
+//! chain, of the free frames or of the slab. While a thread holds one of these three locks, it takes no other lock.
 
 mod block;
 mod hand;
@@ -88,7 +88,7 @@ pub struct Pool {
     home: Arc<Home>,
 }
 
-/// A counter that each miss writes. It has a cache line of its own, apart from the fields that each hit reads.
+/// A counter that each miss writes. The counter has a cache line of its own, apart from the fields that each hit reads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Charged(AtomicUsize);
@@ -208,8 +208,8 @@ impl Pool {
         found.map(Block::guarded)
     }
 
-    /// Looks up several blocks at once: sets `found[i]` to the block `wanted[i]` if that block is found. The call may
-    /// miss a cached block while the block's chain changes. Looks up at most [`Pool::TOGETHER`] blocks. Their cache
+    /// Looks up several blocks in one call: sets `found[i]` to the block `wanted[i]` if that block is found. The call
+    /// may miss a cached block while the block's chain changes. Looks up at most [`Pool::TOGETHER`] blocks. Their cache
     /// misses overlap, so the call costs little more than the lookup of one block.
     #[inline]
     pub fn peek_several(&self, wanted: &[(OwnerId, PageNo)], found: &mut [Option<Block>]) {

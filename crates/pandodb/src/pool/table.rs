@@ -24,8 +24,8 @@
 //! block until the frame gets its next block or is vacated. Replacing the block in one exchange is cheaper than in two,
 //! because `arc_swap` inspects the slots of all threads at each exchange.
 //!
-//! To guard a block, a reader makes two swaps in a cache line of its own thread. It writes nothing that other threads
-//! read. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
+//! To guard a block, a reader makes two swaps in a cache line of its own thread. The reader writes nothing that other
+//! threads read. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::sync::Arc;
 

@@ -104,7 +104,7 @@ impl FoldOutput {
     fn drop_all(&mut self, dropped: &[Entry<'_>]) {
         for entry in dropped.iter().filter(|entry| entry.kind == Kind::BlobPut) {
             // The reference was decoded when the message was read. A malformed reference refers to no large value, so
-            // there is none to free.
+            // no large value needs to be freed.
             self.dropped_blobs.extend(BlobRef::decode(entry.value).ok());
         }
     }
@@ -113,10 +113,10 @@ impl FoldOutput {
 /// Folds `group`, the messages of one key, newest first. Computes the fewest messages that give the same result as
 /// `group` at every read point.
 ///
-/// `tombs` are the seqnos of those range tombstones of the compaction's inputs that cover the key, newest first.
-/// `bottom` means that nothing older than the inputs exists for the key. Without an operator, merges are kept
-/// unchanged. The result replaces the previous key's result in `out`; dropped large values and failures accumulate.
-/// Costs at most one full merge for each stripe. Allocates nothing for a key with a single put.
+/// `tombs` are the seqnos of the range tombstones that cover the key, newest first, among all range tombstones of the
+/// compaction's inputs. `bottom` means that nothing older than the inputs exists for the key. Without an operator,
+/// merges are kept unchanged. The result replaces the previous key's result in `out`; dropped large values and failures
+/// accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
     tombs: &[Seqno],

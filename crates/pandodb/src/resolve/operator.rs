@@ -21,7 +21,8 @@
 //! Steps of a call: mark the thread as inside an operator, call the operator, convert a panic or an oversized result
 //! into [`Error::OperatorFailed`].
 //!
-//! Source: the upserts of 000 Table 5.1. Its blind update "if absent" is the built-in operator [`PutIfAbsent`].
+//! Source: the upserts of 000 Table 5.1. The blind update "if absent" of that table is the built-in operator
+//! [`PutIfAbsent`].
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

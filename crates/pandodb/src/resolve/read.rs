@@ -1,9 +1,9 @@
 //! [`Gather`]: the operands that a reader collects from a key's newest visible message down to the key's base.
 //!
-//! Steps: the reader walks the containers from newest to oldest, calls [`Gather::push_merge`] for each operand of the
-//! key, and stops at the first base (put, large value, delete, covering range tombstone) or at the end. Without
-//! operands, the base is the result, and nothing was copied. With operands, [`Gather::fold`] applies the operands to
-//! the base.
+//! Steps: the reader walks the containers from newest to oldest and calls [`Gather::push_merge`] for each operand of
+//! the key. The reader stops at the first base (put, large value, delete, covering range tombstone) or at the end.
+//! Without operands, the base is the result, and nothing was copied. With operands, [`Gather::fold`] applies the
+//! operands to the base.
 //!
 //! Invariant: operands are stored from newest to oldest; `ends` ascends. Source: the upserts of 000 Table 5.1.
 

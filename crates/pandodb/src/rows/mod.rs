@@ -27,8 +27,8 @@
 //! * Only plain values without operands are cached. Large values are not cached. Compactions do not change plain
 //!   values.
 //!
-//! **Size** (`balance.rs`): the cache has at least the requested bytes. It reserves more bytes from the pool while they
-//! save reads.
+//! **Size** (`balance.rs`): the cache has at least the requested bytes. The cache reserves further bytes from the pool
+//! as long as they save reads.
 //!
 //! **Replacement** (`shard.rs`): a row is cached if its key was looked up twice within N lookups, where N is about four
 //! times the number of cached rows. Rows are evicted in insertion order, except rows that were requested after their
@@ -115,8 +115,8 @@ impl RowCache {
         RowCache::with(capacity_bytes, capacity_bytes, None)
     }
 
-    /// Creates a cache of at least `capacity_bytes`. It reserves more bytes from the pool of `pool_bytes` while they
-    /// save reads. Allocates 1/800 of `pool_bytes` immediately to remember evicted rows.
+    /// Creates a cache of at least `capacity_bytes`. The cache reserves further bytes from the pool of `pool_bytes` as
+    /// long as they save reads. Allocates 1/800 of `pool_bytes` immediately to remember evicted rows.
     pub fn sharing(capacity_bytes: usize, pool: &Arc<Pool>, pool_bytes: usize) -> Arc<RowCache> {
         if capacity_bytes == 0 {
             return RowCache::new(0);

@@ -1,4 +1,4 @@
-//! [`Shard`]: one part of the row cache. It holds rows in a queue of segments and finds them by hash.
+//! [`Shard`]: one part of the row cache. A shard holds rows in a queue of segments and finds them by hash.
 //!
 //! ```text
 //!   places   | segment, oldest     | segment             | segment, newest |        bytes, appended
@@ -13,8 +13,8 @@
 //!    newest segment and enters the row into the table.
 //! 2. A row that is removed, or replaced by a row of another length, leaves the table. The bytes of the old row stay
 //!    until its segment is reused.
-//! 3. When the shard is full, the oldest segment is emptied: rows that were requested since they were written are
-//!    copied to the newest segment, up to half a segment of them, and the others are evicted.
+//! 3. When the shard is full, the oldest segment is emptied. Rows that were requested since they were written are
+//!    copied to the newest segment, up to half a segment of them. The other rows are evicted.
 //!
 //! So there is no linked list, and no allocation for a row. Segments are pieces of a slab: when rows are evicted to
 //! make room for memtables, the memory of the rows is returned to the operating system.
@@ -94,8 +94,8 @@ fn marks(capacity: usize) -> usize {
 }
 
 /// A vector of `len` zeros. From [`MAPPED`] bytes on, the vector has a memory mapping of its own. The reason is that
-/// one client thread resizes the tables of all shards: tables from the allocator would come from that thread's arena,
-/// and freed memory would stay in this arena (decision 0056).
+/// one client thread resizes the tables of all shards. The allocator would take the memory of these tables from that
+/// thread's arena, and the memory would stay in the arena after it is freed (decision 0056).
 fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
     if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }

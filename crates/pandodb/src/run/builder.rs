@@ -101,7 +101,7 @@ pub struct RunBuilder {
     leaf_limit: usize,
     /// The compressor of a compressed run; `None` for other runs.
     compressor: Option<Box<Compressor>>,
-    /// Whether the leaf being filled is to be compressed.
+    /// Whether the leaf being filled will be compressed.
     gathering: bool,
     /// The separator before the leaf being filled; empty for the first leaf.
     leaf_separator: Vec<u8>,
@@ -262,7 +262,7 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Like [`RunBuilder::make_room`], for a leaf that is to be compressed.
+    /// Like [`RunBuilder::make_room`], for a leaf that will be compressed.
     fn gather(&mut self, entry: &Entry<'_>, new_key: bool, need: usize) -> Result<()> {
         let whole = self.leaf.is_empty() || !new_key;
         if whole && need <= MOST_PAGES * PAGE {
@@ -358,9 +358,9 @@ impl RunBuilder {
         if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }
     }
 
-    /// Does a part of the work of [`RunBuilder::finish`]. The part takes about as long as compacting `budget` bytes,
-    /// except that the inner levels, a Bloom filter, and each halving of a part of the hashes are done in one piece.
-    /// Returns `true` if only a little work is left. No message may be pushed after the first call.
+    /// Does a part of the work of [`RunBuilder::finish`]. The part takes about as long as compacting `budget` bytes. It
+    /// may take longer, because the inner levels, a Bloom filter, and each halving of a part of the hashes are done in
+    /// one piece. Returns `true` if only a little work is left. No message may be pushed after the first call.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error. The builder must then be dropped.

@@ -13,8 +13,9 @@
 //!
 //! Steps of a builder ([`Compressor`]):
 //!
-//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. It is computed from
-//!    the compression ratio of the previous leaf, so that the compressed leaf fills whole pages.
+//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. The compressor
+//!    computes the limit from the compression ratio of the previous leaf, so that the compressed leaf fills whole
+//!    pages.
 //! 2. [`Compressor::compress`] the leaf. If compression saves enough, store the compressed leaf.
 //! 3. Otherwise put the messages of the leaf into ordinary leaves. For the next [`RESTS`] leaves, do not try
 //!    compression.

@@ -10,10 +10,10 @@
 //! empty, the cursor continues with the next leaf. If a leaf holds an entry beyond the range, the cursor ends after the
 //! window of this leaf.
 //!
-//! A *pending* cursor has not read anything yet. It has a bound, and none of its entries precedes the bound. For
-//! example, loading data in key order creates runs without common keys, so a merge of these runs opens their cursors
-//! one after the other. A cursor is opened like a probe: it returns the block that it needs next, and is called again
-//! with this block. So a caller that opens several cursors can read their blocks concurrently
+//! A *pending* cursor has not read anything yet, but it has a bound: none of the cursor's entries precedes the bound.
+//! For example, loading data in key order creates runs without common keys, so a merge of these runs opens their
+//! cursors one after the other. A cursor is opened like a probe: it returns the block that it needs next, and is called
+//! again with this block. So a caller that opens several cursors can read their blocks concurrently
 //! ([`RunCursor::open_all`]).
 //!
 //! Invariant: while the cursor is at an entry, `key` is the key of this entry, `slot` is the entry's position in the
@@ -50,7 +50,7 @@ pub struct RunCursor {
 
 /// The progress of a cursor towards its first entry.
 struct Opening {
-    /// The key at which the cursor starts, in its direction. An empty key stands for the end of the slice.
+    /// The key at which the cursor starts, in its direction. An empty key means the end of the slice.
     bound: Vec<u8>,
     stage: Stage,
 }

@@ -13,8 +13,8 @@
 //! without reading it.
 //!
 //! Invariant: between a leaf whose last key is *x* and a leaf whose first key is *y*, the separator is the shortest *s*
-//! with *x* < *s* ≤ *y* ([`separator`]). There is one exception: if the messages of one key *x* fill more than a leaf,
-//! the separator before each further leaf of *x* is *x* followed by a zero byte, the smallest key above *x*. So a
+//! with *x* < *s* ≤ *y* ([`separator`]). There is one exception, for a key *x* whose messages fill more than a leaf.
+//! The separator before each further leaf of *x* is *x* followed by a zero byte, the smallest key above *x*. So a
 //! search for *x* finds the first of these leaves, and a search for a key just above *x* finds the last of them.
 
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};

@@ -16,9 +16,9 @@
 //! are equal, the keys are compared, and then the seqnos, newest first. In a reverse cursor, every comparison is
 //! inverted. With eight inputs, one entry takes about 150 ns.
 //!
-//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). An input is opened only when it wins,
-//! because before that none of its entries can be the next entry of the merge. The inputs that would win at the start
-//! are opened together.
+//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). An input is opened only when its bound
+//! wins, because none of the input's entries can be the next entry of the merge before that. The inputs that would win
+//! at the start are opened together.
 //!
 //! Invariant: no two inputs hold the same (key, seqno), because each message is in only one of the runs that a reader
 //! merges. Source: 002 §3.3.
@@ -33,8 +33,8 @@ use crate::base::{Entry, Error, OwnerId, Result};
 /// A cursor that merges several cursors.
 pub struct MergeCursor {
     inputs: Vec<RunCursor>,
-    /// For each input, the eight key bytes that decide most matches. They are inverted in a reverse cursor. An input
-    /// that has ended has `u64::MAX`.
+    /// The head of each input: the eight key bytes that decide most matches. In a reverse cursor, heads are inverted.
+    /// The head of an input that has ended is `u64::MAX`.
     heads: Vec<u64>,
     /// `losers[0]` is the winner, `losers[i]` the loser of the match at node `i`.
     losers: Vec<u32>,
@@ -126,7 +126,7 @@ impl MergeCursor {
         };
     }
 
-    /// Whether input `a` comes before input `b`.
+    /// Whether the current entry of input `a` precedes the current entry of input `b`.
     #[inline]
     fn beats(&self, a: u32, b: u32) -> bool {
         match self.heads[a as usize].cmp(&self.heads[b as usize]) {

@@ -1,5 +1,5 @@
-//! [`RunMeta`]: the description of a run. It contains everything that is not in the run's leaf, inner and filter
-//! blocks. Trunk nodes store the description, and so does the run's own footer (002 §3.3).
+//! [`RunMeta`]: the description of a run. The description contains everything that is not in the run's leaf, inner and
+//! filter blocks. Trunk nodes store the description, and so does the run's own footer (002 §3.3).
 //!
 //! In the persisted form, numbers are varints unless noted, and each byte string is preceded by its length:
 //!
@@ -35,7 +35,7 @@ use super::inner::MAX_HEIGHT;
 /// All page numbers are below this limit.
 const PAGE_LIMIT: u64 = 1 << 48;
 const _: () = assert!(PAGE_LIMIT.checked_mul(PAGE as u64).is_some(), "a number of bytes has 64 bits");
-/// The offset of the description in a footer. It follows the block's header and the length.
+/// The offset of the description in a footer. The description follows the block's header and the length.
 const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 
 /// The description of a run.
@@ -47,7 +47,7 @@ pub struct RunMeta {
     pub extents: Vec<Extent>,
     /// The number of leaf pages. The leaves are the first pages of the run.
     pub leaf_pages: u64,
-    /// The root block. It has 0 pages in a run that holds only range tombstones.
+    /// The root block. In a run that holds only range tombstones, the root has 0 pages.
     pub root: BlockAddr,
     /// The number of levels of inner blocks; 0 if the root is a leaf.
     pub height: u8,
@@ -84,7 +84,7 @@ pub struct RunMeta {
 }
 
 impl RunMeta {
-    /// The number of entries. It includes superseded entries, but not range tombstones.
+    /// The number of entries, including superseded entries, but without range tombstones.
     pub fn entries(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.blob_puts
     }

@@ -28,8 +28,8 @@ const STEP_PAGES: u32 = 256;
 /// A run on a full disk may use short extents to fill gaps, but only while it has fewer extents than this. The reason
 /// is that each node that refers to the run stores all extents.
 const MOST_SHORT: usize = 64;
-/// A run is written in at least this many writes, as far as whole extents allow. So a merge that works in small steps
-/// also writes in small steps.
+/// A run is written in at least this many writes, unless this would need writes of less than an extent. So a merge that
+/// works in small steps also writes in small steps.
 const LEAST_WRITES: u64 = 8;
 
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated and written");
@@ -213,7 +213,7 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Frees the rest of the open extent and returns the final extents. No block may be placed afterwards.
+    /// Frees the rest of the open extent and returns the final extents. No block may be placed after this call.
     pub(super) fn close(&mut self) -> &[Extent] {
         self.trim();
         let pages = self.extents.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();

@@ -1,4 +1,5 @@
-//! [`Run`]: an open run. It loads checked blocks through the pool, finds leaves, and owns the run's pages (002 §3.3).
+//! [`Run`]: an open run. A `Run` loads checked blocks through the pool, finds leaves, and owns the run's pages (002
+//! §3.3).
 //!
 //! Steps of opening: read the range tombstones and split them into fragments. Nothing else is read. If the tombstones
 //! cannot be read, the run is opened nevertheless, and every reader that needs the tombstones gets the error
@@ -75,7 +76,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Opens a run of an existing store. It owns nothing before [`Run::take_ownership`].
+    /// Opens a run of an existing store. The run owns nothing before [`Run::take_ownership`] is called.
     pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Arc<Run> {
         let starts = meta.extents.iter().scan(0, |next, extent| {
             let start = *next;
@@ -296,7 +297,7 @@ impl Run {
         Ok(child)
     }
 
-    /// The leaf that may hold `key`. If there are several, the first of them.
+    /// The leaf that may hold `key`. If several leaves may hold it, returns the first of them.
     pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         self.descend(|inner| inner.search(key))
     }

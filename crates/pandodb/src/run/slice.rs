@@ -11,7 +11,7 @@
 //!
 //! Invariant: the leaf pages of a slice's span are not freed as long as the slice exists; see [`super::spans`].
 //!
-//! The persisted form consists of the bytes of the lower bound, the bytes of the upper bound, and, as varints, the
+//! The persisted form consists of the bytes of the lower bound, the bytes of the upper bound, and three varints: the
 //! span's first page, the span's end, and the live pages. Because the span is stored, reopening a slice needs no I/O.
 
 use std::sync::Arc;
@@ -116,8 +116,8 @@ impl RunSlice {
             return Ok(covered.then(Span::default));
         }
         // A slice of one page has one leaf, so each part of the slice has the same leaf. In this case do not read the
-        // inner block above the leaf. This matters if a store has many short runs and a small pool, which cannot hold
-        // all these inner blocks.
+        // inner block above the leaf. This saves reads in a store with many short runs and a pool that is too small for
+        // all their inner blocks.
         if self.held_pages() == 1 {
             return Ok(Some(self.span));
         }
@@ -134,9 +134,9 @@ impl RunSlice {
         Ok(Some(Span { first, end, live: live_end.saturating_sub(first).max(1) }))
     }
 
-    /// The positions of the leaves that have keys in a range: the beginning of the first leaf, the end of the last
-    /// leaf, and the position up to which leaves count as live. That position is the beginning of the last leaf if the
-    /// range ends inside the run.
+    /// Returns three positions for the leaves that have keys in a range: the beginning of the first leaf, the end of
+    /// the last leaf, and the end of the live leaves. If the range ends inside the run, the last leaf does not count as
+    /// live.
     /// REQUIRES: the run has keys between the bounds of the range.
     fn bounds(&self, range: &KeyRange) -> Result<(u64, u64, u64)> {
         let meta = self.run.meta();
@@ -198,8 +198,8 @@ impl RunSlice {
         &self.range
     }
 
-    /// Whether all keys of entries and range tombstones of the slice are below those of `other`. Does no I/O. Returns
-    /// `false` if the answer cannot be found without I/O.
+    /// Whether all keys of entries and range tombstones of this slice are below all keys of entries and range
+    /// tombstones of `other`. Does no I/O. Returns `false` if the answer cannot be found without I/O.
     pub fn is_before(&self, other: &RunSlice) -> bool {
         let (low, meta) = (other.low(), self.run.meta());
         let ends_before = meta.range_tombstones == 0 && meta.last_key.as_slice() < low;

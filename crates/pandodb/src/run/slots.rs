@@ -1,4 +1,4 @@
-//! [`Slots`]: the body of leaf and inner blocks. It consists of a common prefix, four-byte heads for searching,
+//! [`Slots`]: the body of leaf and inner blocks. The body consists of a common prefix, four-byte heads for searching,
 //! offsets, and entries.
 //!
 //! ```text
@@ -83,7 +83,7 @@ pub(super) fn frame_bytes(count: usize, prefix_len: usize, entry_bytes: usize) -
     if narrow + entry_bytes < NARROW_LIMIT { (narrow, false) } else { (narrow + count * 2, true) }
 }
 
-/// The header of a block. It determines the positions of the block's parts.
+/// The header of a block, which determines the positions of the block's parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots {
     pub(super) count: usize,
@@ -238,7 +238,7 @@ impl Slots {
     }
 }
 
-/// Writes a block body from front to back: first the frame, then each entry.
+/// Writes a block body from front to back: the frame, followed by the entries.
 pub(super) struct SlotsWriter<'a> {
     bytes: &'a mut [u8],
     slots: Slots,

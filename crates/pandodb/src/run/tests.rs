@@ -118,7 +118,7 @@ fn put(key: &[u8], seqno: u64, value: Vec<u8>) -> Message {
     Message { key: key.to_vec(), seqno: Seqno(seqno), kind: Kind::Put, value }
 }
 
-/// Keys and values of unusual sizes, among ordinary ones.
+/// Keys and values of unusual sizes, among keys and values of ordinary sizes.
 fn awkward_messages() -> Vec<Message> {
     let mut random = Random(5);
     let mut messages = random_messages(6, 300, 3, 60);

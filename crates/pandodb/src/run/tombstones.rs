@@ -1,4 +1,4 @@
-//! Tombstone blocks hold the range deletes of a run. They are stored apart from the run's entries.
+//! Tombstone blocks hold the range deletes of a run. Range deletes are stored apart from the run's entries.
 //!
 //! ```text
 //!  0  block header (16)     16  count u32     20  length of the items in bytes u32

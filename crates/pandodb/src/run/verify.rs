@@ -1,5 +1,5 @@
-//! Verification of a run. It reads every block that the run owns, bypassing the pool, and compares each block with its
-//! neighbours.
+//! Verification of a run. The verification reads every block that the run owns, bypassing the pool, and compares each
+//! block with its neighbours.
 //!
 //! Steps: read the pages of the filter. Read every inner block, from the root down, and check it against the bounds
 //! that the separators of its ancestors set. Below each inner block of level 1, read its leaves in order. Then read the

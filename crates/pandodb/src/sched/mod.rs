@@ -1,7 +1,7 @@
 //! Background work: the worker threads, and the throttling of writers to the pace of the workers. The deamortised form
 //! follows 001 §5.1.
 //!
-//! `sched` knows only *debt*, the bytes of work that accepted writes have caused. It does not know the kinds of work.
+//! `sched` knows only *debt*, the bytes of work that accepted writes have caused, but not the kinds of work.
 //!
 //! ```text
 //!   writer ── bytes, debt ──▶ price ──▶ paid_until += price ÷ pace ──▶ waits while paid_until is ahead of the clock
@@ -20,7 +20,7 @@
 //!   as polling saves time ([`SpinPolicy`]).
 //! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB of its size (rounded up), and at most 64 ms in
 //!   total. The next write pays the rest of what it owes. The price and the longest wait double for each memtable that
-//!   waits to be packed beyond the usual number, because nothing else bounds the memory of memtables. The longest wait
+//!   waits to be packed beyond the usual number, because the memory of memtables has no other bound. The longest wait
 //!   also doubles when the compaction debt grows beyond 128 memtables. Otherwise a writer would outrun a slow disk, and
 //!   each read would search all runs that were not compacted yet. No wait is longer than one second.
 //! * **No price for other work**: compactions that do not fit on a full disk, and compactions that a caller requested,
@@ -81,7 +81,7 @@ const _: () = assert!(FOREGROUND_STEP <= SLACK, "a writer that owes the slack ha
 const _: () = assert!(MAX_MOMENTS << MOST_CROWD <= u32::MAX as u64, "the longest wait is a number of moments");
 const _: () = assert!(ROUNDS > 0 && MOST_LOOKS > 0 && WORTH > 0, "a writer waits at least once");
 
-/// The debt and the free memory of a store. They determine the price of a write.
+/// The debt and the free memory of a store, which determine the price of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Bytes of memtables that the indexes have not written yet.
@@ -128,9 +128,9 @@ impl Load {
 
 /// The account of writers that do the background work themselves: the bytes of work that they owe and have done.
 ///
-/// [`Account::due`] reads `owed` before `earned`. A thread that voids credit reads `earned` first and then writes
-/// `owed` with `Release`. So a thread that reads the new `owed` also reads an `earned` that includes the work whose
-/// credit was voided, and does not owe this work again (`crates/explore/loom`, model `account`).
+/// [`Account::due`] reads `owed` before `earned`. A thread that voids credit reads `earned` before it writes `owed`
+/// with `Release`. So a thread that reads the new `owed` also reads an `earned` that includes the work whose credit was
+/// voided, and does not owe this work again (`crates/explore/loom`, model `account`).
 #[derive(Debug)]
 pub struct Account {
     owed: AtomicU64,

@@ -1,5 +1,5 @@
-//! [`Pace`]: the usual speed of the workers, and the time up to which writers have paid at this speed. Its functions do
-//! not wait, and writers take no lock.
+//! [`Pace`]: the usual speed of the workers, and the time up to which writers have paid at this speed. The functions of
+//! this module do not wait, and writers take no lock.
 //!
 //! ```text
 //!            now        paid_until

@@ -91,10 +91,12 @@ fn compressed_leaf() {
 #[test]
 fn inner() {
     let frame = |end: &str, level: &str| {
-        // Count, prefix length, flags; end; level; smallest position; prefix: user; heads: none, 1, 27.
+        // The parts are: count, prefix length, flags; end; level; smallest position; the prefix "user"; the heads of
+        // "", "1" and "27".
         format!("0300000004000000{end}{level}e80300000000000075736572000000000000003100003732")
     };
-    // Offsets; then position, pages, and above level 1 the first leaf; rest of the separator.
+    // The parts are: offsets; for each child its position, its pages, above level 1 its first leaf, and the rest of its
+    // separator.
     let low = frame("47000000", "01000000") + "3e0040004300" + "0001" + "010131" + "02013237";
     let high = frame("4c000000", "02000000") + "3e0041004600" + "000100" + "0101c80131" + "020190033237";
     for (level, want) in [(1, low), (2, high)] {
@@ -120,7 +122,8 @@ fn tombstone_block() {
     let blocks = tombstones::encode(&ranges);
     let mut block = vec![0xaa; PAGE];
     tombstones::fill(&mut block, blocks[0].0, &blocks[0].1);
-    // Count, length; then seqno, from, to each (the last zero, an empty bound, is cut off here).
+    // The parts are: count; length; seqno, from and to of each tombstone. `body` omits the last byte, the zero of an
+    // empty bound.
     assert_eq!(body(&block), concat!("02000000", "0a000000", "ac0201610162", "050163"));
     let mut decoded = Vec::new();
     tombstones::decode(&block, &mut decoded).unwrap();

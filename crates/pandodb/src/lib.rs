@@ -1,9 +1,10 @@
 //! PandoDB is an embedded key-value store for Linux programs that write more than they read.
 //!
-//! A **store** is a directory. It holds **keyspaces**: maps from byte strings to byte strings, sorted by key. You can put,
-//! get, delete, and scan ranges from both ends; write several keys atomically ([`Batch`]); change a value without reading
-//! it first ([`Keyspace::merge`]); and read a past state ([`Snapshot`]). One process at a time has a store open for
-//! writing, with any number of threads. After a crash the next opening recovers the store automatically.
+//! A **store** is a directory that holds **keyspaces**. A keyspace is a map from byte strings to byte strings, sorted
+//! by key. You can put, get and delete single keys, and scan ranges from both ends. You can write several keys
+//! atomically ([`Batch`]), change a value without reading it first ([`Keyspace::merge`]), and read a past state
+//! ([`Snapshot`]). Only one process at a time can have a store open for writing; that process may use any number of
+//! threads. After a crash, the next opening recovers the store automatically.
 //!
 //! ```
 //! use pandodb::{AddI64, Durability, KeyspaceOptions, Store};
@@ -39,16 +40,16 @@
 //! # Guarantees
 //!
 //! * **Durability** is chosen for the store, for a single write (`put_with`, `merge_with`, …) or for a batch: see
-//!   [`Durability`]. By default an acknowledged write survives a crash of the process; with [`Durability::Synced`] it also
-//!   survives a power cut. After a crash the store holds a prefix of the writes, in their order, and never a part of a
-//!   batch.
-//! * **Reads** see every write that was acknowledged before they began. An iterator, a `multi_get` and a snapshot each see
-//!   one point in time.
-//! * **Damage** is detected: every block that is read from disk is verified. A damaged block makes only its own keys
-//!   unreadable ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
-//! * **Memory** for caches and write buffers comes from one budget, [`StoreBuilder::memory_budget`].
+//!   [`Durability`]. By default an acknowledged write survives a crash of the process; with [`Durability::Synced`] it
+//!   also survives a power cut. After a crash, the store holds a prefix of the writes, in the order in which they were
+//!   made, and never a part of a batch.
+//! * **Reads** see every write that was acknowledged before the read began. An iterator, a `multi_get` and a snapshot
+//!   each see the state at one point in time.
+//! * **Damage** is detected, because every block that is read from disk is verified. A damaged block makes only its own
+//!   keys unreadable ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
+//! * **Memory** for caches and write buffers is limited by one budget, [`StoreBuilder::memory_budget`].
 //!
-//! There are no transactions beyond batches: another thread can write between your `get` and your `put`.
+//! There are no transactions except batches, so another thread can write between your `get` and your `put`.
 //!
 //! # Where to look
 //!
@@ -78,28 +79,29 @@
 //!  get, range ◀─ memtables ◀─ cached blocks ◀─ runs ◀─┘ runs in background
 //! ```
 //!
-//! A write appends to a log and inserts into a sorted table in memory, the *memtable*. A full memtable becomes a *run*, a
-//! sorted, immutable part of the data file. A background thread moves runs down a tree and compacts them into larger ones.
-//! So a write reads nothing, and its data is rewritten about once for each level of the tree. Writers that outrun the
-//! background thread are throttled in small steps. A lookup searches the memtables and then the runs on one path of the
-//! tree, most of which a filter rules out: a key that is not cached costs about one read of 4 KiB.
+//! A write is appended to a log and inserted into a sorted table in memory, the *memtable*. A full memtable becomes a
+//! *run*, a sorted, immutable part of the data file. A background thread moves runs down a tree and compacts them into
+//! larger runs. So a write reads nothing, and its data is rewritten about once for each level of the tree. If writers
+//! outrun the background thread, they are throttled in small steps. A lookup searches the memtables and then the runs
+//! on one path of the tree. Filters exclude most of these runs, so a lookup of a key that is not cached costs about one
+//! read of 4 KiB.
 //!
 //! # Cargo features
 //!
 //! | feature | default | what |
 //! | --- | --- | --- |
-//! | `io_uring` | yes | several reads of one caller are in flight together; reads one block at a time where the system refuses io_uring |
+//! | `io_uring` | yes | several reads of one caller are in flight together; if the system refuses io_uring, the store reads one block at a time |
 //! | `tracing` | no | spans and events for the crate `tracing`, target `pandodb`; a subscriber must not call the store |
 //!
 //! The events of `tracing` cover opening and the results of recovery, checkpoints, compactions, stalled writers, full disks,
 //! failures, and closing.
 //!
-//! `explore` and `seeded-bugs` are for this project's own tests.
-// `tests/tidy/main.rs` lists the modules that allow it.
+//! The features `explore` and `seeded-bugs` are for this project's own tests.
+// `tests/tidy/main.rs` lists the modules that allow `unsafe` code.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-// `tests/tidy/main.rs` checks which module may use which.
+// `tests/tidy/main.rs` checks the permitted dependencies between these modules.
 #[doc(hidden)]
 pub mod base;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! [`BlockLoads`]: several reads of one caller in flight concurrently.
+//! [`BlockLoads`]: several concurrent reads of one caller.
 //!
 //! ```text
 //!   ask ──▶ in the pool? ── yes ─▶ the block
@@ -18,17 +18,17 @@ use crate::space::BlockKind;
 /// A task's request to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A checked block, by way of the pool.
+    /// A checked block, which is read through the pool.
     Block(BlockAddr, BlockKind),
-    /// Raw pages: unchecked, not cached.
+    /// Raw pages, which are neither checked nor cached.
     Pages(BlockAddr),
 }
 
 impl Need {
-    /// Fetches it now, from the pool or from disk.
+    /// Fetches the requested block or pages immediately, from the pool or from disk.
     ///
     /// # Errors
-    /// As [`BlockSource::load`], or the I/O error of reading pages.
+    /// The errors of [`BlockSource::load`], or the I/O error of reading pages.
     pub fn fetch(self, source: &dyn BlockSource) -> Result<Loaded> {
         match self {
             Need::Block(addr, kind) => source.load(addr, kind).map(Loaded::Block),
@@ -73,7 +73,7 @@ impl Loaded {
 #[derive(Default)]
 pub struct BlockLoads<'r> {
     reads: Option<Reads>,
-    /// Indexed by the tag of the read. Entries of completed reads are reused.
+    /// The reads, indexed by their tags. Entries of completed reads are reused.
     flights: Vec<Flight<'r>>,
     vacant: Vec<usize>,
     /// Results that [`BlockLoads::next`] still has to return, with their tasks.
@@ -84,7 +84,7 @@ pub struct BlockLoads<'r> {
 struct Flight<'r> {
     source: &'r dyn BlockSource,
     need: Need,
-    /// The pages that are read: the block, perhaps with neighbours.
+    /// The pages that are read: the pages of the block, perhaps with neighbouring blocks.
     read: BlockAddr,
     /// The task that started the read.
     first: usize,
@@ -104,7 +104,7 @@ impl Flight<'_> {
     }
 }
 
-/// Whether all awaited blocks lie in the pages that are read.
+/// Whether all awaited blocks are in the pages that are read.
 fn others_inside(others: &[(usize, BlockAddr, BlockKind)], read: BlockAddr) -> bool {
     others.iter().all(|(_, addr, _)| read.covers(*addr))
 }
@@ -114,7 +114,7 @@ impl<'r> BlockLoads<'r> {
     /// return the result.
     ///
     /// # Errors
-    /// As [`BlockSource::load`].
+    /// The errors of [`BlockSource::load`].
     pub fn ask(&mut self, source: &'r dyn BlockSource, need: Need, task: usize) -> Result<Option<Loaded>> {
         debug_assert!(
             self.flights.iter().all(|flight| flight.completed || flight.first != task),
@@ -162,7 +162,7 @@ impl<'r> BlockLoads<'r> {
         Ok(None)
     }
 
-    /// Waits for the next result and returns it with its task; `None` if no task waits.
+    /// Waits for the next result, and returns the task and the result. Returns `None` if no task waits.
     #[expect(clippy::should_implement_trait, reason = "tasks add requests between two calls")]
     pub fn next(&mut self) -> Option<(usize, Result<Loaded>)> {
         if let Some(answer) = self.arrived.pop() {
@@ -181,7 +181,7 @@ impl<'r> BlockLoads<'r> {
         };
         debug_assert!(others_inside(&flight.others, read), "a task waits for a block that the read does not include");
         let block = source.admit(read, buf, addr, kind);
-        // The read has brought its neighbours into the pool.
+        // `admit` has also cached the neighbours that were read, so `load` finds them in the pool.
         let other = |(at, of): (BlockAddr, BlockKind)| match (at, of) == (addr, kind) {
             true => block.clone(),
             false => source.load(at, of),

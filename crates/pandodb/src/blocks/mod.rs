@@ -1,4 +1,4 @@
-//! Blocks of any owner: how they are requested, loaded, checked and cached.
+//! Requesting, loading, checking and caching of blocks, for all kinds of owners.
 //!
 //! ```text
 //!   probe or cursor ──▶ BlockRequest { source, addr, kind, optional }
@@ -7,12 +7,12 @@
 //!   BlockSource (a run, a page tree, a hash table):  in the pool? ── no ─▶ read, check, cache
 //! ```
 //!
-//! 1. A structure that owns blocks is a [`BlockSource`]: it finds its blocks in the pool, decides which neighbours to
-//!    read along with a block, and checks a block before caching it.
-//! 2. A lookup does no I/O. It returns a [`BlockRequest`], and its caller loads the block, immediately or concurrently
-//!    with the blocks of other lookups ([`BlockLoads`]).
-//! 3. A request can be *optional*: without the block the lookup still finds the right result, with more reads. Filters
-//!    are optional.
+//! 1. A structure that owns blocks is a [`BlockSource`]. A source finds its blocks in the pool, decides which
+//!    neighbours to read along with a block, and checks a block before caching it.
+//! 2. A lookup does no I/O. The lookup returns a [`BlockRequest`], and the caller loads the block, immediately or
+//!    concurrently with the blocks of other lookups ([`BlockLoads`]).
+//! 3. A request can be *optional*. Without an optional block, the lookup still finds the right result, but with more
+//!    reads. Filters are optional.
 //!
 //! Invariant: the pool holds only checked blocks. A source checks a block before it returns or caches it.
 
@@ -29,13 +29,13 @@ use crate::space::{BlockKind, DataFile};
 
 /// An object that owns blocks of the data file and can check them.
 pub trait BlockSource: Send + Sync {
-    /// The owner, which is part of the checksums of its blocks and of their keys in the pool.
+    /// The owner. The owner is part of the checksums of the blocks, and of their keys in the pool.
     fn owner(&self) -> OwnerId;
 
-    /// The file with its blocks.
+    /// The file that contains the blocks.
     fn data(&self) -> &Arc<DataFile>;
 
-    /// The pool that caches its blocks.
+    /// The pool that caches the blocks.
     fn pool(&self) -> &Pool;
 
     /// The block at `addr`, if the pool has it.
@@ -49,19 +49,19 @@ pub trait BlockSource: Send + Sync {
         addr
     }
 
-    /// Extracts the block at `addr` from `buf`, which holds the pages at `read`: checks it, unpacks it, caches it. If
-    /// the pages could not be read, or a neighbour fails a check, the block is read alone, so that an error concerns
-    /// this block.
+    /// Extracts the block at `addr` from `buf`, which holds the pages at `read`. Checks, unpacks and caches the block.
+    /// If the pages could not be read, or a neighbour fails a check, the block is read alone, so that any error
+    /// concerns this block.
     ///
     /// # Errors
-    /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the block is not of kind `kind` and this
-    /// owner.
+    /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the block is not a valid block of kind
+    /// `kind` and of this owner.
     fn admit(&self, read: BlockAddr, buf: Result<AlignedBuf>, addr: BlockAddr, kind: BlockKind) -> Result<Block>;
 
     /// The block at `addr`, from the pool or from disk, checked.
     ///
     /// # Errors
-    /// As [`BlockSource::admit`].
+    /// The errors of [`BlockSource::admit`].
     #[inline]
     fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
         match self.cached(addr, kind)? {
@@ -77,27 +77,27 @@ pub trait BlockSource: Send + Sync {
 /// A block that a lookup needs next.
 #[derive(Clone, Copy)]
 pub struct BlockRequest<'v> {
-    /// Its owner.
+    /// The owner of the block.
     pub source: &'v dyn BlockSource,
-    /// Its address.
+    /// The address of the block.
     pub addr: BlockAddr,
-    /// Its kind.
+    /// The kind of the block.
     pub kind: BlockKind,
-    /// The lookup can continue without it if it is damaged.
+    /// Whether the lookup can continue without the block if the block is damaged.
     pub optional: bool,
 }
 
 impl BlockRequest<'_> {
-    /// Loads the block; `None` if it is optional and damaged.
+    /// Loads the block. Returns `None` if the block is optional and damaged.
     ///
     /// # Errors
-    /// As [`BlockSource::load`].
+    /// The errors of [`BlockSource::load`].
     #[inline]
     pub fn load(&self) -> Result<Option<Block>> {
         self.accept(self.source.load(self.addr, self.kind))
     }
 
-    /// The result of loading the block: `None` if it is optional and damaged.
+    /// Converts the result of loading the block: `None` if the block is optional and damaged.
     ///
     /// # Errors
     /// The error of loading, unless the block is optional and damaged.

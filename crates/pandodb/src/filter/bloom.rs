@@ -1,4 +1,4 @@
-//! The blocked Bloom filter of a run: a probe reads one page, and one cache line of it.
+//! The blocked Bloom filter of a run. A probe reads one cache line of one page.
 //!
 //! ```text
 //!   key hash, 64 bits ──× pages──▶ page │ fraction ──× 63──▶ line │ remixed ──▶ 7 × 9 bits of 512
@@ -6,12 +6,13 @@
 //!   filter block, 4 KiB   | header 16, zeros 48 | line 0 | line 1 | … | line 62 |     64 bytes a line
 //! ```
 //!
-//! Steps: the builder of a run collects one hash per distinct key ([`BloomBuilder::add`]). After the last key it sizes
-//! the filter at [`BITS_PER_KEY`] and sets the bits ([`BloomBuilder::build`]). A lookup computes the page from the hash
-//! ([`page_of`]), reads that page, and probes it ([`may_contain`]).
+//! Steps: the builder of a run collects one hash per distinct key ([`BloomBuilder::add`]). After the last key, the
+//! builder allocates [`BITS_PER_KEY`] for each key and sets the bits ([`BloomBuilder::build`]). A lookup computes the
+//! page from the hash ([`page_of`]), reads that page, and probes it ([`may_contain`]).
 //!
-//! Invariant: a probe for an added hash is always positive. Others are positive with a probability of about 1 %,
-//! against 0.8 % for an unblocked filter, since some blocks of 512 bits get more keys than others.
+//! Invariant: a probe for an added hash is always positive. A probe for any other hash is positive with a probability
+//! of about 1 %. For an unblocked filter, the probability is 0.8 %. The blocked filter is worse because some of its
+//! lines of 512 bits get more keys than others.
 //!
 //! Source: Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
 
@@ -19,18 +20,19 @@ use crate::base::{LargeVec, PAGE};
 use crate::device::AlignedBuf;
 use crate::space::BLOCK_HEADER;
 
-/// Bits of the filter for each distinct key.
+/// The number of bits of the filter for each distinct key.
 pub const BITS_PER_KEY: u64 = 10;
-/// Bits that a key sets, all in one line.
+/// The number of bits that a key sets. All of them are in one line.
 const PROBES: u32 = 7;
-/// Bytes of a line: a cache line. The first line of a block holds its header, so that the others are aligned.
+/// The size of a line in bytes: one cache line. The first line of a block holds the block's header, so that the other
+/// lines are aligned to cache lines.
 const LINE: usize = 64;
-/// Lines of a filter block.
+/// The number of lines of a filter block.
 const LINES: u64 = (PAGE / LINE - 1) as u64;
 
 const _: () = assert!(BLOCK_HEADER <= LINE && LINE * 8 == 1 << 9 && PROBES * 9 < 64);
 
-/// The page to probe for a key with this hash, in a filter of `pages` pages, at least one.
+/// The page to probe for a key with this hash, in a filter of `pages` pages. `pages` is at least 1.
 #[inline]
 pub fn page_of(hash: u64, pages: u32) -> u32 {
     debug_assert!(pages > 0, "an empty filter has no page to ask");
@@ -47,18 +49,18 @@ fn place(hash: u64, pages: u32) -> (u32, usize) {
     ((wide >> 64) as u32, line as usize)
 }
 
-/// The bits of a hash inside its line, each below 512.
+/// The bits that a hash sets inside its line, each below 512.
 #[inline]
 fn bits(hash: u64) -> impl Iterator<Item = usize> {
-    // All keys of a line have the same high bits, so mix the hash before slicing it.
+    // All keys of a line have hashes with the same high bits, so mix the hash before it is cut into bit numbers.
     let mut mixed = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     mixed ^= mixed >> 32;
     (0..PROBES).map(move |i| ((mixed >> (9 * i)) & 511) as usize)
 }
 
-/// Whether the run may hold a key with this hash. `page` is the block with the number [`page_of`], verified, of a
-/// filter of `pages` pages. `false` is certain.
+/// Whether the run may hold a key with this hash. `page` is the verified block with the number [`page_of`], of a filter
+/// of `pages` pages. If the result is `false`, the run certainly holds no such key.
 #[inline]
 pub fn may_contain(page: &[u8], pages: u32, hash: u64) -> bool {
     let at = LINE + place(hash, pages).1 * LINE;
@@ -73,25 +75,25 @@ pub struct BloomBuilder {
 }
 
 impl BloomBuilder {
-    /// No keys yet.
+    /// Creates a builder without keys.
     pub fn new() -> BloomBuilder {
         BloomBuilder::default()
     }
 
-    /// Adds a key by its [`crate::base::key_hash`]; each distinct key once.
+    /// Adds a key by its [`crate::base::key_hash`]. Each distinct key must be added once.
     #[inline]
     pub fn add(&mut self, hash: u64) {
         self.hashes.push(hash);
     }
 
-    /// The blocks that the filter needs.
+    /// The number of blocks that the filter needs.
     pub fn pages(&self) -> u32 {
         let bits = self.hashes.len() as u64 * BITS_PER_KEY;
         let pages = bits.div_ceil(LINES * LINE as u64 * 8);
         u32::try_from(pages).expect("a filter has fewer than 2^32 pages")
     }
 
-    /// The filter: [`BloomBuilder::pages`] blocks of one page each, without their block headers.
+    /// Returns the filter: [`BloomBuilder::pages`] blocks of one page each. The block headers are not written yet.
     pub fn build(self) -> AlignedBuf {
         let pages = self.pages();
         let mut buf = AlignedBuf::zeroed(pages as usize);

@@ -1,4 +1,4 @@
-//! The maplet: one page read says which of several runs may hold a key, however many runs there are.
+//! The maplet: a filter that shows, with one page read, which of several runs may hold a key.
 //!
 //! ```text
 //!   R filters:   hash ─▶ page of run 0 │ hash ─▶ page of run 1 │ … R pages, R cache misses, R possible false positives
@@ -9,23 +9,27 @@
 //!                …                                  ┘      page after page, a page of each input in memory
 //! ```
 //!
-//! A maplet is a quotient filter whose entries carry a small value; `filter::page` implements its pages and probes. A
-//! key of several runs has an entry for each of them; a probe returns all values in ascending order, each once
-//! ([`values`]). A caller that wants the newest run first gives it the smallest value.
+//! A maplet is a quotient filter whose entries also hold a small value; `filter::page` implements its pages and probes.
+//! If a key is in several runs, it has one entry for each of them. A probe returns all values in ascending order, each
+//! once ([`values`]). A caller that wants the newest run first gives this run the smallest value.
 //!
 //! Steps: hashes with values are added ([`MapletBuilder::add`]), sorted, and written as pages
-//! ([`MapletBuilder::build`]). [`Merge`] makes one maplet of several maplets or filters without the keys, since their
-//! pages hold prefixes of the hashes in order. A flush or compaction that combines branches needs this.
+//! ([`MapletBuilder::build`]). [`Merge`] merges several maplets or filters into one maplet. A merge does not need the
+//! keys, because the pages of its inputs hold prefixes of the hashes in order. Flushes and compactions that combine
+//! branches use such merges.
 //!
-//! Fingerprints have ⌈log₂ n⌉ + 9 bits for n entries of all runs: a probe returns at most 1/512 wrong values on
-//! average. The ninth bit allows for the variance of page shares, which is larger than for single hashes, since a key
-//! of eight runs puts eight entries into one page: a page that drops a bit still has a rate of 1/256. *Prefixes do not
-//! grow*: if runs were built without room for a merge, the merge has the false-positive rate of their fingerprints. So
-//! runs that will be merged are built with room.
+//! Fingerprints have ⌈log₂ n⌉ + 9 bits for n entries of all runs, so a probe returns at most 1/512 wrong values on
+//! average. The ninth bit is needed because the number of entries varies more from page to page than in a filter of one
+//! run. For example, a key of eight runs puts eight entries into one page. With the ninth bit, a page that drops a bit
+//! still has a rate of 1/256. *Prefixes do not grow*: if the filters of runs were built without room for a merge, the
+//! merged maplet has only the precision of their fingerprints. So filters that will be merged are built with room for
+//! the merge.
 //!
-//! Invariant: a probe returns every (hash, value) that was added, or its renumbered form after a merge.
+//! Invariant: a probe for a hash returns every value that was added with this hash; after a merge, it returns the
+//! renumbered values.
 //!
-//! Source: 002 §3.6.3 for the filter; the routing filters of 002 ch. 2 and SplinterDB's later work for the value.
+//! Source: the filter follows 002 §3.6.3; the values follow the routing filters of 002 ch. 2 and SplinterDB's later
+//! work.
 //!
 //! ```
 //! use pandodb::base::{PAGE, key_hash};
@@ -50,14 +54,15 @@ use super::quotient::{QuotientMeta, fingerprint_bits, write_pages};
 use crate::base::{Error, PAGE, Result};
 use crate::device::AlignedBuf;
 
-/// Bits of a maplet's fingerprint beyond ⌈log₂ n⌉.
+/// The number of bits of a maplet's fingerprint beyond ⌈log₂ n⌉.
 const RATE_BITS: u32 = 9;
-/// Standard deviations over the mean that a page has room for; the ninth bit of the fingerprint covers larger shares.
+/// A page has room for a share of this many standard deviations above the mean. Pages with larger shares drop bits; the
+/// ninth bit of the fingerprint compensates for this.
 const SLACK: u64 = 2;
 
-/// Passes the values of a hash to `found`, ascending, each once. `page` is the block with the number
-/// [`QuotientMeta::page_of`], verified. `false`: the page is malformed, and every run has to be searched, whatever was
-/// passed.
+/// Passes the values of a hash to `found`, ascending, each once. `page` is the verified block with the number
+/// [`QuotientMeta::page_of`]. Returns `false` if the page is malformed. In this case the caller must search every run
+/// and ignore the passed values.
 #[inline]
 pub fn values(page: &[u8], hash: u64, found: &mut impl FnMut(u8)) -> bool {
     let looked = Page::open(page).and_then(|page| {
@@ -69,7 +74,7 @@ pub fn values(page: &[u8], hash: u64, found: &mut impl FnMut(u8)) -> bool {
     looked.is_some()
 }
 
-/// Bits of a fingerprint that suits a merge of `room` entries; 0 for 0.
+/// The number of bits of a fingerprint for a merge of `room` entries; 0 if `room` is 0.
 pub(super) fn bits_for_room(room: u64) -> u32 {
     if room == 0 { 0 } else { fingerprint_bits(room, RATE_BITS) }
 }
@@ -87,7 +92,7 @@ pub struct MapletBuilder {
 }
 
 impl MapletBuilder {
-    /// No entries yet; values are at most `max_value`.
+    /// Creates a builder without entries. Values are at most `max_value`.
     pub fn new(max_value: u8) -> MapletBuilder {
         MapletBuilder { entries: Vec::new(), max_value, room: 0 }
     }
@@ -98,7 +103,8 @@ impl MapletBuilder {
         MapletBuilder { room, ..self }
     }
 
-    /// Adds a key by its [`crate::base::key_hash`], in any order. Duplicates count once.
+    /// Adds a key by its [`crate::base::key_hash`]. Keys may be added in any order; duplicates of (hash, value) count
+    /// once.
     ///
     /// # Panics
     /// If the value exceeds the `max_value` given to [`MapletBuilder::new`].
@@ -108,7 +114,7 @@ impl MapletBuilder {
         self.entries.push((hash, value));
     }
 
-    /// Entries added.
+    /// The number of entries that were added.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -118,7 +124,8 @@ impl MapletBuilder {
         self.entries.is_empty()
     }
 
-    /// The maplet: one block per page, without block headers. Skips the sort if the entries were added in order.
+    /// Returns the maplet: one block per page, without block headers. Does not sort the entries if they were added in
+    /// order.
     pub fn build(mut self) -> (QuotientMeta, AlignedBuf) {
         if !self.entries.is_sorted() {
             self.entries.sort_unstable();
@@ -139,11 +146,12 @@ impl MapletBuilder {
 /// A filter or maplet that is an input of a merge.
 #[derive(Debug)]
 pub struct Input<I> {
-    /// Its description.
+    /// The description of the input.
     pub meta: QuotientMeta,
-    /// Its pages in order, verified.
+    /// The verified pages of the input, in order.
     pub pages: I,
-    /// The new value for each of its values, by old value; a filter's keys have the value 0. `None` drops the entries.
+    /// The new value for each old value, indexed by old value. The keys of a filter have the old value 0. `None` drops
+    /// the entries with this old value.
     pub values: Vec<Option<u8>>,
 }
 
@@ -156,7 +164,7 @@ struct Source<I> {
 }
 
 impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
-    /// Moves the entries that begin at or before `last` to `out`, renumbered.
+    /// Moves the entries that begin at or before `last` to `out`, and renumbers them.
     fn drain(&mut self, last: u64, out: &mut Vec<Fingerprint>) -> Result<()> {
         loop {
             while let Some(print) = self.prints.next_if(|print| print.low <= last) {
@@ -229,11 +237,11 @@ pub struct Merge<I> {
 }
 
 impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
-    /// Starts a merge. The result's fingerprints suit merges of `room` entries in total, as far as the fingerprints of
-    /// the inputs are long enough.
+    /// Starts a merge. The fingerprints of the result are long enough for later merges of `room` entries in total, if
+    /// the fingerprints of the inputs are.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if no builder could have produced an input's description.
+    /// [`Error::Corruption`] if the description of an input is one that no builder produces.
     pub fn new(inputs: Vec<Input<I>>, room: u64) -> Result<Merge<I>> {
         if let Some(input) = inputs.iter().find(|input| !input.meta.is_sound()) {
             return Err(Error::corruption("filter", 0, format!("invalid description: {:?}", input.meta)));
@@ -243,8 +251,8 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         let bits = fingerprint_bits(entries, RATE_BITS).max(bits_for_room(room)).min(longest).clamp(1, MAX_BITS);
         let greatest = inputs.iter().flat_map(|input| input.values.iter().copied().flatten()).max();
         let value_bits = value_bits(greatest.unwrap_or(0));
-        // The number of keys that the inputs share is known only after the merge, so assume a value between none and
-        // all.
+        // The number of keys that the inputs share is known only after the merge, so assume a number between the
+        // extremes.
         let together = (inputs.len() as u64).isqrt();
         let meta = QuotientMeta::sized(entries, together, bits, value_bits, SLACK);
         if !meta.is_sound() {
@@ -264,22 +272,23 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         })
     }
 
-    /// The result's description. `entries` is exact after the last page was written, and an upper bound before.
+    /// The result's description. `entries` is an upper bound until the last page was written, and is exact after that.
     pub fn meta(&self) -> QuotientMeta {
         if self.page == self.meta.pages { QuotientMeta { entries: self.entries, ..self.meta } } else { self.meta }
     }
 
-    /// Writes the next page of the result except for its block header; `false` if there is none left.
+    /// Writes the next page of the result except for its block header. Returns `false`, and writes nothing, if no page
+    /// is left.
     ///
     /// # Errors
-    /// Errors of the inputs' pages, and [`Error::Corruption`] if a page contradicts itself; after an error the merge
-    /// must be dropped.
+    /// The errors of reading the inputs' pages, and [`Error::Corruption`] if the contents of a page contradict each
+    /// other. After an error, the merge must be dropped.
     pub fn next_page(&mut self, page: &mut [u8]) -> Result<bool> {
         if self.page == self.meta.pages {
             return Ok(false);
         }
         let (first, last) = self.meta.hashes(self.page);
-        // Prints with fewer bits may extend into this page from the page before.
+        // Prints with fewer bits may extend from the previous page into this page.
         self.prints.retain(|print| print.high >= first);
         for source in &mut self.sources {
             source.drain(last, &mut self.prints)?;

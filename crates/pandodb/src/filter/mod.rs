@@ -6,13 +6,13 @@
 //! | quotient filter ([`quotient`], 002 §3.3) | a run | three cache lines | 1 in 256 | 10.7 to 11.4 |
 //! | maplet ([`maplet`]) | up to 256 runs | three cache lines | 1 in 512 in all | 12 to 17 |
 //!
-//! Each is an array of one-page blocks; the key's hash determines the block, so a probe reads one block. A run's
+//! Each filter is an array of one-page blocks. The key's hash determines the block, so a probe reads one block. A run's
 //! description says which filter it has ([`FilterMeta`]); a tree chooses the kind for new runs ([`Filters`]). Quotient
-//! filters can be merged into a maplet without the keys, so where maplets are wanted, runs have quotient filters.
-//! `docs/decisions/0017-quotient-filters-and-maplets.md` compares them.
+//! filters can be merged into a maplet without the keys, so the runs of a tree that uses maplets have quotient filters.
+//! `docs/decisions/0017-quotient-filters-and-maplets.md` compares the three kinds.
 //!
-//! Steps: [`FilterBuilder::add`] collects hashes, [`FilterBuilder::make`] starts a [`FilterMaker`], which prepares and
-//! fills the pages a little at a time. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
+//! Steps: [`FilterBuilder::add`] collects hashes. [`FilterBuilder::make`] starts a [`FilterMaker`], which prepares and
+//! fills the pages in small steps. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
 //! ([`FilterMeta::may_contain`]).
 //!
 //! Invariant of all kinds: a probe for an added key never answers "no".
@@ -38,8 +38,8 @@ pub enum Filters {
     Bloom,
     /// A quotient filter for each run.
     Quotient,
-    /// A quotient filter for each run, and one *maplet* for several runs that stay together for long: a filter that
-    /// also says which of the runs may hold a key.
+    /// A quotient filter for each run, and one *maplet* for several runs that stay together for long. A maplet is a
+    /// filter that also shows which of the runs may hold a key.
     Maplet,
 }
 
@@ -51,7 +51,7 @@ pub enum FilterKind {
     Bloom,
     /// A quotient filter.
     Quotient {
-        /// Bits of a fingerprint.
+        /// The number of bits of a fingerprint.
         bits: u8,
     },
     /// A maplet.
@@ -66,9 +66,9 @@ pub enum FilterKind {
 pub struct FilterMeta {
     /// The kind.
     pub kind: FilterKind,
-    /// Filter blocks, of one page each; 0: the run has no filter.
+    /// The number of filter blocks, of one page each; 0 if the run has no filter.
     pub pages: u32,
-    /// The index of the first one among the run's pages; the others follow it.
+    /// The index of the first filter block among the run's pages. The other filter blocks follow it.
     pub first: u64,
 }
 
@@ -83,8 +83,8 @@ impl FilterMeta {
         }
     }
 
-    /// Whether a key with this hash may have been added; for a maplet, to any of its runs. `false` is certain. `page`
-    /// is the block with the number [`FilterMeta::page_of`], verified.
+    /// Whether a key with this hash may have been added; for a maplet, to any of its runs. If the result is `false`, no
+    /// such key was added. `page` is the verified block with the number [`FilterMeta::page_of`].
     #[inline]
     pub fn may_contain(&self, page: &[u8], hash: u64) -> bool {
         match self.kind {
@@ -97,14 +97,14 @@ impl FilterMeta {
     #[inline]
     pub fn prefetch(&self, page: &[u8], hash: u64) -> u64 {
         match self.kind {
-            // A Bloom filter reads only one line, at the time of the probe.
+            // A probe of a Bloom filter reads only one line, so this line is not prefetched.
             FilterKind::Bloom => 0,
             FilterKind::Quotient { .. } | FilterKind::Maplet { .. } => quotient::prefetch(page, hash),
         }
     }
 
-    /// The description with which quotient filters and maplets are merged, for at most `entries` entries; `None` for a
-    /// Bloom filter, which cannot be merged, and for an empty filter.
+    /// The description of this filter as an input of a merge, for at most `entries` entries. `None` for an empty
+    /// filter, and for a Bloom filter, which cannot be merged.
     pub fn mergeable(&self, entries: u64) -> Option<QuotientMeta> {
         match self.kind {
             FilterKind::Quotient { bits } | FilterKind::Maplet { bits } if self.pages > 0 => {
@@ -132,15 +132,16 @@ impl FilterMeta {
 /// Collects the hashes of a run's keys for its filter. Costs 8 bytes a key.
 #[derive(Debug)]
 pub enum FilterBuilder {
-    /// For a blocked Bloom filter.
+    /// Collects for a blocked Bloom filter.
     Bloom(BloomBuilder),
-    /// For a quotient filter, with fingerprints long enough for a maplet of this many runs of the same size.
+    /// Collects for a quotient filter. The fingerprints will be long enough for a maplet of this many runs of the same
+    /// size.
     Quotient(QuotientBuilder, u64),
 }
 
 impl FilterBuilder {
-    /// A builder for the filter of a run. If maplets are wanted, its fingerprints are long enough for a maplet of
-    /// `together` such runs.
+    /// Creates a builder for the filter of a run. If `filters` is [`Filters::Maplet`], the fingerprints are long enough
+    /// for a maplet of `together` such runs.
     pub fn new(filters: Filters, together: u64) -> FilterBuilder {
         match filters {
             Filters::Bloom => FilterBuilder::Bloom(BloomBuilder::new()),
@@ -154,7 +155,7 @@ impl FilterBuilder {
         matches!(self, FilterBuilder::Quotient(_, together) if *together > 1)
     }
 
-    /// Adds a key by its [`crate::base::key_hash`]; each distinct key once.
+    /// Adds a key by its [`crate::base::key_hash`]. Each distinct key must be added once.
     #[inline]
     pub fn add(&mut self, hash: u64) {
         match self {
@@ -163,7 +164,7 @@ impl FilterBuilder {
         }
     }
 
-    /// Starts making the filter in steps. A Bloom filter is built here, in one step.
+    /// Starts making the filter in steps. A Bloom filter is built by this call, in one step.
     pub fn make(self) -> FilterMaker {
         match self {
             FilterBuilder::Bloom(builder) => FilterMaker::Bloom(builder.pages(), builder.build()),
@@ -178,7 +179,7 @@ impl FilterBuilder {
 /// A filter under construction.
 #[derive(Debug)]
 pub enum FilterMaker {
-    /// A Bloom filter, which is complete, and how many of its pages are still to be returned.
+    /// The number of pages that are still to be returned, and the complete Bloom filter.
     Bloom(u32, AlignedBuf),
     /// A quotient filter whose hashes are being sorted.
     Sort(QuotientSort),
@@ -187,8 +188,8 @@ pub enum FilterMaker {
 }
 
 impl FilterMaker {
-    /// Processes about `most` keys, some of them more than once. Returns how many, and whether the preparation is
-    /// complete.
+    /// Processes about `most` keys, some of them more than once. Returns the number of processed keys, and whether the
+    /// preparation is complete.
     pub fn prepare(&mut self, most: usize) -> (usize, bool) {
         let FilterMaker::Sort(sort) = self else { return (0, true) };
         let (keys, all) = sort.step(most);
@@ -210,7 +211,7 @@ impl FilterMaker {
         FilterMeta { kind, pages: self.left(), first: 0 }
     }
 
-    /// Pages that are still to be filled.
+    /// The number of pages that are still to be filled.
     pub fn left(&self) -> u32 {
         match self {
             FilterMaker::Bloom(left, _) => *left,
@@ -219,7 +220,7 @@ impl FilterMaker {
         }
     }
 
-    /// Fills the next page except for its block header. Returns about how many keys it took.
+    /// Fills the next page except for its block header. Returns the approximate number of keys in this page.
     pub fn fill(&mut self, page: &mut [u8]) -> usize {
         match self {
             FilterMaker::Bloom(left, buf) => {

@@ -15,43 +15,47 @@
 //! Steps of a probe:
 //!
 //! 1. The hash gives a quotient and a remainder.
-//! 2. The last sample before the quotient gives the number of entries before it.
-//! 3. Counting ones from there finds the start of the quotient's own zeros ([`Page::entries_of`]).
+//! 2. The last sample at or before the quotient gives the number of entries before the sampled quotient.
+//! 3. Counting ones from the sampled position finds the start of the quotient's own zeros ([`Page::entries_of`]).
 //! 4. The entries of the quotient are compared with the remainder.
 //!
-//! A probe touches three cache lines: head and samples share the first.
+//! A probe touches three cache lines, because head and samples share the first line.
 //!
-//! Quotient filters that take insertions leave slots empty and mark runs and shifts with two or three bits a slot (002
-//! §3.6.3 refers to Pandey et al.). A run never changes and needs no empty slots: unary counts take one bit an entry
-//! and one a quotient, nothing is shifted, and no cluster crosses a page.
+//! Quotient filters that allow insertions leave slots empty, and mark runs and shifts with two or three bits for each
+//! slot (002 §3.6.3 refers to Pandey et al.). The filter of an immutable run never changes, so it needs no empty slots.
+//! The unary counts of this filter take one bit for each entry and one bit for each quotient. No entry is shifted, and
+//! no cluster crosses a page boundary.
 //!
-//! *Overfull pages.* The number of hashes per page varies. If they do not fit, their fingerprints lose their last bits,
-//! one by one, until the remaining distinct entries fit ([`PageEncoder::encode`]). Such a page has more false
-//! positives, but no false negatives. In the extreme there is one cell with at most 256 values, which fits.
+//! *Overfull pages.* The number of hashes per page varies. If the hashes of a page do not fit, the encoder shortens all
+//! their fingerprints by one bit, and repeats this, until the remaining distinct entries fit ([`PageEncoder::encode`]).
+//! Such a page has more false positives, but no false negatives. In the extreme case, there is one cell with at most
+//! 256 values, which fits.
 //!
-//! Invariants: the number of ones in the counts is the number of quotients, the number of zeros that of entries. A page
-//! may hold arbitrary bytes: every position is checked against the page before it is read, and every loop ends with the
-//! page.
+//! Invariants: the number of ones in the counts is the number of quotients, and the number of zeros is the number of
+//! entries. A reader accepts pages with arbitrary bytes: every position is checked to be inside the page before it is
+//! read, and every loop ends at the end of the page.
 //!
 //! Source: 002 §3.6.3.
 
 use crate::base::PAGE;
 use crate::space::BLOCK_HEADER;
 
-/// The offset of the samples, after the head.
+/// The offset of the samples, which follow the head.
 const SAMPLES_AT: usize = BLOCK_HEADER + 16;
-/// The number of samples: they fill the first cache line.
+/// The number of samples. The samples fill the rest of the first cache line.
 const SAMPLES: usize = 16;
 /// The offset of the counts.
 const COUNTS_AT: usize = SAMPLES_AT + 2 * SAMPLES;
-/// The longest fingerprint, and the widest entry: a load of eight bytes holds it at any bit offset.
+/// The most bits of a fingerprint, and of an entry. A load of eight bytes contains an entry of this width at any bit
+/// offset.
 pub(super) const MAX_BITS: u32 = 56;
 /// The most bits of a value.
 pub(super) const MAX_VALUE_BITS: u32 = 8;
 
 const _: () = assert!(COUNTS_AT == 64 && PAGE * 8 <= u16::MAX as usize);
 
-/// The range of hashes that an entry represents (all that begin with its fingerprint), and its value.
+/// The range of hashes that an entry represents (all hashes that begin with the entry's fingerprint), and the entry's
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint {
     pub(super) low: u64,
@@ -60,7 +64,7 @@ pub(super) struct Fingerprint {
     pub(super) value: u8,
 }
 
-/// The fields of a page's head, checked: all offsets derived from them lie in the page.
+/// The checked fields of a page's head. All offsets that are derived from these fields are inside the page.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     first: u64,
@@ -73,22 +77,22 @@ struct Head {
 }
 
 impl Head {
-    /// Bytes of the counts.
+    /// The size of the counts in bytes.
     fn counts_bytes(&self) -> usize {
         (self.entries + self.quotients).div_ceil(64) * 8
     }
 
-    /// Bits of an entry.
+    /// The number of bits of an entry.
     fn width(&self) -> u32 {
         self.remainder_bits + self.value_bits
     }
 
-    /// Bytes in use in the whole page.
+    /// The number of bytes that the whole page uses.
     fn used(&self) -> usize {
         COUNTS_AT + self.counts_bytes() + (self.entries * self.width() as usize).div_ceil(8)
     }
 
-    /// Quotients from one sample to the next.
+    /// The number of quotients from one sample to the next.
     fn stride(&self) -> usize {
         self.quotients.div_ceil(SAMPLES + 1)
     }
@@ -153,7 +157,7 @@ impl<'a> Page<'a> {
         self.head.first
     }
 
-    /// Bits of the fingerprints, before any were dropped.
+    /// The number of bits of the fingerprints, before any bits were dropped.
     pub(super) fn bits(&self) -> u32 {
         self.head.bits
     }
@@ -164,8 +168,8 @@ impl<'a> Page<'a> {
         self.head.entries
     }
 
-    /// Passes the values of the entries that match a hash to `found`, ascending, until it returns `false`; `None` if
-    /// the page contradicts itself.
+    /// Passes the values of the entries that match a hash to `found`, ascending, until `found` returns `false`. Returns
+    /// `None` if the contents of the page contradict each other.
     #[inline]
     pub(super) fn look(&self, hash: u64, mut found: impl FnMut(u8) -> bool) -> Option<()> {
         let head = &self.head;
@@ -209,9 +213,9 @@ impl<'a> Page<'a> {
         (to <= self.head.entries).then_some((from, to))
     }
 
-    /// Loads the words that a probe for the hash reads first: the counts of its stretch, and the entries at their
-    /// position as estimated from the sample. A caller that probes several pages does this for all of them first, so
-    /// that the cache misses overlap.
+    /// Loads the words that a probe for the hash reads first: the counts of the hash's stretch, and the entries at the
+    /// position that the sample suggests. A caller that probes several pages calls this function for all pages first,
+    /// so that their cache misses overlap.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) -> u64 {
         let Some((quotient, _)) = self.place_of(hash) else { return 0 };
@@ -222,7 +226,8 @@ impl<'a> Page<'a> {
         self.word((stretch * stride + before) / 64).unwrap_or(0) ^ entry
     }
 
-    /// The number of entries before the first quotient of this stretch.
+    /// The number of entries before the first quotient of this stretch. A stretch is the quotients from one sample to
+    /// the next.
     #[inline]
     fn sample(&self, stretch: usize) -> usize {
         match stretch {
@@ -234,7 +239,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The position after the next `ones` ones of the counts, at or after `place`.
+    /// The position that follows the next `ones` ones of the counts. Ones are counted from the position `place` on.
     #[inline]
     fn after_ones(&self, place: usize, mut ones: u32) -> Option<usize> {
         if ones == 0 {
@@ -262,13 +267,14 @@ impl<'a> Page<'a> {
         Some(u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes")))
     }
 
-    /// The word of the counts that contains this position, with the bits before it cleared, and its index.
+    /// The index of the word of the counts that contains this position, and the word with the bits before the position
+    /// cleared.
     #[inline]
     fn word_from(&self, place: usize) -> Option<(usize, u64)> {
         Some((place / 64, self.word(place / 64)? & (u64::MAX << (place % 64))))
     }
 
-    /// Entry `i`.
+    /// The entry with the index `i`.
     /// REQUIRES: `i` is below the head's number of entries.
     #[inline]
     fn entry(&self, i: usize) -> u64 {
@@ -277,18 +283,19 @@ impl<'a> Page<'a> {
         let at = COUNTS_AT + self.head.counts_bytes() + bit / 8;
         let word = match self.bytes.get(at..at + 8) {
             Some(bytes) => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
-            // The last entries of a full page.
+            // Near the end of a full page, fewer than eight bytes are left to load.
             None => self.bytes[at..].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
         };
         word >> (bit % 8) & ((1 << width) - 1)
     }
 
-    /// All entries in order, as the ranges that they represent among hashes up to `last`, the last one of this page;
-    /// `None` if the page contradicts itself.
+    /// All entries in order, as the ranges of hashes that they represent. `last` is the last hash of this page, and no
+    /// range extends beyond `last`. Returns `None` if the contents of the page contradict each other.
     pub(super) fn fingerprints(&self, last: u64) -> Option<Vec<Fingerprint>> {
         let head = &self.head;
         let first = head.first << (64 - head.bits);
-        // A hash past the last quotient would find no entry, so such a page must not be merged.
+        // A probe for a hash beyond the last quotient would find no entry, so a page with such hashes must not be
+        // merged.
         let end = last >> (64 - head.bits) >> head.dropped;
         let cells = end.checked_sub(head.first >> head.dropped)?;
         if cells >> head.remainder_bits != head.quotients as u64 - 1 {
@@ -334,7 +341,8 @@ fn select(word: u64, n: u32) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     debug_assert!(n < word.count_ones(), "a one that is there");
-    // For each byte, count the ones up to its end; then count the bytes with at most n.
+    // For each byte, count the ones of the word up to the end of this byte. Then count the bytes whose count is at most
+    // n.
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let sums = ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
@@ -349,8 +357,8 @@ fn select(word: u64, n: u32) -> u32 {
     byte as u32 + bits.trailing_zeros()
 }
 
-/// The number of remainder bits with which `entries` of `cells` cells take the least space in a page; `None` if they do
-/// not fit.
+/// The number of remainder bits with which `entries` entries, in a range of `cells` cells, take the least space in a
+/// page; `None` if the entries do not fit.
 pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Option<u32> {
     debug_assert!(cells > 0, "a page represents at least one fingerprint");
     let used = |remainder_bits: u32| {
@@ -361,16 +369,16 @@ pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Opt
     (0..=MAX_BITS - value_bits).filter_map(used).min().map(|(_, remainder_bits)| remainder_bits)
 }
 
-/// Writes pages; reuses its memory from one page to the next.
+/// Writes pages. The encoder reuses its memory for the next page.
 #[derive(Debug, Default)]
 pub(super) struct PageEncoder {
-    /// The cell of each entry and, in the bits below, its value.
+    /// The cell of each entry, and the entry's value in the lower bits.
     cells: Vec<u64>,
 }
 
 impl PageEncoder {
-    /// Writes the page for the fingerprints of `bits` bits from `first` to `last`, after its block header. `prints`
-    /// that extend beyond are clipped. Returns the number of entries.
+    /// Writes the page for the fingerprints of `bits` bits from `first` to `last`, except for its block header.
+    /// `prints` that extend beyond this range are clipped. Returns the number of entries.
     pub(super) fn encode(
         &mut self,
         page: &mut [u8],
@@ -398,8 +406,8 @@ impl PageEncoder {
         unreachable!("a fingerprint without bits leaves one cell with at most 256 values")
     }
 
-    /// Collects the distinct entries, sorted, without the last `dropped` bits of their fingerprints; `false` if prints
-    /// with fewer bits would have to be entered in too many cells.
+    /// Collects the distinct entries, sorted, without the last `dropped` bits of their fingerprints. Returns `false` if
+    /// prints with fewer bits would have to be entered in too many cells.
     fn collect(
         &mut self,
         first: u64,

@@ -1,4 +1,4 @@
-//! The quotient filter of a run (002 §3.3, §3.6.3): a probe reads one page and has one false positive in 256.
+//! The quotient filter of a run (002 §3.3, §3.6.3). A probe reads one page, and one in 256 probes is a false positive.
 //!
 //! ```text
 //!   key hash ──first `bits` bits──▶ fingerprint ──× pages──▶ page ──▶ quotient, remainder in it      page.rs
@@ -6,20 +6,20 @@
 //!
 //! Steps: the builder collects one hash per distinct key ([`QuotientBuilder::add`]), sorts them ([`QuotientSort`]), and
 //! cuts the sorted array into pages ([`QuotientPages`]). The order of the hashes is also the order of pages, quotients
-//! and remainders, so building is one scan. Both can be done in small steps, since a run may have millions of keys, or
-//! at once ([`QuotientBuilder::build`]). A lookup computes the page ([`QuotientMeta::page_of`]), reads it, and probes
-//! it ([`ask`]).
+//! and remainders, so building is one scan. Sorting and cutting can be done in small steps, because a run may have
+//! millions of keys, or in one call ([`QuotientBuilder::build`]). A lookup computes the page
+//! ([`QuotientMeta::page_of`]), reads this page, and probes it ([`ask`]).
 //!
-//! A fingerprint has ⌈log₂ n⌉ + 8 bits, so n fingerprints are at most one in 256 of all possible ones, at any n; with a
-//! fixed width the rate would grow with n. The number of pages is such that a share of three standard deviations over
-//! the mean fits. One page in a thousand exceeds that and shortens its fingerprints (`filter::page`); a slack of 1/64
-//! in n compensates for this.
+//! A fingerprint has ⌈log₂ n⌉ + 8 bits, so n fingerprints are at most 1/256 of all possible fingerprints, for any n.
+//! With a fixed width, the false-positive rate would grow with n. The number of pages is chosen so that a share of
+//! three standard deviations above the mean fits into a page. One page in a thousand has a larger share and shortens
+//! its fingerprints (`filter::page`). To compensate for these pages, the computation of the width increases n by 1/64.
 //!
-//! Invariants: a probe for an added hash is always positive. Two hashes with the same fingerprint have the same page.
+//! Invariants: a probe for an added hash is always positive. Two hashes with the same fingerprint are in the same page.
 //!
-//! The prefixes of the hashes can be read back from the pages, in order. So filters and maplets merge without their
-//! keys ([`super::maplet::Merge`]). Prefixes do not grow: a filter that will be merged is built with room for the sum
-//! of entries ([`QuotientBuilder::with_room`]), at one bit per entry for each doubling.
+//! The prefixes of the hashes can be read back from the pages, in order. So filters and maplets are merged without
+//! their keys ([`super::maplet::Merge`]). Prefixes do not grow in a merge. So a filter that will be merged is built
+//! with room for the sum of entries ([`QuotientBuilder::with_room`]), which costs one bit per entry for each doubling.
 //!
 //! ```
 //! use pandodb::base::{PAGE, key_hash};
@@ -42,30 +42,30 @@ use super::page::{self, Fingerprint, MAX_BITS, Page, PageEncoder};
 use crate::base::{LargeVec, PAGE};
 use crate::device::AlignedBuf;
 
-/// Bits of a filter's fingerprint beyond ⌈log₂ n⌉: a rate of 2⁻⁸.
+/// The number of bits of a filter's fingerprint beyond ⌈log₂ n⌉. The false-positive rate is 2⁻⁸.
 const RATE_BITS: u32 = 8;
-/// Standard deviations over the mean that a page has room for.
+/// A page has room for a share of this many standard deviations above the mean.
 const SLACK: u64 = 3;
 
-/// The description of a quotient filter or maplet that a probe needs; its pages hold the other parameters.
+/// The description of a quotient filter or maplet, as a probe needs it. The pages hold the other parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotientMeta {
-    /// Blocks, of one page each; 0: nothing was added.
+    /// The number of blocks, of one page each; 0 if nothing was added.
     pub pages: u32,
-    /// Bits of a fingerprint.
+    /// The number of bits of a fingerprint.
     pub bits: u8,
-    /// Entries; after a merge an upper bound.
+    /// The number of entries; for the result of a merge, an upper bound.
     pub entries: u64,
 }
 
 impl QuotientMeta {
     /// The page to probe for a key with this hash.
-    /// REQUIRES: there are pages.
+    /// REQUIRES: the filter has pages.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the result is below the number of pages")]
     pub fn page_of(&self, hash: u64) -> u32 {
         debug_assert!(self.pages > 0 && self.is_sound(), "an empty filter has no page to ask");
-        // Masking the shift avoids a panic: a description that was read from disk may hold any number.
+        // Mask the shift to avoid a panic, because a description that was read from disk may hold any number.
         let fingerprint = hash >> ((64 - u32::from(self.bits)) & 63);
         ((u128::from(fingerprint) * u128::from(self.pages)) >> (self.bits & 63)) as u32
     }
@@ -100,9 +100,10 @@ impl QuotientMeta {
         (first << shift, last << shift | ((1 << shift) - 1))
     }
 
-    /// A description for `entries` entries with fingerprints of `bits` bits: the smallest number of pages in which a
-    /// share of `slack` standard deviations over the mean fits. `together` is the average number of entries with the
-    /// same hash and so the same page; the deviation of a share grows with its square root.
+    /// Returns a description for `entries` entries with fingerprints of `bits` bits. The description has the smallest
+    /// number of pages for which a share of `slack` standard deviations above the mean fits into a page. `together` is
+    /// the average number of entries that have the same hash and are therefore in the same page. The deviation of a
+    /// share grows with the square root of `together`.
     pub(super) fn sized(entries: u64, together: u64, bits: u32, value_bits: u32, slack: u64) -> QuotientMeta {
         if entries == 0 {
             return QuotientMeta::default();
@@ -115,7 +116,7 @@ impl QuotientMeta {
         };
         // An entry takes at least one bit of the counts.
         let mut pages = (entries / (PAGE as u64 * 8)).max(1);
-        // No builder makes more pages than there are fingerprints: such fields are not sound.
+        // A builder never makes more pages than there are fingerprints, so a description with more pages is not sound.
         while pages <= 1 << bits && !fits(pages) {
             pages += (pages / 512).max(1);
         }
@@ -124,8 +125,8 @@ impl QuotientMeta {
     }
 }
 
-/// Bits of a fingerprint among `entries` entries: ⌈log₂ n⌉ + `rate_bits`. n is increased by 1/64 because of pages that
-/// drop a bit.
+/// The number of bits of a fingerprint for n = `entries` entries: ⌈log₂ n⌉ + `rate_bits`. n is increased by 1/64
+/// because of pages that drop a bit.
 pub(super) fn fingerprint_bits(entries: u64, rate_bits: u32) -> u32 {
     let entries = entries.max(1);
     let doublings = (entries + entries / 64).next_power_of_two().trailing_zeros();
@@ -143,7 +144,7 @@ pub(super) struct Cutter {
     page: u32,
     /// The first item of the next page.
     item: usize,
-    /// Entries in the pages so far.
+    /// The number of entries in the pages that are filled already.
     entries: u64,
 }
 
@@ -152,7 +153,8 @@ impl Cutter {
         Cutter { meta, value_bits, encoder: PageEncoder::default(), prints: Vec::new(), page: 0, item: 0, entries: 0 }
     }
 
-    /// Fills the next, zeroed page from `items`, which are sorted by their `print`. Returns how many items it took.
+    /// Fills the next page, which is zeroed, from `items`, which are sorted by their `print`. Returns the number of
+    /// items in this page.
     fn fill<T>(&mut self, page: &mut [u8], items: &[T], print: impl Fn(&T) -> Fingerprint) -> usize {
         assert!(self.page < self.meta.pages, "no page is left to fill");
         let (first, last) = self.meta.hashes(self.page);
@@ -170,7 +172,7 @@ impl Cutter {
     }
 }
 
-/// Writes the pages of `items`, which are sorted by their `print`. Returns the pages and the number of entries.
+/// Writes the pages for `items`, which are sorted by their `print`. Returns the pages and the number of entries.
 pub(super) fn write_pages<T>(
     meta: &QuotientMeta,
     value_bits: u32,
@@ -186,8 +188,9 @@ pub(super) fn write_pages<T>(
     (buf, cutter.entries)
 }
 
-/// Whether the run may hold a key with this hash; for a maplet, whether any of its runs may. `false` is certain; a
-/// malformed page answers "perhaps". `page` is the block with the number [`QuotientMeta::page_of`], verified.
+/// Whether the run may hold a key with this hash; for a maplet, whether any of its runs may. If the result is `false`,
+/// no run holds such a key. For a malformed page, the result is `true`. `page` is the verified block with the number
+/// [`QuotientMeta::page_of`].
 #[inline]
 pub fn ask(page: &[u8], hash: u64) -> bool {
     let mut found = false;
@@ -214,7 +217,7 @@ pub struct QuotientBuilder {
 }
 
 impl QuotientBuilder {
-    /// No keys yet.
+    /// Creates a builder without keys.
     pub fn new() -> QuotientBuilder {
         QuotientBuilder::default()
     }
@@ -231,7 +234,7 @@ impl QuotientBuilder {
         self.hashes.push(hash);
     }
 
-    /// Hashes added.
+    /// The number of hashes that were added.
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
@@ -247,7 +250,7 @@ impl QuotientBuilder {
         QuotientSort { ends: vec![hashes.len()], hashes, room, sorted: 0 }
     }
 
-    /// The filter: one block per page, without block headers. Costs a sort, and about as much again.
+    /// Returns the filter: one block per page, without block headers. Takes about twice the time of sorting the hashes.
     pub fn build(self) -> (QuotientMeta, AlignedBuf) {
         let mut sort = self.sort();
         while !sort.step(usize::MAX).1 {}
@@ -260,11 +263,11 @@ impl QuotientBuilder {
     }
 }
 
-/// The most hashes that are sorted at a time.
+/// The most hashes that are sorted in one step.
 const PART: usize = 1 << 15;
 
-/// A filter whose hashes are being sorted in steps: parts are halved until they are small, then sorted, from the first
-/// part on.
+/// A filter whose hashes are being sorted in steps. From the first part on, parts are halved until they are small, and
+/// then sorted.
 ///
 /// ```text
 ///   | sorted |  part  |     next      |             the rest              |     each part is below the following ones
@@ -276,13 +279,13 @@ pub struct QuotientSort {
     room: u64,
     /// The number of sorted hashes.
     sorted: usize,
-    /// The ends of the unsorted parts, that of the first part last.
+    /// The ends of the unsorted parts, in descending order.
     ends: Vec<usize>,
 }
 
 impl QuotientSort {
-    /// Processes about `most` hashes; returns how many, and whether all are sorted. A part that is larger than a step
-    /// is still halved in one step, which visits each of its hashes a few times.
+    /// Processes about `most` hashes. Returns the number of processed hashes, and whether all hashes are sorted. A part
+    /// that is larger than a step is halved in one step nevertheless, which visits each of its hashes a few times.
     pub fn step(&mut self, most: usize) -> (usize, bool) {
         let mut done = 0;
         while done < most
@@ -305,7 +308,7 @@ impl QuotientSort {
         (done, self.ends.is_empty())
     }
 
-    /// The pages, to be filled.
+    /// Returns the pages of the filter, which are still to be filled.
     ///
     /// # Panics
     /// If the hashes are not sorted yet.
@@ -328,7 +331,7 @@ pub struct QuotientPages {
 }
 
 impl QuotientPages {
-    /// The description of the filter; `entries` counts the pages filled so far.
+    /// The description of the filter. `entries` counts only the entries of pages that are filled already.
     pub fn meta(&self) -> QuotientMeta {
         QuotientMeta { entries: self.cutter.entries, ..self.cutter.meta }
     }
@@ -338,7 +341,7 @@ impl QuotientPages {
         self.cutter.meta.pages - self.cutter.page
     }
 
-    /// Fills the next, zeroed page except for its block header. Returns how many hashes it took.
+    /// Fills the next page, which is zeroed, except for its block header. Returns the number of hashes in this page.
     ///
     /// # Panics
     /// If no page is left.

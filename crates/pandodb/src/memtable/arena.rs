@@ -7,22 +7,22 @@
 //! ```
 //!
 //! 1. While the memtable is small, all threads write to the front of the newest chunk, and each chunk is twice as long
-//!    as the previous one. Later each thread writes into its own strip (threads share strips if there are more than 8).
-//!    The lock of a strip is held only while its position is advanced, and is rarely contended. The strip also keeps
-//!    the tally of its thread's messages.
-//! 2. A full strip is replaced by a new one from the front of the newest chunk. A record of more than a quarter of a
-//!    strip is placed at the front itself. So small memtables take little memory, and threads of large ones rarely
-//!    contend for the front.
-//! 3. A full chunk is followed by one from the [`ChunkPool`], to which all chunks return with the arena. There a chunk
-//!    waits for reuse, or its memory is released to the buffer pool from which it was borrowed. Borrowing may evict
-//!    blocks. Neither a strip nor the front is locked meanwhile, so that other threads can write into the remaining
-//!    space.
+//!    as the previous one. In a larger memtable each thread writes into its own strip (more than 8 threads share the 8
+//!    strips). The lock of a strip is held only while the strip's position is advanced, and is rarely contended. The
+//!    strip also keeps the tally of its threads' messages.
+//! 2. A full strip is replaced by a new strip from the front of the newest chunk. A record of more than a quarter of a
+//!    strip is placed directly at the front. So small memtables take little memory, and the writers of large memtables
+//!    rarely contend for the front.
+//! 3. A full chunk is followed by one from the [`ChunkPool`], to which all chunks return when the arena is dropped. The
+//!    chunk pool keeps a returned chunk for reuse, or releases its memory to the buffer pool, from which the memory was
+//!    borrowed. Borrowing may evict blocks. No strip is locked during the eviction, nor is the front, so that other
+//!    threads can write into the remaining space.
 //!
 //! A record is addressed by a `u32` in words of 8 bytes, so an arena can hold 32 GiB.
 //!
 //! Invariants: a record never spans chunks (the longest key with the longest operand is shorter than a chunk); records
-//! never move and are never freed one by one. Chunks consist of atomic words ([`super::record`]), since one thread
-//! writes a record while another reads its neighbour.
+//! never move and are never freed individually. Chunks consist of atomic words ([`super::record`]), because one thread
+//! may write a record while another thread reads a neighbouring record.
 
 use std::sync::Arc;
 
@@ -35,23 +35,24 @@ use crate::base::{Entry, MAX_KEY, MAX_OPERAND, PAGE, Seqno, Slab, Slot};
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
-/// Words of the first chunk of an arena; each further one has twice as many, up to [`MOST_SMALL`].
+/// Words of the first chunk of an arena. Each further chunk has twice as many words as the previous chunk, up to
+/// [`MOST_SMALL`].
 const FIRST_WORDS: usize = (if EXPLORED { CHUNK_BYTES } else { 512 }) / WORD;
-/// The most words of a small chunk; later chunks are whole ones.
+/// The most words of a small chunk. The chunks that follow the small chunks have [`CHUNK_BYTES`].
 const MOST_SMALL: usize = (32 << 10) / WORD;
-/// Bytes in use from which threads get strips of their own.
+/// Threads get strips of their own when this many bytes are in use.
 const STRIPS_FROM: usize = if EXPLORED { 0 } else { 64 << 10 };
-/// Segments of the chunk table: they hold twice as many chunks as 32 GiB need.
+/// The number of segments of the chunk table. These segments hold twice as many chunks as 32 GiB need.
 const CHUNK_SEGMENTS: usize = 14;
-/// Addresses are reserved for this many chunks, plus [`RESERVED`] for each kept chunk. Further chunks come from the
-/// allocator.
+/// Addresses are reserved for this many chunks, plus [`RESERVED`] for each kept chunk. Further chunks are taken from
+/// the allocator.
 const LEAST_RESERVED: usize = 64;
 const RESERVED: usize = 16;
 /// Words of a strip in a large memtable.
 const STRIP_WORDS: usize = (64 << 10) / WORD;
-/// In a small memtable, a strip is the memory in use divided by this.
+/// In a small memtable, the length of a strip is the memory in use divided by this number.
 const STRIP_SHARE: usize = 64;
-/// The number of strips: up to this many threads write without contention.
+/// The number of strips. Up to this many threads write without contention.
 const STRIPS: usize = 8;
 
 const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");
@@ -63,27 +64,28 @@ const _: () =
 
 type Chunk = Slot<Word>;
 
-/// The chunks of all memtables of a store. Their memory is borrowed from the buffer pool, if there is one.
+/// The chunks of all memtables of a store. If the store has a buffer pool, the memory of chunks is borrowed from the
+/// pool.
 #[derive(Debug)]
 pub struct ChunkPool {
     slab: Arc<Slab<Word>>,
     /// Unused chunks in memory, for reuse.
     free: Mutex<Vec<Chunk>>,
     max_free: usize,
-    /// The pool from which memory is borrowed, and the bytes borrowed for a whole chunk.
+    /// The pool from which memory is borrowed, and the number of bytes that are borrowed for a whole chunk.
     source: Option<(Arc<dyn MemorySource>, usize)>,
 }
 
 impl ChunkPool {
-    /// Keeps up to `max_free` chunks of [`CHUNK_BYTES`] for reuse.
+    /// Creates a pool that keeps up to `max_free` chunks of [`CHUNK_BYTES`] for reuse.
     pub fn new(max_free: usize) -> ChunkPool {
         let most = LEAST_RESERVED + RESERVED * max_free;
         ChunkPool { slab: Slab::new(CHUNK_WORDS, most, 0), free: Mutex::default(), max_free, source: None }
     }
 
-    /// Borrows the memory of all chunks from `pool`, including those that wait for reuse. Memtables of `memtable_bytes`
-    /// that are smaller than a chunk use about that much of it, except for a large record or batch, so only that much
-    /// is borrowed.
+    /// Borrows the memory of all chunks from `pool`, including the chunks that wait for reuse. If `memtable_bytes` is
+    /// less than a chunk, a memtable uses only about `memtable_bytes` of its chunk, except for a large record or batch.
+    /// So only `memtable_bytes` are borrowed for such a chunk.
     #[must_use]
     pub fn borrowing(mut self, pool: Arc<dyn MemorySource>, memtable_bytes: usize) -> ChunkPool {
         self.source = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
@@ -96,14 +98,14 @@ impl ChunkPool {
         self.free.lock().len() * CHUNK_BYTES
     }
 
-    /// Frees the chunks that wait for reuse. For times with few writes.
+    /// Frees the chunks that wait for reuse. Called when there are few writes.
     pub fn trim(&self) {
         let free = std::mem::take(&mut *self.free.lock());
         self.give_up(free);
     }
 
-    /// An unused chunk with arbitrary content. The first writer to a new chunk causes its page faults. May evict
-    /// blocks.
+    /// Returns an unused chunk with arbitrary content. The first writer to a new chunk causes its page faults. May
+    /// evict blocks.
     /// REQUIRES: the caller holds no lock that a writer needs.
     fn take(&self, words: usize) -> Chunk {
         assert!(words > 0 && words <= CHUNK_WORDS, "a chunk of {words} words");
@@ -142,7 +144,7 @@ impl ChunkPool {
         }
     }
 
-    /// Takes unused chunks back; keeps whole ones up to the bound and frees the others.
+    /// Takes unused chunks back; keeps chunks of [`CHUNK_BYTES`] up to the bound and frees the others.
     fn give(&self, chunks: impl Iterator<Item = Chunk>) {
         let (whole, small): (Vec<Chunk>, Vec<Chunk>) = chunks.partition(|chunk| chunk.len() == CHUNK_WORDS);
         self.give_up(small);
@@ -171,7 +173,8 @@ impl Drop for ChunkPool {
     }
 }
 
-/// The address of a record. Only [`Arena::push`] creates one; an invalid one panics or reads another record's words.
+/// The address of a record. Only [`Arena::push`] creates addresses. The use of an invalid address panics or reads
+/// another record's words.
 pub(super) type Ref = u32;
 
 /// Statistics of the messages in a memtable, or in a part of it.
@@ -206,7 +209,7 @@ impl Tally {
     }
 }
 
-/// A range of free words, by their numbers in the arena.
+/// A range of free words. Words are numbered within the arena.
 #[derive(Debug, Default)]
 struct Room {
     at: usize,
@@ -228,8 +231,9 @@ impl Room {
     }
 }
 
-/// A thread's free words and the tally of the messages that it has written. Aligned so that cores do not share its
-/// cache line, nor the neighbouring one, since some processors fetch lines in pairs.
+/// A thread's free words and the tally of the messages that it has written. A strip is aligned to two cache lines, so
+/// that cores which use different strips share no line. One line would not suffice, because some processors fetch lines
+/// in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Strip(Mutex<(Room, Tally)>);
@@ -238,19 +242,20 @@ struct Strip(Mutex<(Room, Tally)>);
 #[derive(Debug)]
 pub(super) struct Arena {
     chunks: Table<Chunk, CHUNK_SEGMENTS>,
-    /// The rest of the newest chunk, and the tally of messages that were written there by all threads.
+    /// The rest of the newest chunk, and the tally of all messages that were written directly at the front.
     front: Mutex<(Room, Tally)>,
     strips: Once<Box<[Strip; STRIPS]>>,
     /// Held while the next chunk is allocated.
     growing: Mutex<Borrowed>,
-    /// Bytes of chunks that were given to strips or left unused at a chunk's end, plus other charged bytes.
+    /// Bytes of chunks that were given to strips, used for records at the front, or left unused at a chunk's end, plus
+    /// other charged bytes.
     charged: AtomicUsize,
     /// Bytes of memory outside of chunks.
     beside: AtomicUsize,
     pool: Arc<ChunkPool>,
 }
 
-/// Bytes borrowed for memory outside of chunks, and the number of chunks taken.
+/// The number of bytes borrowed for memory outside of chunks, and the number of chunks taken.
 #[derive(Debug, Default)]
 struct Borrowed(usize, u32);
 
@@ -267,20 +272,20 @@ impl Arena {
         }
     }
 
-    /// Bytes in use. It never decreases and is never below the written bytes. Each writing thread's strip may put it
-    /// ahead by 1/64.
+    /// The number of bytes in use. This number never decreases and is never below the number of written bytes. For each
+    /// writing thread, it may exceed the written bytes by 1/64, because of the thread's strip.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Registers memory that is used independently of the stored messages. It is borrowed with the next chunk, and does
-    /// not count as filled.
+    /// Registers memory that is used independently of the stored messages. The memory is borrowed together with the
+    /// next chunk, and does not count in [`Arena::bytes`].
     pub(super) fn borrow_beside(&self, bytes: usize) {
         self.beside.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Charges bytes outside of chunks. Memory for them is borrowed with the next chunk.
+    /// Charges bytes outside of chunks. The memory of these bytes is borrowed together with the next chunk.
     pub(super) fn charge_beside(&self, bytes: usize) {
         self.charge(bytes);
         self.beside.fetch_add(bytes, Ordering::Relaxed);
@@ -297,7 +302,7 @@ impl Arena {
         strips.fold(front, |sum, strip| sum.and(strip.0.lock().1))
     }
 
-    /// Stores a copy of `entry`. Another thread must obtain the reference with `Acquire`.
+    /// Stores a copy of `entry` and returns its reference. Another thread must load the reference with `Acquire`.
     #[inline]
     pub(super) fn push(&self, entry: &Entry<'_>) -> Ref {
         assert!(!entry.key.is_empty() && entry.key.len() <= MAX_KEY, "keys are checked when they are written");
@@ -320,7 +325,7 @@ impl Arena {
         at as Ref
     }
 
-    /// Allocates words in this thread's strip, or in a new one; `None` if the front has too few.
+    /// Allocates words in this thread's strip, or in a new strip; `None` if the front has too few words.
     #[inline]
     fn take_in_strip(&self, strip: &Strip, words: usize, tally: Tally) -> Option<usize> {
         let mut strip = strip.0.lock();
@@ -336,13 +341,13 @@ impl Arena {
         front.1 = front.1.and(tally);
         drop(front);
         if self.bytes() >= STRIPS_FROM {
-            // Another thread may do the same at once; one set of strips remains.
+            // Another thread may set the strips concurrently. One of the two sets remains.
             let _ = self.strips.set(Box::default());
         }
         Some(at)
     }
 
-    /// Takes words from the front and charges them, if it has enough.
+    /// Takes words from the front and charges them; `None` if the front has too few words.
     /// REQUIRES: the caller holds the lock of `front`.
     fn cut(&self, front: &mut Room, words: usize) -> Option<usize> {
         if front.left() < words {
@@ -352,7 +357,8 @@ impl Arena {
         Some(front.take(words))
     }
 
-    /// Allocates `words` words for a strip that has too few: in a new strip, unless they exceed a quarter of it.
+    /// Allocates `words` words for a thread whose strip has too few words. The words are allocated in a new strip, or
+    /// directly at the front if they exceed a quarter of a strip.
     /// REQUIRES: the caller holds the lock of the strip.
     #[cold]
     fn refill(&self, strip: &mut Room, words: usize) -> Option<usize> {
@@ -372,8 +378,8 @@ impl Arena {
         Some(strip.take(words))
     }
 
-    /// Puts a new chunk with room for `words` in front, unless another thread has just done so. Memory is borrowed
-    /// without any lock that writers need.
+    /// Makes a new chunk with room for `words` the front, unless another thread has just done so. While this function
+    /// borrows memory, it holds no lock that a writer needs.
     /// REQUIRES: the caller holds neither the lock of `front` nor of a strip.
     #[cold]
     fn grow(&self, words: usize) {

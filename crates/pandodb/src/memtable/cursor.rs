@@ -1,10 +1,11 @@
-//! [`Cursor`]: a walk over a memtable, a block of messages at a time.
+//! [`Cursor`]: a scan of a memtable that returns one block of messages at a time.
 //!
-//! Steps: each call of [`Cursor::fill`] appends the messages after the last one that was returned. The position is a key and a seqno, not
-//! a place in the tree, so that the walk continues correctly while other threads insert.
+//! Steps: each call of [`Cursor::fill`] appends the messages after the last one that was returned. The position is a
+//! key and a seqno, not a node and slot of the tree, so that the scan continues correctly while other threads insert.
 //!
-//! Invariant: messages strictly ascend by (key, newest first) over all calls, or descend exactly if the cursor is reverse. An inserted
-//! message that lies behind the position is not returned; one that lies ahead may be.
+//! Invariant: over all calls, messages strictly ascend by (key, newest first). A reverse cursor returns messages in the
+//! exactly opposite order. A message that is inserted during the scan is not returned if the scan has passed its
+//! position; otherwise it may be returned.
 
 use std::sync::Arc;
 
@@ -12,24 +13,24 @@ use super::Memtable;
 use crate::base::range::successor;
 use crate::base::{EntryBlock, KeyRange, Seqno};
 
-/// A walk over the messages of a range.
+/// A scan of the messages of a range.
 pub struct Cursor {
     memtable: Arc<Memtable>,
     range: KeyRange,
     reverse: bool,
     /// The last message that was returned.
     after: Option<(Vec<u8>, Seqno)>,
-    /// The last call of [`Cursor::fill`] began with the key at which the call before it had ended.
+    /// Whether the last call of [`Cursor::fill`] began with the key at which the previous call had ended.
     continues_key: bool,
 }
 
 impl Cursor {
-    /// A walk over `range`, downwards if `reverse`. Reads nothing yet.
+    /// Creates a scan of `range`; if `reverse`, from the end of the range to its beginning. Reads nothing yet.
     pub fn new(memtable: Arc<Memtable>, range: KeyRange, reverse: bool) -> Cursor {
         Cursor { memtable, range, reverse, after: None, continues_key: false }
     }
 
-    /// Appends the next messages to `out`, about `max_bytes` of them; nothing at the end.
+    /// Appends the next messages to `out`, about `max_bytes` bytes of them. Appends nothing if no message is left.
     pub fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) {
         let before = out.len();
         let after = self.after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
@@ -54,12 +55,14 @@ impl Cursor {
         *seqno = last.seqno;
     }
 
-    /// Whether the first message of the last [`Cursor::fill`] has the key of the message before it.
+    /// Whether the first message of the last [`Cursor::fill`] has the same key as the last message of the previous
+    /// call.
     pub fn continues_key(&self) -> bool {
         self.continues_key
     }
 
-    /// Continues at the first key that is not before `key`, in the cursor's direction; `key` is ahead of the position.
+    /// Moves the cursor, in its direction, to the first key that is not before `key`. In this direction, `key` must not
+    /// be before the last returned key.
     pub fn seek(&mut self, key: &[u8]) {
         debug_assert!(
             self.after.as_ref().is_none_or(|(last, _)| if self.reverse { key <= &**last } else { key >= &**last }),

@@ -1,4 +1,4 @@
-//! The latch of a node: one word by which readers validate optimistically and writers exclude each other.
+//! The latch of a node: one word that readers use for optimistic validation and writers use to exclude each other.
 //!
 //! ```text
 //!   word     | version, 62 bits | claimed | locked |
@@ -8,13 +8,13 @@
 //!   split    v = read() ─▶ claim(v) ─▶ builds the right half while readers continue ─▶ lock ─▶ stores
 //! ```
 //!
-//! A *claim* excludes other writers but not readers (002 §3.6.2, §3.6.1). Releasing a lock makes a new version;
-//! releasing a claim that was never locked does not. Threads only try to take latches and never wait while they hold
-//! one, so there is no deadlock: a thread that fails releases its latches and restarts.
+//! A *claim* excludes other writers but not readers (002 §3.6.2, §3.6.1). Releasing a lock makes a new version.
+//! Releasing a claim that was not turned into a lock makes no new version. Threads only try to take latches: a thread
+//! that fails releases its latches and restarts. A thread never waits while it holds a latch, so there is no deadlock.
 //!
 //! The guarded data are atomics, stored with `Release` under the lock and loaded with `Acquire` by readers. So a reader
-//! that loads a value stored under a lock also sees the locked word, or a later version, when it validates. Optimistic
-//! reads therefore need no fence, and no value is ever torn.
+//! that loads a value that was stored under a lock also sees the locked word, or a later version, when the reader
+//! validates. Optimistic reads therefore need no fence, and no value is ever torn.
 //!
 //! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
@@ -32,17 +32,17 @@ const _: () = assert!(STEP.is_power_of_two() && LOCKED | CLAIMED == STEP - 1, "v
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u64);
 
-/// See the module documentation.
+/// The latch of a node; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Latch(AtomicU64);
 
 impl Latch {
-    /// A free latch.
+    /// Creates a free latch.
     pub(super) fn new() -> Latch {
         Latch(AtomicU64::new(0))
     }
 
-    /// The current version. Spins while the latch is locked, which takes tens of nanoseconds.
+    /// The current version. Spins while the latch is locked. A latch is usually locked for tens of nanoseconds.
     #[inline]
     pub(super) fn read(&self) -> Version {
         let mut turn = 0;
@@ -56,7 +56,7 @@ impl Latch {
         }
     }
 
-    /// Whether nothing has changed since `version`, so that the values loaded in between are consistent.
+    /// Whether the node has not changed since `version`. If so, the values that were loaded since then are consistent.
     #[inline]
     pub(super) fn is_still(&self, version: Version) -> bool {
         self.0.load(Ordering::Acquire) & !CLAIMED == version.0 || SeededBug::ChangedNodeTrusted.is_on()
@@ -67,11 +67,11 @@ impl Latch {
     pub(super) fn lock(&self, version: Version) -> Option<Locked<'_>> {
         debug_assert!(version.0.is_multiple_of(STEP), "a version has no state bits");
         let taken = self.0.compare_exchange(version.0, version.0 | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-        // Create the guard only on success: dropping one would release another thread's latch.
+        // Create the guard only on success. After a failure, dropping a guard would release another thread's latch.
         taken.is_ok().then(|| Locked { latch: self, version })
     }
 
-    /// As [`Latch::lock`], but readers may continue.
+    /// Like [`Latch::lock`], but readers may continue.
     pub(super) fn claim(&self, version: Version) -> Option<Claimed<'_>> {
         debug_assert!(version.0.is_multiple_of(STEP), "a version has no state bits");
         let taken = self.0.compare_exchange(version.0, version.0 | CLAIMED, Ordering::Acquire, Ordering::Relaxed);
@@ -103,7 +103,7 @@ pub(super) struct Claimed<'a> {
 }
 
 impl<'a> Claimed<'a> {
-    /// Excludes readers, too.
+    /// Turns the claim into a lock, which also excludes readers.
     pub(super) fn lock(self) -> Locked<'a> {
         let (latch, version) = (self.latch, self.version);
         std::mem::forget(self);

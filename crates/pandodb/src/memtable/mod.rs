@@ -1,4 +1,4 @@
-//! The memtable: the newest messages of a keyspace, in memory, in order.
+//! The memtable holds the newest messages of a keyspace in memory, in order.
 //!
 //! ```text
 //!   insert ─▶ ┌ tree ─────────────────┐   ┌ arena ────────────┐   ┌ range tombstones ───┐
@@ -7,19 +7,19 @@
 //!             └───────────────────────┘   └───────────────────┘   └──────────────────────┘
 //! ```
 //!
-//! 1. A point message is copied to the arena and its reference is inserted into the tree: (key ascending, seqno
-//!    descending).
-//! 2. A range tombstone goes to a separate [`FragmentSet`], so an insertion costs O(log² n) and point searches do not
-//!    meet it.
+//! 1. A point message is copied to the arena and its reference is inserted into the tree, in the order (key ascending,
+//!    seqno descending).
+//! 2. A range tombstone goes to a separate [`FragmentSet`], so an insertion costs O(log² n), and searches for point
+//!    messages do not encounter range tombstones.
 //! 3. A lookup visits the versions of its key, newest first. A cursor copies the next messages out, one leaf at a time,
-//!    and resumes from the position at which it stopped.
-//! 4. The owner of a full memtable seals it: it takes no more writes, and stays readable until the last reader drops
-//!    it. Then its chunks go back to the [`ChunkPool`].
+//!    and resumes at the position at which it stopped.
+//! 4. The owner of a full memtable seals it. A sealed memtable takes no more writes, and stays readable until the last
+//!    reader drops it. When it is dropped, its chunks return to the [`ChunkPool`].
 //!
-//! Many writers and readers use a memtable concurrently. In the tree a writer latches a leaf while it inserts a slot,
+//! Many writers and readers use a memtable concurrently. In the tree, a writer latches a leaf while it inserts a slot,
 //! and readers latch nothing (`tree`). Range tombstones have a lock of their own, which no thread takes while there are
-//! none. Both structures are consistent at every moment. A reader sees every message whose insertion had finished when
-//! the read began, may see those being inserted, and never sees a part of one.
+//! no range tombstones. Both structures are consistent at every moment. A reader sees every message whose insertion had
+//! finished when the read began. A reader may see messages that are being inserted, but never a part of a message.
 //!
 //! | file | content |
 //! | --- | --- |
@@ -29,14 +29,15 @@
 //! | `table` | nodes and chunks by number, found without a lock |
 //! | `arena`, `record` | memory and layout of messages |
 //!
-//! There is no `unsafe`: nodes and records are atomics, whose relaxed, acquire and release accesses are plain moves on
-//! x86-64. The cost is that a message is copied before it is passed to the reader (decision 0015).
+//! There is no `unsafe` code. Nodes and records consist of atomics, whose relaxed, acquire and release accesses are
+//! plain moves on x86-64. The cost of this design is that a message is copied before it is passed to the reader
+//! (decision 0015).
 //!
 //! Invariants: a (key, seqno) occurs once; inserted messages are never removed or changed, so a position stays valid;
 //! the charged memory shrinks only when range tombstones are merged.
 //!
-//! Source: 002 §3.6.2, where the memtable is a B-tree like the branches, with preemptive and shadow splitting; this one
-//! has optimistic latches instead of the paper's distributed ones.
+//! Source: 002 §3.6.2, where the memtable is a B-tree like the branches, with preemptive and shadow splitting. This
+//! memtable has optimistic latches instead of the paper's distributed latches.
 
 mod arena;
 mod cursor;
@@ -61,7 +62,7 @@ use tree::Tree;
 use crate::base::sync::{AtomicUsize, Once, Ordering, RwLock};
 use crate::base::{Entry, EntryBlock, FragmentSet, Fragments, KeyRange, Kind, RangeTombstone, Seqno};
 
-/// Sorts before all versions of a key.
+/// A target with this seqno sorts before all versions of its key.
 const NEWEST: Seqno = Seqno(u64::MAX);
 
 /// A search target: a key and a seqno, in the order of messages.
@@ -71,7 +72,7 @@ struct Target<'a> {
     seqno: Seqno,
 }
 
-/// The range tombstones.
+/// The range tombstones of a memtable.
 #[derive(Debug)]
 struct Ranges {
     set: FragmentSet,
@@ -83,7 +84,7 @@ struct Ranges {
 pub struct Memtable {
     id: u64,
     chunks: Arc<ChunkPool>,
-    /// Created by the first message: a keyspace without writes takes almost no memory.
+    /// The tree. The first message creates it, so a keyspace without writes takes almost no memory.
     tree: Once<Box<Tree>>,
     ranges: RwLock<Ranges>,
     /// Memory charged for range tombstones, readable without the lock.
@@ -93,8 +94,9 @@ pub struct Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable that takes its memory from `chunks`. `id` is its number in its keyspace. It appears in
-    /// messages to users, and in the log of paper mode, where it identifies comparable leaf generations.
+    /// Creates an empty memtable that takes its memory from `chunks`. `id` is the memtable's number in its keyspace.
+    /// This number appears in messages to users, and in the log of paper mode, where only generations of leaves of the
+    /// same memtable are comparable.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -106,24 +108,25 @@ impl Memtable {
         self.id
     }
 
-    /// Adds a copy of a point message. About 0.4 µs; O(log n). Several threads may insert concurrently.
+    /// Adds a copy of a point message. Takes about 0.4 µs; O(log n). Several threads may insert concurrently.
     ///
-    /// Returns the generation of its leaf, or `None` if a newer message of its key is already there. So if two messages
-    /// of a key both have a generation, the newer one's is higher, however often leaves were split in between (002
-    /// §3.6.4). (If the newer one had been inserted first, the other would have none.) Versions of a key may be in
-    /// several leaves; the newest goes to a leaf that was split from the leaf of the previous newest one, and each half
+    /// Returns the generation of the message's leaf, or `None` if the memtable already holds a newer message of the
+    /// same key. So if two messages of a key both have a generation, the newer message has the higher generation, even
+    /// if leaves were split between the two insertions (002 §3.6.4). (If the newer message had been inserted first, the
+    /// older message would have no generation.) Versions of a key may be in several leaves. The newest version goes to
+    /// the leaf of the previous newest version, or to a leaf that was split from that leaf. Each half of a split
     /// inherits the generation.
     ///
     /// # Panics
-    /// If the message's (key, seqno) is already there, if it is a range delete, or if key or value are over their
-    /// limits: writes are checked before they get a seqno.
+    /// If the memtable already holds the message's (key, seqno), if the message is a range delete, or if its key or
+    /// value is over the limit. Callers check these limits before a write gets a seqno.
     pub fn insert(&self, entry: Entry<'_>) -> Option<u64> {
         assert!(entry.kind != Kind::RangeDelete, "range tombstones are kept apart: insert_range");
         self.tree_to_write().insert(&entry)
     }
 
-    /// The tree. A reader that must see a message finds the tree, since the tree was set before the message became
-    /// visible.
+    /// Returns the tree, if it was created. A reader that must see a message finds the tree, because the tree was set
+    /// before the message became visible.
     fn tree(&self) -> Option<&Tree> {
         self.tree.get().map(|tree| &**tree)
     }
@@ -138,8 +141,9 @@ impl Memtable {
 
     #[cold]
     fn plant(&self) -> &Tree {
-        // If several threads get here, one of them sets the cell; the others' trees are empty and dropped. The tree is
-        // not created inside the cell's initialization lock, since an explorer may switch threads there.
+        // If several threads execute this line, one of them sets the cell. The trees of the other threads are empty and
+        // are dropped. The tree is not created inside the cell's initialization lock, because an explorer may switch
+        // threads while a tree is created.
         let _ = self.tree.set(Box::new(Tree::new(self.chunks.clone())));
         self.tree.get().expect("it was set")
     }
@@ -163,11 +167,11 @@ impl Memtable {
     }
 
     /// Visits the messages of `key` with a seqno up to `at`, newest first, until `visit` returns false. Range
-    /// tombstones are ignored: see [`Memtable::covering`]. No latch is held while `visit` runs.
+    /// tombstones are ignored: see [`Memtable::covering`]. No latch is held while `visit` is called.
     pub fn get(&self, key: &[u8], at: Seqno, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
         let Some(tree) = self.tree() else { return };
         let mut scratch = Scratch::new();
-        // Whether the record belongs to the key and `visit` wants more.
+        // Returns whether the record belongs to the key and `visit` wants more messages.
         let mut show = |at| {
             let record = tree.arena.record(at);
             record.is_of(key) && visit(record.copied(&mut scratch))
@@ -176,7 +180,7 @@ impl Memtable {
         if newest == NONE || !show(newest) {
             return;
         }
-        // Most lookups end before this. A caller that wants more versions may want many.
+        // Most lookups return before this line. A caller that wants more than one version may want many versions.
         let seqno = tree.arena.record(newest).seqno();
         debug_assert!(seqno <= at, "a message that the reader does not see");
         let mut batch = tree.ahead(Target { key, seqno }, true);
@@ -185,8 +189,8 @@ impl Memtable {
         }
     }
 
-    /// The seqno of the newest range tombstone up to `at` that covers `key`; 0 if there is none. Free without
-    /// tombstones, O(log³ n) with n of them.
+    /// The seqno of the newest range tombstone up to `at` that covers `key`; 0 if there is none. Costs O(log³ n) for n
+    /// range tombstones, and nothing if there are none.
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
         if self.tombstones.load(Ordering::Acquire) == 0 {
@@ -197,14 +201,15 @@ impl Memtable {
         newest
     }
 
-    /// All range tombstones as one set, for packing and for scans. O(n log n) after insertions, free otherwise. Takes the
-    /// lock of the range tombstones exclusively if there are any.
+    /// All range tombstones as one set, for packing and for scans. Costs O(n log n) after an insertion of a range
+    /// tombstone, and nothing otherwise. Takes the lock of the range tombstones exclusively, unless there are no range
+    /// tombstones.
     pub fn fragments(&self) -> Arc<Fragments> {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
             _ => {
-                // The charged memory is updated by the next write only: a caller that sums it up must get the same sum
-                // again.
+                // The charged memory is not updated here but by the next write, because a caller that adds up the
+                // charged memory twice must get the same sum.
                 let all = self.ranges.write().set.unify();
                 debug_assert!(!all.is_empty(), "tombstones are counted after their insertion");
                 all
@@ -212,12 +217,15 @@ impl Memtable {
         }
     }
 
-    /// Appends to `out` the next messages of `range`, all versions, in order or, if `reverse`, in exact reverse order.
+    /// Appends to `out` the next messages of `range`, with all versions, in order. If `reverse`, the order is exactly
+    /// the opposite.
     ///
-    /// Starts after the position `after`, which need not exist (or be in the range), or at the range's first or last
-    /// message. Ends with the range, after `max_entries`, or with the message at which the appended bytes reach
-    /// `max_bytes`. If nothing is appended, the range is done. O(log n) for every 64 messages, and the output. A
-    /// message that is being inserted concurrently may or may not be included.
+    /// The first appended message is the next message after the position `after`, in the direction of the scan. No
+    /// message needs to exist at `after`, and `after` may be outside of the range. Without `after`, the scan starts at
+    /// the range's first message, or at its last if `reverse`. The call ends with the range, after `max_entries`
+    /// messages, or with the message at which the appended bytes reach `max_bytes`. If nothing is appended, the range
+    /// has no further message. Costs O(log n) for every 64 messages, plus the output. A message that is being inserted
+    /// concurrently may or may not be included.
     pub fn fill(
         &self,
         range: &KeyRange,
@@ -251,8 +259,9 @@ impl Memtable {
         }
     }
 
-    /// Memory that a memtable with at least one message takes in addition to [`Memtable::bytes`]. It counts against the
-    /// budget, but is no reason to seal a memtable: that would make runs of a few messages.
+    /// Memory that a memtable with at least one message takes in addition to [`Memtable::bytes`]. This memory counts
+    /// against the budget, but not towards the size at which a memtable is sealed. Otherwise runs of a few messages
+    /// would be created.
     pub const LEAST_BYTES: usize = Tree::EMPTY_BYTES;
 
     /// The fill level in bytes: messages, the nodes that they required, and range tombstones. Only writes change it;
@@ -266,17 +275,17 @@ impl Memtable {
         self.bytes() + self.tree().map_or(0, |_| Self::LEAST_BYTES)
     }
 
-    /// The number of point messages; may include some that are being inserted.
+    /// The number of point messages. The number may include messages that are being inserted.
     pub fn len(&self) -> usize {
         self.tree().map_or(0, |tree| tree.tally().count)
     }
 
-    /// Whether there are neither messages nor range tombstones.
+    /// Whether the memtable holds neither messages nor range tombstones.
     pub fn is_empty(&self) -> bool {
         self.seqno_range().is_none()
     }
 
-    /// The least and the greatest seqno of all messages and range tombstones; `None` if there are none.
+    /// The least and the greatest seqno of all messages and range tombstones; `None` if the memtable is empty.
     pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
         self.tally().seqnos
     }
@@ -293,7 +302,7 @@ impl Memtable {
     }
 }
 
-/// The batch with which a forward scan of `range` continues after `after`.
+/// Returns the first batch of a forward scan of `range` that continues after the position `after`.
 fn first(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
     match after {
         Some((key, seqno)) if key >= &range.from[..] => tree.ahead(Target { key, seqno }, true),
@@ -301,7 +310,7 @@ fn first(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::
     }
 }
 
-/// The batch with which a backward scan of `range` continues before `after`.
+/// Returns the first batch of a backward scan of `range` that continues before the position `after`.
 fn last(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
     match after {
         Some((key, seqno)) if range.is_above(key) => tree.behind(Some(Target { key, seqno })),

@@ -6,23 +6,26 @@
 //!                              children  ·      ·     ·     ·            of an inner node: one more than slots
 //! ```
 //!
-//! A search reads a record only where heads are equal, so it costs one or two cache lines a node instead of a cache
-//! miss per comparison. The heads must differ for that, so they are the bytes *after* the common bytes of the node's
-//! keys, its *prefix*:
+//! A search reads a record only if heads are equal, so it costs one or two cache lines for each node instead of a cache
+//! miss for each comparison. This requires that the heads of different keys differ. So a head consists of the bytes
+//! that follow the *prefix*, the common bytes of the node's keys:
 //!
-//! * A node between two *fences* (the separators left and right of it, in any ancestor) has the common bytes of its
-//!   fences as prefix, which every key between them shares.
-//! * A node at an *edge* of the tree lacks a fence. Its prefix is the common bytes of its present keys: a search
-//!   compares the prefix with the first key, and inserting a key that shares less shortens it.
+//! * A node between two *fences* (the nearest separators left and right of it, in any ancestor) has the common bytes of
+//!   its fences as prefix. Every key between the fences shares this prefix.
+//! * A node at an *edge* of the tree lacks a fence. The prefix of such a node consists of the common bytes of its
+//!   present keys. So a search compares the prefix of the target with the prefix of the first key, and inserting a key
+//!   that shares fewer bytes shortens the prefix.
 //!
 //! All fields are atomics under the node's [`Latch`]. Methods that store require that the latch is locked, or that no
-//! other thread knows the node. Methods that load may be called at any time, but their results are valid only if the
-//! latch's version is unchanged afterwards. Before that check the loaded numbers may be inconsistent; no method here
-//! panics or loops forever because of that. The numbers always refer to existing objects: a slot below `len` was stored
-//! before that `len`, and the record before the slot.
+//! other thread knows the node. Methods that load may be called at any time, but their results are valid only if a
+//! later check shows that the latch's version is unchanged. Before this check, the loaded numbers may be inconsistent
+//! with each other. The methods of this module tolerate inconsistent numbers: they neither panic nor loop forever. The
+//! numbers always refer to existing objects, because a slot is stored before the `len` that includes it, and the record
+//! is stored before its slot.
 //!
-//! Invariants, while the latch is free: heads are those of the records after the prefix; slots ascend; an upper fence
-//! is above all slots; the lower fence never changes, the upper one only when this node is split.
+//! Invariants, while the latch is free: each head consists of the bytes of its record's key after the prefix; slots
+//! ascend; an upper fence is above all slots; the lower fence never changes; the upper fence changes only when this
+//! node is split.
 
 use std::cmp::Ordering as Order;
 
@@ -33,9 +36,9 @@ use super::record::head;
 use crate::base::sync::{AtomicU32, AtomicU64, EXPLORED, Ordering};
 use crate::base::{MAX_KEY, seeded};
 
-/// Slots of a node.
+/// The number of slots of a node.
 pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
-/// The reference in place of a missing fence.
+/// The reference that means that a fence is missing.
 pub(super) const NONE: Ref = Ref::MAX;
 
 const _: () = assert!(SLOTS >= 4, "both halves of a split inner node have slots");
@@ -46,7 +49,7 @@ const _: () = assert!(MAX_KEY <= u16::MAX as usize, "the prefix has 16 bits");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) len: usize,
-    /// The number of leading bytes that all keys have in common, or a smaller one.
+    /// A number of leading bytes that all keys have in common, not necessarily the greatest.
     pub(super) prefix: usize,
     /// Whether the node lacks a fence.
     pub(super) edge: bool,
@@ -65,13 +68,14 @@ impl Meta {
     }
 }
 
-/// The sorted slots of a node. A leaf consists of these only.
+/// The sorted slots of a node. A leaf consists of slots only.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slots {
     pub(super) latch: Latch,
     meta: AtomicU64,
-    /// In a leaf: the number of insertions into it and into the leaves from which it was split. Stored under the latch.
+    /// In a leaf: the number of insertions into it and into the leaves from which it was split. This number is stored
+    /// under the latch.
     generation: AtomicU64,
     low: AtomicU32,
     high: AtomicU32,
@@ -87,7 +91,7 @@ pub(super) struct Inner {
     children: [AtomicU32; SLOTS + 1],
 }
 
-/// Moves the values from `at` on up by one, and stores `value` at `at`.
+/// Moves each value at or above index `at` to the next higher index, and stores `value` at `at`.
 macro_rules! shift_in {
     ($cells:expr, $at:expr, $len:expr, $value:expr) => {{
         let cells = &$cells[$at..=$len];
@@ -99,7 +103,7 @@ macro_rules! shift_in {
 }
 
 impl Slots {
-    /// An empty node between two fences. `prefix` must be valid for a node at an edge.
+    /// Creates an empty node between two fences. For a node at an edge, `prefix` must be valid.
     pub(super) fn new(prefix: usize, low: Ref, high: Ref) -> Slots {
         debug_assert!(low != high || low == NONE, "no key lies between equal fences");
         let meta = Meta { len: 0, prefix, edge: low == NONE || high == NONE };
@@ -130,8 +134,8 @@ impl Slots {
         self.refs[slot].load(Ordering::Acquire)
     }
 
-    /// Whether the record in a slot is that of `target`. If the heads differ it is not, and the record is not read from
-    /// memory, which would cost as much as the rest of an insertion.
+    /// Whether the record in a slot has the key and the seqno of `target`. If the heads differ, the answer is no, and
+    /// the record is not read from memory. Reading it would cost as much as the rest of an insertion.
     #[inline]
     pub(super) fn holds(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
         slot < meta.len
@@ -139,12 +143,12 @@ impl Slots {
             && arena.record(self.record(slot)).order(target).is_eq()
     }
 
-    /// Whether the slot before `slot` is a newer message of the key of `target`, whose position is `slot`. As in
-    /// [`Slots::holds`], the record is read only if the heads are equal.
+    /// Whether the slot before `slot` holds a newer message of the key of `target`. `slot` is the position of `target`.
+    /// As in [`Slots::holds`], the record is read only if the heads are equal.
     #[inline]
     pub(super) fn follows_newer(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
-        // If a newer message is in the previous leaf, this leaf's lower fence is a message of the key, too, and is in
-        // slot 0.
+        // This check suffices even if newer messages are in the previous leaf. In this case, this leaf's lower fence is
+        // a message of the same key, and is in slot 0.
         slot > 0
             && self.heads[slot - 1].load(Ordering::Acquire) == head(target.key, meta.prefix)
             && arena.record(self.record(slot - 1)).is_of(target.key)
@@ -158,7 +162,7 @@ impl Slots {
         self.high.load(Ordering::Acquire)
     }
 
-    /// The number of slots before `target`; with `or_at`, a slot equal to it is counted.
+    /// The number of slots before `target`. If `or_at`, a slot equal to `target` is also counted.
     #[inline]
     pub(super) fn rank(&self, arena: &Arena, meta: Meta, target: Target<'_>, or_at: bool) -> usize {
         let Meta { len, prefix, edge } = meta;
@@ -180,8 +184,8 @@ impl Slots {
             Order::Equal => or_at,
             Order::Greater => false,
         };
-        // Equal heads mostly belong to older messages of the target's key; each of these records would be read from
-        // memory.
+        // Equal heads mostly belong to older messages of the target's key. Check the first of them, because a search
+        // among them would read each record from memory.
         if !before(&self.refs[first]) {
             return first;
         }
@@ -201,7 +205,7 @@ impl Slots {
         self.set_meta(Meta { len: meta.len + 1, ..meta });
     }
 
-    /// The generation of an insertion; increments by one each time (002 §3.6.4).
+    /// Returns the generation of an insertion, which is one more than that of the previous insertion (002 §3.6.4).
     /// REQUIRES: the caller holds the latch locked.
     #[inline]
     pub(super) fn next_generation(&self) -> u64 {
@@ -210,7 +214,7 @@ impl Slots {
         generation
     }
 
-    /// Shortens the prefix to one that a new record shares.
+    /// Shortens the prefix, if necessary, to the bytes that a new record shares with it.
     /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     #[inline]
     fn admit(&self, arena: &Arena, record: Ref) -> Meta {
@@ -226,7 +230,7 @@ impl Slots {
         self.set_prefix(arena, shared.min(meta.prefix))
     }
 
-    /// Changes the prefix and all heads.
+    /// Changes the prefix, and all heads accordingly.
     /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn set_prefix(&self, arena: &Arena, prefix: usize) -> Meta {
         let meta = self.meta();
@@ -240,7 +244,7 @@ impl Slots {
         changed
     }
 
-    /// A new node with the slots from `from` on, right of the fence `low`.
+    /// Creates a node, right of the fence `low`, with copies of the slots from `from` on.
     /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Slots {
         let (meta, high) = (self.meta(), self.high());
@@ -258,7 +262,7 @@ impl Slots {
         right
     }
 
-    /// Removes the slots from `len` on, which are in another node, right of the fence `high`.
+    /// Removes the slots from `len` on. Another node, right of the fence `high`, holds copies of them.
     /// REQUIRES: the caller holds the latch locked.
     pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
         let before = self.meta();
@@ -268,7 +272,7 @@ impl Slots {
         self.refit(arena);
     }
 
-    /// Sets the prefix to the common bytes of the fences, if there are two; at an edge it stays.
+    /// Sets the prefix to the common bytes of the two fences. At an edge, the prefix does not change.
     /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn refit(&self, arena: &Arena) {
         if !self.meta().edge {
@@ -278,7 +282,7 @@ impl Slots {
 }
 
 impl Inner {
-    /// A node without slots above `child`, whose prefix is `prefix`.
+    /// Creates a node without slots as the parent of `child`, whose prefix is `prefix`.
     pub(super) fn above(child: u32, prefix: usize) -> Inner {
         let children = std::array::from_fn(|i| AtomicU32::new(if i == 0 { child } else { 0 }));
         Inner { slots: Slots::new(prefix, NONE, NONE), children }
@@ -290,7 +294,7 @@ impl Inner {
         self.children[rank].load(Ordering::Acquire)
     }
 
-    /// Inserts a separator into slot `at`, and `child` right of it.
+    /// Inserts a separator into slot `at`, and `child` right of the separator.
     /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, separator: Ref, child: u32) {
         let len = self.slots.meta().len;
@@ -299,7 +303,8 @@ impl Inner {
         self.slots.insert(arena, at, separator);
     }
 
-    /// A new node, right of the fence `low`, with the slots from `from` on and the children between and right of them.
+    /// Creates a node, right of the fence `low`, with copies of the slots from `from` on, and of the children right of
+    /// these slots and of the fence.
     /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Inner {
         let len = self.slots.meta().len;
@@ -310,12 +315,12 @@ impl Inner {
 
 #[cfg(test)]
 impl Slots {
-    /// The present heads.
+    /// The heads of the present slots.
     pub(super) fn heads(&self) -> Vec<u64> {
         self.heads[..self.meta().len].iter().map(|head| head.load(Ordering::Acquire)).collect()
     }
 
-    /// The present records.
+    /// The records of the present slots.
     pub(super) fn records(&self) -> Vec<Ref> {
         (0..self.meta().len).map(|slot| self.record(slot)).collect()
     }

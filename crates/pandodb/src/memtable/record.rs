@@ -1,18 +1,18 @@
-//! The layout of a message in the arena: words that are written once, before their reference is published.
+//! The layout of a message in the arena: words that are written once, before the reference to the message is published.
 //!
 //! ```text
 //!   | seqno 8 | kind 1 | – | key length 2 | value length 4 | key, padded with zeros to 8 | value, padded to 8 |
 //! ```
 //!
-//! The words are atomics, so that threads share them without `unsafe` while neighbouring words are being written; their
-//! relaxed loads and stores are plain moves. The writer publishes the reference with `Release` after all words are
-//! written, and readers load it with `Acquire`, so relaxed accesses suffice here.
+//! The words are atomics, so that threads share them without `unsafe` code while neighbouring words are being written.
+//! Relaxed loads and stores of atomics are plain moves. The writer publishes the reference with `Release` after all
+//! words are written, and readers load the reference with `Acquire`. So relaxed accesses suffice for the words.
 //!
-//! Keys are compared in place, one word at a time. A reader copies a message before it passes it on: a lookup into a
-//! [`Scratch`], a cursor into its block.
+//! Keys are compared in place, one word at a time. A reader copies a message before it passes the message on. A lookup
+//! copies into a [`Scratch`], and a cursor copies into its block.
 //!
-//! Invariant: the last word of a key is padded with zeros, so that big-endian words ascend with the keys; keys that
-//! differ only by trailing zeros are distinguished by their lengths.
+//! Invariant: the last word of a key is padded with zeros, so the order of big-endian words is the order of the keys.
+//! Keys that differ only by trailing zeros are distinguished by their lengths.
 
 use std::cmp::Ordering as Order;
 
@@ -22,9 +22,9 @@ use super::Target;
 use crate::base::sync::{Ordering, Word};
 use crate::base::{Entry, EntryBlock, Kind, MAX_KEY, MAX_OPERAND, Seqno};
 
-/// Bytes of a word.
+/// The size of a word in bytes.
 pub(super) const WORD: usize = 8;
-/// Words before the key.
+/// The number of words before the key.
 const HEADER: usize = 2;
 /// The most words of a message that a [`Scratch`] holds without an allocation.
 const NEAR: usize = 32;
@@ -66,7 +66,8 @@ fn write_bytes(to: &[Word], bytes: &[u8]) {
     }
 }
 
-/// The first 8 bytes of `key` after `prefix` bytes, padded with zeros. Ascends with the key.
+/// The first 8 bytes of `key` that follow the first `prefix` bytes, padded with zeros. Heads have the order of their
+/// keys.
 #[inline]
 pub(super) fn head(key: &[u8], prefix: usize) -> u64 {
     let rest = key.get(prefix..).unwrap_or_default();
@@ -143,7 +144,7 @@ impl<'a> Record<'a> {
         self.key_len() == key.len() && self.key().enumerate().all(|(i, word)| word == head(key, i * WORD))
     }
 
-    /// Compares this record with `target`: keys ascending, seqnos descending.
+    /// Compares this record with `target`, in the order (key ascending, seqno descending).
     #[inline]
     pub(super) fn order(self, target: Target<'_>) -> Order {
         for (i, word) in self.key().enumerate() {
@@ -152,7 +153,7 @@ impl<'a> Record<'a> {
                 unequal => return unequal,
             }
         }
-        // Equal up to the length of this key: the longer key is greater.
+        // The keys are equal up to the length of this record's key, so the longer key is greater.
         self.key_len().cmp(&target.key.len()).then_with(|| target.seqno.cmp(&self.seqno()))
     }
 
@@ -185,7 +186,7 @@ impl<'a> Record<'a> {
         Kind::from_u8(self.0[1].load(Ordering::Relaxed) as u8).expect("the kind that was stored")
     }
 
-    /// A copy of the key, and the seqno.
+    /// Copies the key, and returns it with the seqno.
     pub(super) fn place<'s>(self, scratch: &'s mut Scratch) -> Target<'s> {
         let len = self.key_len();
         let bytes = scratch.fill(&self.0[HEADER..][..len.div_ceil(WORD)]);
@@ -204,7 +205,7 @@ fn common(limit: usize, mut words: impl Iterator<Item = (u64, u64)>) -> usize {
     unequal.map_or(limit, |bytes| (equal - WORD + bytes).min(limit))
 }
 
-/// The destination of a message copy; small messages need no allocation.
+/// The memory into which a message is copied. Small messages need no allocation.
 #[derive(Debug)]
 pub(super) struct Scratch {
     near: [u64; NEAR],

@@ -1,4 +1,4 @@
-//! An append-only table: values are added once, found by their number without a lock, and never moved.
+//! An append-only table. Values are added once, found by their number without a lock, and never moved.
 //!
 //! ```text
 //!   segments  | 0 | 1 | 2 | 3 | …        segment k holds FIRST × 2^k cells, created on first use
@@ -7,25 +7,27 @@
 //!               └─────────▶ | · · · · |
 //! ```
 //!
-//! Steps: a thread that pushes takes the next number, fills its cell, and publishes the number afterwards.
+//! Steps of adding a value: a thread takes the next number, fills the cell with this number, and then publishes the
+//! number.
 //!
 //! Invariant: a thread that knows a number finds the segment created and the cell filled. This requires that the number
-//! is published with `Release` and read with `Acquire`, which both callers do: numbers of nodes are in their parents'
-//! children and in the anchor, numbers of chunks in references to records, and all of these are stored with `Release`
-//! and loaded with `Acquire`. No thread learns a number from `next`, so `next` needs no ordering (unlike the pool's
-//! count of frames, `pool/hand.rs`). Nothing is freed before the table, so readers of the memtable need no reference
-//! counts or epochs.
+//! is published with `Release` and read with `Acquire`. Both callers satisfy this requirement. The tree publishes the
+//! number of a node in the node's parent or in the anchor. The arena publishes the number of a chunk in references to
+//! records. All of these are stored with `Release` and loaded with `Acquire`. No thread gets the number of another
+//! thread's value from `next`, so `next` needs no ordering (unlike the pool's count of frames, `pool/hand.rs`). No
+//! value is freed before the table is dropped, so readers of the memtable need no reference counts or epochs.
 
 use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
 
-/// Cells of the first segment, a power of two. Small, since with many keyspaces most hold little.
+/// The number of cells of the first segment, a power of two. The number is small, because in a store with many
+/// keyspaces most keyspaces hold little data.
 const FIRST: usize = if EXPLORED { 2 } else { 4 };
 
 const _: () = assert!(FIRST.is_power_of_two(), "the segment of a number follows from its logarithm");
 
 type Segment<T> = Box<[Once<T>]>;
 
-/// See the module documentation. `SEGMENTS` bounds the number of values.
+/// An append-only table; see the module documentation. `SEGMENTS` bounds the number of values.
 #[derive(Debug)]
 pub(super) struct Table<T, const SEGMENTS: usize> {
     segments: [Once<Segment<T>>; SEGMENTS],
@@ -48,13 +50,13 @@ impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {
         Table { segments: std::array::from_fn(|_| Once::new()), next: AtomicUsize::new(0) }
     }
 
-    /// How many numbers were assigned.
+    /// The number of assigned numbers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Adds `value`; returns its number, which no other thread knows yet.
+    /// Adds `value` and returns its number. No other thread knows this number yet.
     pub(super) fn push(&self, value: T) -> u32 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         assert!(number < FIRST * ((1 << SEGMENTS) - 1), "a memtable is sealed long before");
@@ -65,7 +67,7 @@ impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {
         number as u32
     }
 
-    /// The value with the number `number`.
+    /// The value that has the number `number`.
     ///
     /// # Panics
     /// If there is no such value.

@@ -1,4 +1,4 @@
-//! The memtable compared with a `BTreeMap`, its invariants, and readers concurrent with a writer.
+//! Tests that compare the memtable with a `BTreeMap`, check its invariants, and run readers concurrently with a writer.
 
 mod writers;
 
@@ -100,7 +100,7 @@ fn rows(model: &Model, range: &KeyRange) -> Vec<Row> {
     inside.map(|((key, seqno), (kind, value))| (key.clone(), seqno.0, *kind, value.clone())).collect()
 }
 
-/// Keys that collide in many ways: few bytes, long and short common prefixes, zeros at the end.
+/// Keys that resemble each other in many ways: few different bytes, long and short common prefixes, zeros at the end.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let tail = || prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xff)], 1..6);
     prop_oneof![
@@ -155,7 +155,7 @@ proptest! {
             expect.reverse();
             prop_assert_eq!(scan(&memtable, &range, true, sizes.0, sizes.1), expect);
         }
-        // Positions of nonexistent messages.
+        // Scan from positions at which no message exists.
         for (key, seqno) in &probes {
             for (reverse, range) in [(false, KeyRange::all()), (true, KeyRange::all())] {
                 let mut block = EntryBlock::new();
@@ -187,7 +187,7 @@ fn large_trees_hold_their_invariants_in_every_order_of_insertion() {
             assert_eq!(found[0].3, i.to_le_bytes());
         }
     }
-    // Ascending keys leave full leaves behind.
+    // Inserting ascending keys makes full leaves.
     let memtable = memtable();
     (0..20_000u64).for_each(|i| put(&memtable, &i.to_be_bytes(), i + 1, b""));
     assert!(memtable.tree().unwrap().leaves.len() < 20_000 / 60);
@@ -210,7 +210,7 @@ fn many_versions_of_one_key_span_leaves() {
 fn range_tombstones_are_found_while_they_are_inserted() {
     let memtable = memtable();
     assert!(memtable.is_empty() && memtable.fragments().is_empty());
-    // A queue: consume, then delete the consumed entries, one after the other.
+    // A queue: a consumer reads the entries one after the other and deletes each entry that it has read.
     for i in 1..=20_000u64 {
         let range = KeyRange::new([], i.to_be_bytes());
         memtable.insert_range(&RangeTombstone { range, seqno: Seqno(i) });
@@ -246,7 +246,7 @@ fn chunks_are_recycled_up_to_the_bound() {
     let again = filled(10);
     assert_eq!(pool.free_bytes(), CHUNK_BYTES);
     assert_eq!(visited(&again, &5u64.to_be_bytes(), 5, 1)[0].3, [1; 200_000]);
-    // The largest record, and one that does not fit into the rest of the chunk.
+    // Insert the largest record, and a record that does not fit into the rest of the chunk.
     let (key, value) = (vec![9; crate::base::MAX_KEY], vec![3; crate::base::MAX_OPERAND]);
     (100..110).for_each(|seqno| put(&again, &key, seqno, &value));
     assert!(visited(&again, &key, 200, 99).iter().all(|row| row.0 == key && row.3 == value));
@@ -309,7 +309,7 @@ fn generations_follow_a_key_through_splits() {
     let mut newest = std::collections::HashMap::new();
     let mut rng = Rng(1);
     for seqno in 1..=20_000u64 {
-        // A few keys with thousands of versions, many with a few.
+        // A few keys get thousands of versions, and many keys get a few versions.
         let key = if rng.chance(50) { rng.below(3) } else { rng.below(1000) }.to_be_bytes();
         let generation = memtable.insert(Entry { key: &key, seqno: Seqno(2 * seqno), kind: Kind::Put, value: b"v" });
         let before = newest.insert(key, generation.expect("nothing newer is there"));
@@ -321,7 +321,7 @@ fn generations_follow_a_key_through_splits() {
     }
 }
 
-/// A source that counts bytes and calls `meanwhile` while it lends.
+/// A memory source that counts the reserved bytes and calls `meanwhile` during a reservation.
 struct Counting {
     lent: std::sync::atomic::AtomicUsize,
     most: std::sync::atomic::AtomicUsize,
@@ -362,7 +362,7 @@ fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
     put(&memtable, b"key", 1, b"value");
     let (charged, lent) = (memtable.bytes(), source.lent.load(Ordering::Relaxed));
     assert!(charged < 100 && lent <= 4 << 10, "one message is charged {charged} bytes and borrows {lent}");
-    // At every size the charged bytes match the borrowed ones, up to a chunk.
+    // At every size, the charged bytes equal the borrowed bytes, up to the size of a chunk.
     for seqno in 2..40_000u64 {
         put(&memtable, &seqno.to_be_bytes(), seqno, &[7; 100]);
         if seqno.is_multiple_of(1_000) {
@@ -378,7 +378,7 @@ fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
     assert_eq!(source.lent.load(Ordering::Relaxed), 0, "all memory was released");
 }
 
-/// Borrowing memory evicts blocks, which takes long; other threads write into the remaining space meanwhile.
+/// Borrowing memory evicts blocks, which takes long. During the eviction, other threads write into the remaining space.
 #[test]
 fn no_thread_waits_for_a_thread_that_borrows_memory() {
     let place: Arc<std::sync::OnceLock<Arc<Memtable>>> = Arc::default();
@@ -402,7 +402,7 @@ fn no_thread_waits_for_a_thread_that_borrows_memory() {
     let memtable = Arc::new(Memtable::new(1, chunks));
     put(&memtable, b"first", 1, b"");
     assert!(place.set(memtable.clone()).is_ok());
-    // Too long for the rest of the chunk, most of which is free.
+    // This record is too long for the rest of the chunk, although most of the chunk is free.
     put(&memtable, b"long", 2, &[1; 600]);
     assert_eq!(held_up.load(Ordering::Relaxed), 0, "another thread waited for a lock while memory was borrowed");
     assert!(seqno.load(Ordering::Relaxed) > 1_000_000, "nothing was borrowed meanwhile");

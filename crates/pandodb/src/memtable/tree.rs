@@ -1,4 +1,4 @@
-//! The B+-tree over the arena, with concurrent readers and writers; a writer latches one or two nodes for a short time.
+//! The B+-tree over the arena, with concurrent readers and writers. A writer latches one or two nodes for a short time.
 //!
 //! ```text
 //!   anchor ─▶ root          | separator | separator |          a separator is the first record right of it
@@ -8,33 +8,35 @@
 //!            leaf      leaf  …   [low fence, high fence)        leaves know their fences, not their neighbours
 //! ```
 //!
-//! *Reading* takes no latch: load a node's version, load from the node, load the child's version, check that the node's
-//! version is unchanged, continue with the child (*optimistic lock coupling*). If the version has changed, restart at
-//! the root.
+//! *Reading* takes no latch (*optimistic lock coupling*). A reader loads a node's version, loads values from the node,
+//! loads the child's version, checks that the node's version is unchanged, and continues with the child. If the node's
+//! version has changed, the reader restarts at the root.
 //!
-//! *Inserting* descends in the same way, finds the slot, and locks the leaf at the version at which it was searched.
+//! *Inserting* descends in the same way and finds the slot. The insertion locks the leaf only if the leaf's version is
+//! still the version at which the leaf was searched.
 //!
-//! *Splitting* is preemptive (002 §3.6.2): an insertion that meets a full node during its descent splits it before it
-//! goes on, so that the parent has room:
+//! *Splitting* is preemptive (002 §3.6.2). An insertion that reaches a full node during its descent splits the node
+//! before it descends further. So the parent always has room for a separator. Steps of a split:
 //!
 //! 1. claim the full node; readers may still read it;
 //! 2. build the right half, which no other thread knows yet;
-//! 3. lock the parent at the version at which it was passed, then the full node;
-//! 4. insert the separator and the new half into the parent, and unlock it;
-//! 5. remove the right half from the full node, and unlock it.
+//! 3. lock the parent, if its version is still the version at which the descent passed it, and then lock the full node;
+//! 4. insert the separator and the new half into the parent, and unlock the parent;
+//! 5. remove the right half from the full node, and unlock the node.
 //!
-//! This is the paper's shadow splitting, in memory: the parent is locked while one slot is inserted, not while half a
-//! node is copied. A thread that finds the new half through the parent waits for step 5 before it reads the old one. If
-//! a claim or lock fails, another thread is splitting: the insertion passes a full inner node, but restarts at the root
-//! for a full leaf. All steps try and none waits, so no order of latches is needed.
+//! This is the paper's shadow splitting, in memory. The parent is locked while one slot is inserted, not while half a
+//! node is copied. A thread that finds the new half through the parent waits for step 5 before it reads the old half.
+//! If a claim or lock fails, another thread is changing one of the nodes. In this case, the insertion descends through
+//! a full inner node without splitting it, but restarts at the root if the full node is a leaf. No step waits for a
+//! latch, so no order of latches is needed.
 //!
-//! Appends at the right edge, and at the left, leave full nodes behind. Nothing is ever removed or freed, so the number
-//! of a node stays valid, and a position is a (key, seqno). A scan copies references from one leaf, at one version, and
-//! continues at the leaf's fence. That is one more search for 64 slots, and there are no links between leaves for a
-//! split to update.
+//! Repeated insertions at the right edge or at the left edge of the tree leave full nodes. No message or node is
+//! removed or freed before the tree is dropped, so the number of a node stays valid. The position of a scan is a (key,
+//! seqno). A scan copies references from one leaf, at one version, and continues at the leaf's fence. This costs one
+//! more search for each leaf of 64 slots, but a split has no links between leaves to update.
 //!
-//! Invariants: (key ascending, seqno descending) is strictly ascending along the leaves; only the root may be an empty
-//! leaf; see also [`super::node`].
+//! Invariants: the records of all leaves, from left to right, strictly ascend in the order (key ascending, seqno
+//! descending); a leaf is empty only if it is the root; see also [`super::node`].
 //!
 //! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
@@ -49,18 +51,19 @@ use super::table::Table;
 use crate::base::sync::{AtomicU64, Ordering, relax};
 use crate::base::{Entry, MAX_KEY};
 
-/// Segments of the node tables: they hold 268 million nodes, more than records of 32 GiB need.
+/// The number of segments of a node table. These segments hold 268 million nodes, which is more than 32 GiB of records
+/// need.
 const NODE_SEGMENTS: usize = 26;
 
 /// The location of the root.
 #[derive(Debug)]
 struct Anchor {
     latch: Latch,
-    /// Number and level in one word, since they change together.
+    /// The root's number and level, in one word because they change together.
     root: AtomicU64,
 }
 
-/// A node's number; level 0 is that of the leaves.
+/// A node's level and number. Leaves have level 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeNo {
     pub(super) level: u32,
@@ -84,7 +87,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A node of a descent, with the version at which it was reached.
+/// A node on the path of a descent, with the version at which the descent reached it.
 #[derive(Clone, Copy)]
 struct Stop<'a> {
     no: NodeNo,
@@ -116,7 +119,7 @@ impl Batch {
     }
 }
 
-/// See the module documentation.
+/// The tree of a memtable; see the module documentation.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) arena: Arena,
@@ -162,8 +165,8 @@ impl Tree {
         }
     }
 
-    /// Adds a message; its (key, seqno) must be new. Returns the generation of its leaf, or `None` if a newer one of
-    /// its key is there.
+    /// Adds a message; its (key, seqno) must be new. Returns the generation of the message's leaf, or `None` if the
+    /// tree holds a newer message of the same key.
     pub(super) fn insert(&self, entry: &Entry<'_>) -> Option<u64> {
         let record = self.arena.push(entry);
         let target = Target { key: entry.key, seqno: entry.seqno };
@@ -188,7 +191,7 @@ impl Tree {
         let taken = leaf.holds(&self.arena, meta, at, target);
         let late = leaf.follows_newer(&self.arena, meta, at, target);
         let locked = leaf.latch.lock(version)?;
-        // The lock succeeded, so the values loaded above are consistent.
+        // The lock succeeded, so the values that were loaded before the lock are consistent.
         if taken {
             drop(locked);
             panic!("seqno {} was given out twice for a key", target.seqno);
@@ -229,8 +232,8 @@ impl Tree {
         }
     }
 
-    /// The child right of `rank` slots of `inner`, the node of `stop`; `None` if the node has changed and the child may
-    /// be wrong.
+    /// The child right of `rank` slots of `inner`, the node of `stop`; `None` if the node has changed, because the
+    /// child may be wrong in this case.
     #[inline]
     fn enter<'a>(&'a self, inner: &Inner, stop: Stop<'_>, rank: usize) -> Option<Stop<'a>> {
         debug_assert!(stop.no.level > 0, "a leaf has no children");
@@ -247,7 +250,7 @@ impl Tree {
         let slots = stop.node.slots();
         let claimed = slots.latch.claim(stop.version)?;
         let meta = slots.meta();
-        // The claim succeeded, so the node is as it was when the caller found it full.
+        // The claim succeeded, so the node has not changed since the caller found it full.
         assert_eq!(meta.len, SLOTS, "a full node is split");
         let at = self.place_of_split(slots, meta, target);
         let separator = slots.record(at);
@@ -274,7 +277,7 @@ impl Tree {
         Some(())
     }
 
-    /// The slot that becomes the separator.
+    /// Returns the slot that becomes the separator.
     /// REQUIRES: the caller has claimed the latch of `slots`, so that `meta` stays valid.
     fn place_of_split(&self, slots: &Slots, meta: Meta, target: Target<'_>) -> usize {
         let rank = slots.rank(&self.arena, meta, target, true);
@@ -285,18 +288,18 @@ impl Tree {
         }
     }
 
-    /// Locks the parent of a full node, if it has room and is unchanged.
+    /// Locks the parent of a full node, if the parent has room and is unchanged.
     fn lock_above<'a>(&'a self, above: Above<'a>) -> Option<Over<'a>> {
         match above {
             Above::Anchor(version) => Some(Over::Anchor(self.anchor.latch.lock(version)?)),
-            // The parent was passed although it is full, because another thread was splitting it.
+            // The descent passed the parent although it was full, because another thread was splitting the parent.
             Above::Inner(inner, ..) if inner.slots.meta().len == SLOTS => None,
             Above::Inner(inner, version, rank) => Some(Over::Inner(inner, rank, inner.slots.latch.lock(version)?)),
         }
     }
 
     /// Descends to a leaf; `rank` chooses between a node's children. Returns the result of `take` for the leaf, after
-    /// checking that it was the right leaf and did not change meanwhile.
+    /// checking that the leaf was the right one and did not change during `take`.
     #[inline]
     fn visit<R>(&self, rank: impl Fn(&Slots, Meta) -> usize, take: impl Fn(&Slots, Meta) -> R) -> R {
         let descend = || {
@@ -324,7 +327,7 @@ impl Tree {
         }
     }
 
-    /// The first record that is not before `target`; [`NONE`] if there is none.
+    /// Returns the first record that is not before `target`; [`NONE`] if there is no such record.
     #[inline]
     pub(super) fn next(&self, target: Target<'_>) -> Ref {
         let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
@@ -335,7 +338,8 @@ impl Tree {
         })
     }
 
-    /// The records from `target` on, or after it, within one leaf, and the leaf's upper fence.
+    /// Returns the records of one leaf from `target` on, and the leaf's upper fence. If `after`, a record equal to
+    /// `target` is left out.
     pub(super) fn ahead(&self, target: Target<'_>, after: bool) -> Batch {
         let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
         self.visit(child, |leaf, meta| {
@@ -343,15 +347,15 @@ impl Tree {
         })
     }
 
-    /// The records before `target`, or before the end, within one leaf, and the leaf's lower fence.
+    /// Returns the records of one leaf before `target`, or before the end of the tree, and the leaf's lower fence.
     pub(super) fn behind(&self, target: Option<Target<'_>>) -> Batch {
         // If a separator equals the target, the records before the target are left of it.
         let rank = |slots: &Slots, meta: Meta| target.map_or(meta.len, |to| slots.rank(&self.arena, meta, to, false));
         self.visit(rank, |leaf, meta| Batch::copy(leaf, 0, rank(leaf, meta), leaf.low()))
     }
 
-    /// All records of the leaf on the other side of a fence. That leaf ends at the fence however often it was split, so
-    /// no slot is searched.
+    /// Returns all records of the leaf on the other side of a fence. Splits never move the end of a leaf that is at
+    /// this fence, so no slot needs to be searched.
     pub(super) fn beyond(&self, fence: Ref, reverse: bool) -> Batch {
         debug_assert_ne!(fence, NONE, "no leaf lies beyond the edge of the tree");
         let mut place = Scratch::new();
@@ -401,12 +405,12 @@ impl Half {
     fn build(arena: &Arena, node: Node<'_>, at: usize, separator: Ref) -> Half {
         match node {
             Node::Leaf(leaf) => Half::Leaf(Box::new(leaf.tail(arena, at, separator))),
-            // The separator moves up.
+            // The separator moves to the parent.
             Node::Inner(inner) => Half::Inner(Box::new(inner.tail(arena, at + 1, separator))),
         }
     }
 
-    /// Adds it to the tree's table and returns its number.
+    /// Adds the new node to the tree's table and returns the node's number.
     fn push(self, tree: &Tree) -> u32 {
         match self {
             Half::Leaf(leaf) => {

@@ -1,4 +1,5 @@
-//! [`Block`]: an immutable block as a reader holds it; [`PinnedBlock`]: as a user of the store holds it.
+//! [`Block`]: an immutable block that a reader holds. [`PinnedBlock`]: an immutable block that a user of the store
+//! holds.
 //!
 //! ```text
 //!   Pool::get ──▶ Block (guarded: one of the thread's arc_swap slots, no reference count)
@@ -6,14 +7,14 @@
 //!                   └─ pin()  ──▶ PinnedBlock (an `Arc`, and its bytes are added to the pool's pinned bytes)
 //! ```
 //!
-//! A block from the pool is *guarded*: it occupies one of the few slots that `arc_swap` has for the calling thread. It
-//! costs no update of a reference count, for which all readers of a filter would contend. A caller that holds blocks
-//! for long takes a reference ([`Block::keep`]); otherwise later lookups of that thread find no free slot and update
-//! the count.
+//! A block from the pool is *guarded*: it occupies one of the few slots that `arc_swap` has for the calling thread.
+//! Guarding a block does not update a reference count, so the readers of a filter block do not contend for one. A
+//! caller that holds blocks for long takes a reference ([`Block::keep`]); otherwise later lookups of the same thread
+//! find no free slot and must update a reference count.
 //!
-//! Invariants: the bytes of a block never change; a block of one page lies in a slot of a [`Slab`]; each
-//! [`PinnedBlock`] is counted in the pinned bytes exactly once. Source: 002 §3.6.1; guards instead of counters of
-//! readers: [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
+//! Invariants: the bytes of a block never change; a block of one page is in a slot of a [`Slab`]; each [`PinnedBlock`]
+//! is counted in the pinned bytes exactly once. Source: 002 §3.6.1. Guards replace the paper's counters of readers:
+//! [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -38,9 +39,9 @@ struct CacheLine([u8; 64]);
 const _: () = assert!(size_of::<CacheLine>() == 64 && PAGE.is_multiple_of(size_of::<CacheLine>()), "whole cache lines");
 const _: () = assert!(OVERHEAD < PAGE, "most of the capacity holds the bytes of blocks");
 
-/// Cache lines of a page.
+/// The number of cache lines in a page.
 const LINES: usize = PAGE / size_of::<CacheLine>();
-/// Free page slots that the slab keeps in memory for the next blocks.
+/// The number of free page slots that the slab keeps in memory for the next blocks.
 const SPARE: usize = 64;
 
 /// State that all blocks of a pool share.
@@ -51,16 +52,17 @@ pub(super) struct Home {
     pages: Arc<Slab<CacheLine>>,
 }
 
-/// The bytes of a block, aligned to cache lines as the filters need it. A slot of the slab has no allocator header.
+/// The bytes of a block, aligned to cache lines, because filters need this alignment. A slot of the slab has no
+/// allocator header.
 enum Lines {
     Page(Slot<CacheLine>),
     More(Box<[CacheLine]>),
 }
 
 impl Home {
-    /// For about `blocks` cached blocks.
+    /// Creates the state for about `blocks` cached blocks.
     pub fn new(blocks: usize) -> Home {
-        // The slab has some more slots than that, for evicted blocks that readers still hold.
+        // The slab has some more slots than `blocks`, for evicted blocks that readers still hold.
         Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 
@@ -136,7 +138,7 @@ impl Block {
         Block(Guard::from_inner(body))
     }
 
-    /// The same block with a reference of its own, for a caller that holds it for long.
+    /// Converts the guard into a counted reference, for a caller that holds the block for long.
     pub fn keep(self) -> Block {
         Block::counted(Guard::into_inner(self.0))
     }
@@ -147,7 +149,8 @@ impl Block {
         (self.len() / PAGE) as u32
     }
 
-    /// A guard for a user of the store, which may be held for long: counted in the pool's pinned bytes until it is dropped.
+    /// A guard for a user of the store, who may hold it for long. The block is counted in the pool's pinned bytes until
+    /// the guard is dropped.
     pub fn pin(self) -> PinnedBlock {
         PinnedBlock::new(Guard::into_inner(self.0))
     }
@@ -179,7 +182,8 @@ impl std::fmt::Debug for Block {
     }
 }
 
-/// A block that a user of the store holds; counted in the pool's pinned bytes. Dereferences to the block's bytes.
+/// A block that a user of the store holds. Such blocks are counted in the pool's pinned bytes. Dereferences to the
+/// block's bytes.
 pub struct PinnedBlock(Arc<Body>);
 
 impl PinnedBlock {

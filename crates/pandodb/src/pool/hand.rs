@@ -7,18 +7,20 @@
 //!
 //! Steps of an eviction ([`Hands::evict`]):
 //!
-//! 1. A thread locks the hand of its group. Threads are divided into 8 groups, so that two threads that miss work on
-//!    different cache lines.
-//! 2. It passes the frames of the hand one after the other and evicts those without chances, until it has evicted
-//!    enough.
-//! 3. When it reaches the end of the hand, it takes the next 64 frames.
+//! 1. A thread locks the hand of its group. Threads are divided into 8 groups, so that threads of different groups that
+//!    miss at the same time work on different cache lines.
+//! 2. The thread passes the frames of the hand one after the other and evicts the blocks of frames without chances,
+//!    until it has evicted enough.
+//! 3. At the end of the hand, the thread takes the next 64 frames as its hand.
 //!
-//! The source writes dirty pages out a quarter turn ahead; blocks of this pool are never dirty.
+//! The cache of 002 writes dirty pages to disk a quarter turn before the hand reaches them. This pool does not, because
+//! its blocks are never dirty.
 //!
 //! Invariants: a frame number below `used` has a frame in the table; a free frame is in no chain.
 //!
-//! Locks: a group's hand; under it the lock of one chain at a time and, in the callback of [`Hands::evict`], that of
-//! the free frames. Under the lock of the free frames, only a segment of frames is initialized.
+//! Locks: the lock of a group's hand is taken first. A thread that holds it takes the lock of one chain at a time and,
+//! in the callback of [`Hands::evict`], the lock of the free frames. While a thread holds the lock of the free frames,
+//! it takes no other lock, but may initialize a segment of frames.
 
 use super::Keep;
 use super::table::Table;
@@ -28,9 +30,9 @@ use crate::base::sync::{
     thread_number,
 };
 
-/// Frames of a hand.
+/// The number of frames of a hand.
 const SPAN: u32 = if EXPLORED { 2 } else { 64 };
-/// Groups of threads; each group has one hand.
+/// The number of groups of threads. Each group has one hand.
 const GROUPS: usize = if EXPLORED { 2 } else { 8 };
 
 const _: () = assert!(SPAN > 0 && GROUPS > 0, "an eviction makes progress");
@@ -47,19 +49,19 @@ struct Hand {
 #[derive(Debug)]
 pub(super) struct Hands {
     groups: [Mutex<Hand>; GROUPS],
-    /// The number of groups in use.
+    /// The number of groups that are in use.
     spread: usize,
     /// The frame at which the next hand begins.
     next: AtomicU32,
     /// The number of frames. Each frame with a number below `used` exists: `used` is stored with `Release` after the
-    /// frame was created, and loaded with `Acquire` where frame numbers are derived from it.
+    /// frame was created, and loaded with `Acquire` by threads that derive frame numbers from it.
     used: AtomicU32,
     /// Numbers of frames without a block.
     free: Mutex<Vec<u32>>,
 }
 
 impl Hands {
-    /// No frames yet.
+    /// Creates hands without any frames.
     pub(super) fn new() -> Hands {
         Hands {
             groups: std::array::from_fn(|_| Mutex::default()),
@@ -75,7 +77,7 @@ impl Hands {
         self.spread = 1;
     }
 
-    /// Takes the next hand: a range of up to `SPAN` frames. Empty if there are no frames.
+    /// Takes the next range of up to `SPAN` frames as a hand. The range is empty if there are no frames.
     fn take(&self) -> Hand {
         let used = self.used.load(Acquire);
         let mut at = self.next.load(Relaxed);
@@ -91,11 +93,12 @@ impl Hands {
     }
 
     /// Evicts blocks until `wanted` returns `false`. Calls `wanted` after each eviction with the frame's number, the
-    /// hash of the block's key and the bytes that the block was charged. Returns `false` if nothing is left to evict.
+    /// hash of the block's key and the bytes that were charged for the block. Returns `false` if nothing is left to
+    /// evict.
     pub(super) fn evict(&self, table: &Table, mut wanted: impl FnMut(u32, u64, usize) -> bool) -> bool {
         let mut hand = self.groups[thread_number() % self.spread].lock();
-        // The number of frames to pass without an eviction before giving up: `chances + 2` rounds, plus the hands of
-        // all groups.
+        // Give up after passing this many frames without an eviction: two rounds more than a frame can have chances,
+        // plus the hands of all groups.
         let rounds = u64::from(Keep::Long.ref_count()) + 2;
         let mut patience = rounds * u64::from(self.used.load(Relaxed)) + GROUPS as u64 * u64::from(SPAN);
         while patience > 0 {
@@ -131,8 +134,8 @@ impl Hands {
         })
     }
 
-    /// Drops the block of a frame and adds the frame to the free ones.
-    /// REQUIRES: the frame is in no chain and not free, and no other thread uses it for a block.
+    /// Drops the block of a frame and adds the frame to the free frames.
+    /// REQUIRES: the frame is in no chain and not free, and no other thread uses the frame for a block.
     pub(super) fn give_back(&self, table: &Table, number: u32) {
         table.vacate(number);
         self.free.lock().push(number);

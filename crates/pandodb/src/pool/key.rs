@@ -1,8 +1,8 @@
 //! [`FrameKey`]: identifies a cached block by its owner and its first page.
 //!
-//! Owners' identities are never reused within a store. So a page that was freed and written again by another owner has
-//! another key, and an outdated frame cannot be returned for it (002 §3.6.1). Invariant: [`FrameKey::hash`] is never 0,
-//! because 0 marks a frame that is in no chain.
+//! Owners' identities are never reused within a store. So a page that was freed and then written by another owner has
+//! another key, and a lookup of the new key cannot return an outdated frame (002 §3.6.1). Invariant: [`FrameKey::hash`]
+//! is never 0, because 0 marks a frame that is in no chain.
 
 use crate::base::{OwnerId, PageNo, seeded};
 
@@ -23,8 +23,8 @@ impl FrameKey {
         FrameKey { owner: seeded!(PoolForgetsOwner: OwnerId(0), owner), page }
     }
 
-    /// A hash of which all 64 bits are usable. The highest bit is always set, so that the hash is not 0. Users do not
-    /// choose owners or pages, so a hash that resists chosen keys is not needed.
+    /// A 64-bit hash of the key. The highest bit is always set, so that the hash is not 0; the other bits are all well
+    /// mixed. Users do not choose owners or pages, so a hash that resists chosen keys is not needed.
     #[inline]
     pub(super) fn hash(self) -> u64 {
         let mixed = (self.owner.0.rotate_left(32) ^ self.page.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);

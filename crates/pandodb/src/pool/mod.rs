@@ -1,4 +1,4 @@
-//! The buffer pool: the only cache of immutable blocks, within a fixed number of bytes (002 §3.6.1).
+//! The buffer pool: the only cache of immutable blocks. The pool has a fixed number of bytes (002 §3.6.1).
 //!
 //! ```text
 //!   (owner, page) ──hash──▶ chain ──▶ frame ──▶ block         a hit: no lock, nothing written that others read
@@ -9,40 +9,43 @@
 //! Steps of a read ([`Pool::get`]):
 //!
 //! 1. Follow the chain without a lock and guard the block (`table`).
-//! 2. If it is not found, look once more under the chain's lock.
-//! 3. If it is still not found, load the block without holding a lock, evict others to make room (`hand`), and link it
-//!    into the chain. If another thread has linked the same block meanwhile, use that one.
+//! 2. If the block is not found, search once more under the chain's lock.
+//! 3. If the block is still not found, load it without holding a lock, evict other blocks to make room (`hand`), and
+//!    link the loaded block into the chain. If another thread has linked the same block during the load, use the block
+//!    of that thread.
 //!
 //! I/O never happens under a lock.
 //!
 //! Invariants:
 //!
-//! * **The key is the owner's identity and the page.** Identities are never reused within a store, so a page that was
-//!   freed and written again by another owner has another key. Each block carries its key, so a lookup never returns an
-//!   outdated frame. The pool need not be informed that a run was dropped: its frames are not requested any more and
-//!   are evicted in time. (Runs call [`Pool::forget`] for their blocks above the leaves all the same, because those
-//!   would stay for several rounds of the hand.)
+//! * **The key is the owner's identity and the page.** Identities are never reused within a store. So if a page is
+//!   freed and another owner writes it, the page has another key. Each block carries its key, so a lookup never returns
+//!   an outdated frame. The pool need not be informed that a run was dropped, because frames that are no longer
+//!   requested are evicted eventually. (Runs call [`Pool::forget`] for their blocks above the leaves nevertheless,
+//!   because these blocks would stay for several rounds of the hand.)
 //! * **CLOCK** (`002 §3.6.1`): a hit sets the chances of a frame to their maximum. The hand takes one chance from each
 //!   frame that it passes and evicts frames without chances. A leaf has at most one chance and starts with none, so
-//!   that a leaf read once is evicted before one read twice. A block above the leaves has more ([`Keep`]): it saves
-//!   reads for hundreds of leaves.
-//! * **Memory is charged before it is used**: a thread that caches a block first charges the pool for it, then evicts
-//!   until the sum is within the capacity, and only then links the block.
+//!   that a leaf read once is evicted before one read twice. A block above the leaves has more chances ([`Keep`]),
+//!   because it is needed for the reads of hundreds of leaves.
+//! * **Memory is charged before it is used**: to cache a block, a thread first charges the pool for the block, and
+//!   evicts until the charged bytes are within the capacity. The thread links the block only after this.
 //! * A leaf that is compressed on disk is cached, and charged, uncompressed.
-//! * A block over an eighth of the capacity is returned without being cached. The same happens if the pool finds
-//!   nothing to evict.
+//! * A block over an eighth of the capacity is returned without being cached. A smaller block is also returned without
+//!   being cached if the pool finds nothing to evict.
 //! * An evicted block stays in memory until its last holder drops it. Blocks that a *user* holds for long are counted
-//!   ([`Block::pin`]). When they exceed a quarter of the capacity, new guards should copy ([`Pool::should_copy`]).
+//!   ([`Block::pin`]). When the counted blocks exceed a quarter of the capacity, new guards should copy values instead
+//!   of pinning blocks ([`Pool::should_copy`]).
 //!
-//! **Reservations** ([`MemorySource`]): memtables and the row cache reserve a part of the capacity; blocks use the rest. A
-//! block of one page is a slot of a [`Slab`](crate::base::Slab), so that evicting blocks returns memory.
+//! **Reservations** ([`MemorySource`]): memtables and the row cache reserve a part of the capacity; blocks use the
+//! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab), so that the memory of evicted blocks is
+//! returned to the operating system.
 //!
-//! Two things of the source are missing, because blocks never change: dirty pages with their write locks and claims,
-//! and counters of readers, which `arc_swap` replaces
-//! ([decision 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
+//! This pool lacks two parts of the cache in 002. There are no dirty pages with write locks and claims, because blocks
+//! never change. There are no counters of readers, because `arc_swap` replaces them ([decision
+//! 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
-//! Locks: a group's hand; under it the lock of a chain, of the free frames or of the slab. No other lock is taken under
-//! these.
+//! Locks: the lock of a group's hand is taken first. While a thread holds the lock of a hand, it may take the lock of a
+//! chain, of the free frames or of the slab. While a thread holds one of these three locks, it takes no other lock.
 
 mod block;
 mod hand;
@@ -64,28 +67,28 @@ use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, threa
 use crate::base::{BlockAddr, Ghosts, OwnerId, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 
-/// Groups of threads that count hits and misses in separate cache lines.
+/// The number of groups of threads. Each group counts hits and misses in a cache line of its own.
 const TALLIES: usize = 8;
 
-/// The buffer pool. Shared by everything that reads blocks, through an `Arc`.
+/// The buffer pool. All readers of blocks share it through an `Arc`.
 #[derive(Debug)]
 pub struct Pool {
     table: Table,
     /// The capacity in bytes, reserved bytes included.
     capacity: AtomicUsize,
-    /// Bytes of the capacity that others have reserved.
+    /// Bytes of the capacity that memtables, the row cache and other structures have reserved.
     lent: AtomicUsize,
     /// The part of `lent` that structures hold for their whole existence ([`Pool::hold`]).
     held: AtomicUsize,
     tallies: [Tally; TALLIES],
-    /// Bytes charged for the frames, including those for which room is being made.
+    /// Bytes charged for blocks, including the blocks for which room is being made.
     bytes: Charged,
     hands: Hands,
     ghosts: Ghosts,
     home: Arc<Home>,
 }
 
-/// A counter that each miss writes, in another cache line than the fields that each hit reads.
+/// A counter that each miss writes. The counter has a cache line of its own, apart from the fields that each hit reads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Charged(AtomicUsize);
@@ -96,7 +99,8 @@ struct Charged(AtomicUsize);
 struct Tally {
     hits: Counter,
     misses: Counter,
-    /// Blocks put into the cache, blocks removed from it for any reason, and blocks removed to make room.
+    /// The number of blocks put into the cache. The next two fields count the blocks removed for any reason, and the
+    /// blocks removed to make room.
     linked: Counter,
     unlinked: Counter,
     evictions: Counter,
@@ -107,7 +111,7 @@ struct Tally {
 pub enum Keep {
     /// A leaf.
     Short,
-    /// A block that many searches pass: of a filter, an inner node, range tombstones.
+    /// A block that many searches read: a filter block, an inner node, or a block of range tombstones.
     Long,
 }
 
@@ -129,8 +133,7 @@ const _: () = assert!(Pool::LEAST_SHARE > 1 && Pool::GHOSTS > 1, "reservations a
 pub struct PoolStats {
     /// Bytes charged: the cached blocks and their overhead.
     pub bytes: u64,
-    /// The most that may be charged now, in bytes: the size of the pool without the bytes that memtables and rows
-    /// reserve.
+    /// The most bytes that may be charged now: the size of the pool without the bytes that memtables and rows reserve.
     pub capacity: u64,
     /// Blocks in the cache.
     pub blocks: u64,
@@ -146,7 +149,7 @@ pub struct PoolStats {
 
 impl Pool {
     /// Creates a pool that keeps at most `capacity_bytes`, overhead included. Allocates 4 to 8 bytes for each page of
-    /// the capacity at once, and the memory of blocks when they are cached.
+    /// the capacity immediately, and the memory of a block when the block is cached.
     pub fn new(capacity_bytes: usize) -> Pool {
         let blocks = capacity_bytes / (PAGE + OVERHEAD);
         Pool {
@@ -171,7 +174,7 @@ impl Pool {
 
     #[inline]
     fn tally(&self) -> &Tally {
-        // The explorer runs all threads on one, and `thread_number` is expensive there.
+        // The explorer runs all threads on one thread, where `thread_number` is expensive.
         &self.tallies[if EXPLORED { 0 } else { thread_number() % TALLIES }]
     }
 
@@ -179,7 +182,7 @@ impl Pool {
     /// caches it. A hit takes about 20 ns plus cache misses.
     ///
     /// # Errors
-    /// Those of `load`; in this case nothing is cached.
+    /// The errors of `load`. If `load` fails, nothing is cached.
     #[inline]
     pub fn get(
         &self,
@@ -205,9 +208,9 @@ impl Pool {
         found.map(Block::guarded)
     }
 
-    /// Looks up several blocks at once: sets `found[i]` to the block `wanted[i]` if it is found. May miss a cached
-    /// block while its chain changes. Looks up at most [`Pool::TOGETHER`] blocks. Their cache misses overlap, so the
-    /// call costs little more than the lookup of one block.
+    /// Looks up several blocks in one call: sets `found[i]` to the block `wanted[i]` if that block is found. The call
+    /// may miss a cached block while the block's chain changes. Looks up at most [`Pool::TOGETHER`] blocks. Their cache
+    /// misses overlap, so the call costs little more than the lookup of one block.
     #[inline]
     pub fn peek_several(&self, wanted: &[(OwnerId, PageNo)], found: &mut [Option<Block>]) {
         let mut keys = [(FrameKey::NONE, 0); Pool::TOGETHER];
@@ -227,20 +230,21 @@ impl Pool {
         self.tally().hits.fetch_add(hits, Relaxed);
     }
 
-    /// At least 1/`LEAST_SHARE` of the capacity stays available to blocks, however much is reserved.
+    /// At least 1/`LEAST_SHARE` of the capacity stays available to blocks, even if more than the rest is reserved.
     pub const LEAST_SHARE: usize = 4;
 
-    /// The pool remembers the keys of the blocks evicted last, up to 1/`GHOSTS` of its capacity in bytes. A cache that
-    /// is compared with the pool must remember the same part.
+    /// The pool remembers the keys of the blocks evicted most recently, up to 1/`GHOSTS` of its capacity in bytes. A
+    /// cache that is compared with the pool must remember the same share of its own entries.
     pub const GHOSTS: usize = 16;
 
-    /// Bytes that others have reserved.
+    /// Bytes of the capacity that memtables, the row cache and other structures have reserved.
     pub fn lent(&self) -> usize {
         self.lent.load(Relaxed)
     }
 
-    /// Reserves `bytes` for a structure that is not a cache, for its whole existence: an index, the description of a
-    /// run. Does not evict, so it may be called under any lock; the next block to be cached evicts.
+    /// Reserves `bytes` for the whole existence of a structure that is not a cache, such as an index or the description
+    /// of a run. The call does not evict, so it may be made under any lock. The thread that caches the next block
+    /// evicts instead.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.lent.fetch_add(bytes, Relaxed);
@@ -267,15 +271,15 @@ impl Pool {
     pub const TOGETHER: usize = table::MOST_TOGETHER;
 
     /// Caches a copy of a block that was read from `addr`. `bytes` are the uncompressed bytes, which may be more than
-    /// `addr` has on disk. If another thread has cached the block meanwhile, its copy is returned.
+    /// `addr` has on disk. If another thread has cached the block already, the copy of that thread is returned.
     pub fn insert(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
         // A leaf starts without a chance, so that a leaf read once is evicted before one read twice.
         self.put(owner, addr, keep, keep.ref_count() - Keep::Short.ref_count(), bytes)
     }
 
-    /// Caches a copy of a block that was not requested yet but probably will be. It starts without chances, so it is
-    /// evicted early if no lookup hits it.
+    /// Caches a copy of a block that was not requested yet but probably will be. The block starts without chances, so
+    /// it is evicted early if no lookup hits it.
     pub fn offer(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
         let key = FrameKey::new(owner, addr.page);
         if self.table.find(key, key.hash()).is_none() {
@@ -288,8 +292,8 @@ impl Pool {
         self.capacity.load(Relaxed)
     }
 
-    /// The most that blocks may be charged now, in bytes: the capacity without the reserved bytes, but at least
-    /// 1/[`Pool::LEAST_SHARE`] of it.
+    /// The most bytes that may be charged for blocks now: the capacity without the reserved bytes, but at least
+    /// 1/[`Pool::LEAST_SHARE`] of the capacity.
     fn capacity(&self) -> usize {
         let whole = self.capacity.load(Relaxed);
         whole.saturating_sub(self.lent.load(Relaxed)).max(whole / Pool::LEAST_SHARE)
@@ -326,7 +330,7 @@ impl Pool {
         }
     }
 
-    /// Charges `cost`, evicts until the sum is within `capacity` bytes, and returns a frame. If there is nothing left
+    /// Charges `cost`, evicts until the charged bytes are at most `capacity`, and returns a frame. If nothing is left
     /// to evict, charges nothing and returns `None`.
     fn make_room(&self, cost: usize, capacity: usize) -> Option<u32> {
         self.bytes.0.fetch_add(cost, Relaxed);
@@ -339,7 +343,7 @@ impl Pool {
         Some(frame.unwrap_or_else(|| self.hands.frame(&self.table)))
     }
 
-    /// Subtracts the cost of a block from the charged bytes; returns the rest.
+    /// Subtracts the cost of a block from the charged bytes; returns the bytes that remain charged.
     /// REQUIRES: the cost was charged, and no other thread subtracts it.
     fn uncharge(&self, cost: usize) -> usize {
         let before = self.bytes.0.fetch_sub(cost, Relaxed);
@@ -367,8 +371,8 @@ impl Pool {
         })
     }
 
-    /// Changes the capacity and evicts down to it. A capacity far above the initial one makes chains, and so lookups,
-    /// longer.
+    /// Changes the capacity, and evicts blocks until the pool is within the new capacity. A capacity far above the
+    /// initial one makes chains longer, and therefore lookups slower.
     pub fn set_capacity(&self, capacity_bytes: usize) {
         self.capacity.store(capacity_bytes, Relaxed);
         self.evict_down();
@@ -380,7 +384,7 @@ impl Pool {
         frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
     }
 
-    /// Removes a block from the cache, if it is cached. For blocks that will not be requested again.
+    /// Removes a block from the cache, if it is cached. Callers use this for blocks that will not be requested again.
     pub fn forget(&self, owner: OwnerId, page: PageNo) {
         let key = FrameKey::new(owner, page);
         if let Some((number, cost)) = self.table.remove(key, key.hash()) {
@@ -390,12 +394,13 @@ impl Pool {
         }
     }
 
-    /// Whether users hold so much that a new guard should copy its value instead of pinning a block.
+    /// Whether users hold more than a quarter of the capacity, so that a new guard should copy its value instead of
+    /// pinning a block.
     pub fn should_copy(&self) -> bool {
         self.home.pinned.load(Relaxed) > self.capacity() as u64 / 4
     }
 
-    /// Returns the statistics. Takes no lock; exact only while no other thread uses the pool.
+    /// Returns the statistics. Takes no lock. The counts are exact only while no other thread uses the pool.
     pub fn stats(&self) -> PoolStats {
         let sum = |of: fn(&Tally) -> &Counter| self.tallies.iter().map(|tally| of(tally).load(Relaxed)).sum::<u64>();
         PoolStats {
@@ -411,14 +416,15 @@ impl Pool {
 }
 
 impl MemorySource for Pool {
-    /// Reserves `bytes` of the capacity and evicts blocks that do not fit any more. Blocks always keep a quarter of the
-    /// capacity; if more than three quarters are reserved, the pool and the reservations together exceed the capacity.
+    /// Reserves `bytes` of the capacity and evicts blocks until the others fit into the rest. Blocks always keep a
+    /// quarter of the capacity; if more than three quarters are reserved, the pool and the reservations together exceed
+    /// the capacity.
     fn reserve(&self, bytes: usize) {
         self.lent.fetch_add(bytes, Relaxed);
         self.evict_down();
     }
 
-    /// Releases `bytes` that were reserved. Does not read anything in.
+    /// Releases `bytes` that were reserved. Does not read any block.
     fn release(&self, bytes: usize) {
         let before = self.lent.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes, "at most the reserved bytes are released");

@@ -1,29 +1,31 @@
-//! [`Table`]: frames, and the chains by which a block is found in them without a lock. No I/O, no accounting of bytes.
+//! [`Table`]: frames, and hash chains of frames, in which a lookup finds a block without a lock. The table does no I/O
+//! and does not count bytes.
 //!
 //! ```text
 //!   hash ──▶ bucket ──▶ frame 7 ──next──▶ frame 2 ──next──▶ end          read by any thread, at any time
 //!                        hash, chances, block: ArcSwap ──▶ Body { owner, page, bytes }
 //! ```
 //!
-//! Steps of a lookup ([`Table::find`]): follow the chain; at each frame with the wanted hash, guard the block and
-//! compare its key.
+//! Steps of a lookup ([`Table::find`]): follow the chain of the hash; at each frame with the wanted hash, guard the
+//! block and compare its key.
 //!
-//! **Hashes and links are hints; the key inside the block decides.** While a reader is at a frame, another thread may
-//! take the frame out of its chain and reuse it for another block. The reader then finds another key and goes on, or
-//! follows a foreign chain and misses. It never returns a wrong block. A reader that misses looks again under the
-//! chain's lock ([`Table::find_locked`]). So the hashes need no memory ordering.
+//! **Hashes and links are hints; the key inside the block decides.** While a reader inspects a frame, another thread
+//! may take the frame out of its chain and reuse the frame for another block. In this case the reader finds another key
+//! and continues, or follows a foreign chain and misses. The reader never returns a wrong block. After a miss, the
+//! reader searches again under the chain's lock ([`Table::find_locked`]). So the hashes need no memory ordering.
 //!
-//! **Frame numbers do need ordering**: a reader of a number must find the segment that the frame lies in. So each link
-//! is stored with `Release` and loaded with `Acquire`, even the link of a frame that moves into another chain while a
-//! reader is at it. The same holds for the count of frames (`hand`). Loom's models `frames` and `links` check it.
+//! **Frame numbers do need ordering**: a thread that reads a frame number must find the segment of that frame. So each
+//! link is stored with `Release` and loaded with `Acquire`, even the link of a frame that moves into another chain
+//! while a reader inspects the frame. The count of frames (`hand`) is stored and loaded in the same way. The Loom
+//! models `frames` and `links` check this ordering.
 //!
-//! Invariants, under the lock of a chain: the chain holds exactly the frames whose `hash` belongs to it; a key is in it
-//! once; a frame without a hash is in no chain. A frame that was taken out keeps its old block until it gets the next
-//! one or is vacated. Replacing the block in one step is cheaper than in two, because `arc_swap` inspects the slots of
-//! all threads at each exchange.
+//! Invariants, under the lock of a chain: the chain holds exactly the frames whose `hash` belongs to it; a chain holds
+//! a key at most once; a frame without a hash is in no chain. A frame that was taken out of its chain keeps its old
+//! block until the frame gets its next block or is vacated. Replacing the block in one exchange is cheaper than in two,
+//! because `arc_swap` inspects the slots of all threads at each exchange.
 //!
-//! A reader of a guarded block makes two swaps in a cache line of its own thread and writes nothing that other threads
-//! read. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
+//! To guard a block, a reader makes two swaps in a cache line of its own thread. The reader writes nothing that other
+//! threads read. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::sync::Arc;
 
@@ -37,14 +39,14 @@ use crate::base::sync::{
 
 /// The number of locks. The lock of a chain is the chain's number modulo `LOCKS`.
 const LOCKS: usize = if EXPLORED { 2 } else { 64 };
-/// Frames of the first segment. Each further segment has twice as many as the one before.
+/// The number of frames in the first segment. Each further segment has twice as many frames as the previous segment.
 const FIRST: usize = if EXPLORED { 4 } else { 64 };
 const SEGMENTS: usize = 26;
 /// The most chains, for any capacity.
 const MOST_CHAINS: usize = 1 << 28;
 /// The hash of a frame that is in no chain.
 const NOWHERE: u64 = 0;
-/// A reader that has followed this many links is no longer in the chain it started in, and stops.
+/// A reader stops after this many links, because it is no longer in the chain in which it started.
 const FAR: usize = 64;
 
 const _: () =
@@ -52,10 +54,11 @@ const _: () =
 const _: () = assert!(FIRST as u64 * ((1 << SEGMENTS) - 1) <= u32::MAX as u64, "a link is a frame's number plus one");
 const _: () = assert!(MOST_CHAINS <= u32::MAX as usize && LOCKS.is_power_of_two(), "each lock has equally many chains");
 
-/// The most blocks of [`Table::find_several`]. A thread has eight `arc_swap` slots, of which some are in use.
+/// The most blocks that [`Table::find_several`] looks up. A thread has eight `arc_swap` slots, and some of them are in
+/// use.
 pub(super) const MOST_TOGETHER: usize = 5;
 
-/// The frame of one block. Two frames share a cache line, which repeated hits do not write.
+/// The frame of one block. Two frames share a cache line. Repeated hits do not write to this cache line.
 #[derive(Debug)]
 #[repr(align(32))]
 pub(super) struct Frame {
@@ -68,7 +71,7 @@ pub(super) struct Frame {
     chances: AtomicU8,
 }
 
-/// Frames and chains.
+/// The frames of the pool, and the chains of frames by hash.
 #[derive(Debug)]
 pub(super) struct Table {
     /// The number of the first frame of each chain, plus one; 0 is an empty chain. The number of chains is a power of
@@ -76,7 +79,7 @@ pub(super) struct Table {
     chains: Box<[AtomicU32]>,
     locks: [Mutex<()>; LOCKS],
     segments: [Once<Box<[Frame]>>; SEGMENTS],
-    /// The block of a frame that has none.
+    /// The placeholder that a frame without a block points to.
     vacant: Arc<Body>,
 }
 
@@ -109,7 +112,7 @@ impl Table {
         (segment, at)
     }
 
-    /// Creates the frame of a number that is not published yet, with the rest of its segment.
+    /// Creates the frame with the number `number`, which is not published yet, and the other frames of its segment.
     /// REQUIRES: the caller holds the lock of the free frames.
     pub(super) fn prepare(&self, number: u32) {
         let (segment, _) = Table::place(number);
@@ -149,10 +152,10 @@ impl Table {
         None
     }
 
-    /// Looks up several blocks without a lock: sets `found[i]` to `wanted[i]` where it is found. Each lookup is a
-    /// sequence of dependent memory accesses. All lookups advance together, one step at a time, so that their cache
-    /// misses overlap. The guards are taken after all frames are known, because taking a guard waits for all memory
-    /// accesses before it.
+    /// Looks up several blocks without a lock: sets `found[i]` to the block `wanted[i]` if that block is found. Each
+    /// lookup is a sequence of dependent memory accesses. All lookups advance together, one step at a time, so that
+    /// their cache misses overlap. The guards are taken only when all frames are known, because taking a guard waits
+    /// for all earlier memory accesses.
     pub(super) fn find_several(&self, wanted: &[(FrameKey, u64)], found: &mut [Option<Guard<Arc<Body>>>]) {
         debug_assert!(wanted.len() <= MOST_TOGETHER && wanted.len() == found.len(), "{} blocks", wanted.len());
         let mut frames = [None; MOST_TOGETHER];
@@ -181,7 +184,7 @@ impl Table {
         }
     }
 
-    /// Looks up a block under the chain's lock. Misses only if the block is not cached.
+    /// Looks up a block under the chain's lock. Finds every cached block.
     #[cold]
     pub(super) fn find_locked(&self, key: FrameKey, hash: u64) -> Option<Guard<Arc<Body>>> {
         debug_assert_eq!(key.hash(), hash, "the hash leads to the chain of the key");
@@ -194,7 +197,7 @@ impl Table {
         })
     }
 
-    /// The frame of a key.
+    /// The number of the frame that holds a key.
     /// REQUIRES: the caller holds the lock of the chain of `hash`.
     fn number_of(&self, key: FrameKey, hash: u64) -> Option<u32> {
         let mut link = self.chains[self.chain(hash)].load(Relaxed);
@@ -223,7 +226,7 @@ impl Table {
         let first = &self.chains[self.chain(hash)];
         frame.chances.store(chances, Relaxed);
         frame.hash.store(hash, Relaxed);
-        // A reader that reached the frame through its former chain follows this link.
+        // A reader that reached the frame through the frame's former chain also follows this link.
         frame.next.store(first.load(Relaxed), Release);
         first.store(number + 1, Release);
         drop(chain);
@@ -231,7 +234,7 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a frame out of its chain. Returns the bytes that its block was charged.
+    /// Takes a frame out of its chain. Returns the bytes that were charged for the frame's block.
     /// REQUIRES: the caller holds the lock of the chain of `hash`.
     fn unlink(&self, number: u32, hash: u64) -> usize {
         let frame = self.frame(number);
@@ -240,7 +243,7 @@ impl Table {
             let before = link.load(Relaxed).checked_sub(1).expect("a frame is in the chain of its hash");
             link = &self.frame(before).next;
         }
-        // The frame keeps its own link for readers that are at it.
+        // The frame keeps its own link for readers that inspect it now.
         link.store(frame.next.load(Relaxed), Release);
         frame.hash.store(NOWHERE, Relaxed);
         let body = frame.block.load();
@@ -248,20 +251,21 @@ impl Table {
         body.cost()
     }
 
-    /// Drops the block that a frame still holds after it was taken out of its chain.
+    /// Drops the block that a frame still holds after the frame was taken out of its chain.
     /// REQUIRES: no other thread puts a block into this frame.
     pub(super) fn vacate(&self, number: u32) {
         self.frame(number).block.store(self.vacant.clone());
     }
 
-    /// Takes the frame of a key out of its chain. Returns its number and the bytes that its block was charged.
+    /// Takes the frame of a key out of its chain. Returns the frame's number and the bytes that were charged for its
+    /// block.
     pub(super) fn remove(&self, key: FrameKey, hash: u64) -> Option<(u32, usize)> {
         let _chain = self.lock(hash);
         self.number_of(key, hash).map(|number| (number, self.unlink(number, hash)))
     }
 
-    /// Passes a frame with the hand: takes a chance from it, or, if it has none, takes it out of its chain. In the
-    /// second case, returns the hash of the block's key and the bytes that the block was charged.
+    /// Passes a frame with the hand. A frame that has chances loses one. A frame without chances is taken out of its
+    /// chain; for such a frame, returns the hash of the block's key and the bytes that were charged for the block.
     pub(super) fn pass(&self, number: u32) -> Option<(u64, usize)> {
         let frame = self.frame(number);
         let hash = frame.hash.load(Relaxed);
@@ -270,7 +274,7 @@ impl Table {
         }
         let chances = frame.chances.load(Relaxed);
         if chances > 0 {
-            // A hit between the load and the store is lost; it counts as a hit before the load.
+            // A hit between the load and the store is lost, as if it had happened before the load.
             frame.chances.store(chances - 1, Relaxed);
             return None;
         }
@@ -280,7 +284,7 @@ impl Table {
 }
 
 impl Frame {
-    /// Sets the chances to their maximum. A frame that is hit repeatedly is only read, not written.
+    /// Sets the chances to their maximum. If they are at the maximum already, the frame is only read, not written.
     #[inline]
     fn hit(&self, chances: u8) {
         if self.chances.load(Relaxed) < chances && !SeededBug::HitNotNoted.is_on() {

@@ -23,7 +23,7 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
     let first = pool.get(OWNER, addr(3, 1), Keep::Short, || Ok(buf(1, 1))).unwrap();
     let again = pool.get(OWNER, addr(3, 1), Keep::Short, || panic!("it is cached")).unwrap();
     assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
-    // The same page under another owner is another block.
+    // The same page of another owner is another block.
     let other = pool.get(OwnerId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
     assert_eq!(other[0], 2);
     let stats = pool.stats();
@@ -35,7 +35,7 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
 
 #[test]
 fn peek_several_finds_the_same_blocks_as_peek() {
-    // Three blocks a chain, so that most of them are not at the head of a chain.
+    // Each chain has about three blocks, so most blocks are not at the head of a chain.
     let pool = Pool::new(64 * (PAGE + OVERHEAD));
     pool.set_capacity(1 << 20);
     let fill = |page: u64| (page % 251) as u8;
@@ -65,7 +65,7 @@ fn reserving_evicts_blocks_and_releasing_restores_the_capacity() {
     assert!(pool.stats().bytes <= 512 << 10 && pool.stats().capacity == 512 << 10);
     fill(1_000);
     assert!(pool.stats().bytes <= 512 << 10, "{:?}", pool.stats());
-    // Blocks keep a quarter of the capacity, however much is reserved.
+    // Blocks keep a quarter of the capacity, even if more than three quarters are reserved.
     pool.reserve(4 << 20);
     let stats = pool.stats();
     assert!(stats.bytes <= 256 << 10 && stats.blocks > 40 && !pool.has_room(128 << 10), "{stats:?}");
@@ -112,7 +112,8 @@ fn blocks_above_the_leaves_outlive_leaves_that_are_hit() {
         pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(9, 1));
     }
     for round in 1..20 {
-        // More leaves than fit, each hit once, between two uses of the blocks above them.
+        // Between two uses of the blocks above the leaves, read more leaves than fit into the pool, and hit each leaf
+        // once.
         for page in 0..200 {
             pool.insert(OWNER, addr(round * 1_000 + page, 1), Keep::Short, &buf(0, 1));
             pool.peek(OWNER, PageNo(round * 1_000 + page)).expect("just inserted");
@@ -202,7 +203,7 @@ fn readers_see_the_right_bytes_while_blocks_of_all_sizes_are_evicted() {
                     let block =
                         pool.get(OWNER, addr(page, pages), keep, || Ok(buf(page as u8, pages as usize))).unwrap();
                     assert!(block.pages() == pages && block.iter().all(|&byte| byte == page as u8));
-                    // More blocks than a thread has slots: the rest are reference-counted.
+                    // Hold more blocks than a thread has slots, so that the remaining blocks are reference-counted.
                     held.push(if i % 3 == 0 { block.keep() } else { block });
                     if held.len() > 12 {
                         held.drain(..).for_each(|block| assert!(block.iter().all(|&byte| byte == block[0])));

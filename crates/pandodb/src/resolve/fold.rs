@@ -1,7 +1,8 @@
-//! [`fold_key`] and [`prune_tombstones`]: the messages of a key, and the range tombstones, that a compaction must keep.
+//! [`fold_key`] computes the messages of a key that a compaction must keep; [`prune_tombstones`] computes the range
+//! tombstones that it must keep.
 //!
-//! The live snapshots divide the seqnos into *stripes*. Two messages of one stripe are visible to the same read points,
-//! so a stripe needs at most one answer: its newest base, or its merges folded into one.
+//! The live snapshots divide the seqnos into *stripes*. Two messages of one stripe are visible to the same read points.
+//! So each stripe needs at most one result: its newest base, or its merges folded into one message.
 //!
 //! ```text
 //!   seqno      1    4     6      9       12      15 … horizon 16 | 17 | 18
@@ -9,24 +10,24 @@
 //!   stripe     0    0     1      1       2       2                 3    4
 //! ```
 //!
-//! Readers without a snapshot read at the horizon or later. So every message above the horizon is a stripe of its own
-//! and is kept unchanged.
+//! Readers without a snapshot read at the horizon or later. Such a reader may read between any two messages above the
+//! horizon. So every message above the horizon is a stripe of its own and is kept unchanged.
 //!
 //! Steps of [`fold_key`], for each stripe, newest first:
 //!
 //! 1. A range tombstone of the stripe acts as a delete at its seqno: older messages of the stripe are dropped. The
-//!    tombstone itself is not a message of the key; [`prune_tombstones`] decides about it.
-//! 2. The newest base is kept; messages below it are dropped. Merges above it are applied to it: to the value of a put,
-//!    or to no value above a delete or a tombstone. A large value is not read for this: it is kept, and so are the
-//!    merges above it.
-//! 3. Merges without a base are combined with their neighbours if the operator can. If nothing older exists anywhere
-//!    (`bottom`), they are applied to no value instead.
-//! 4. At the bottom, deletes with no message below them are dropped.
+//!    tombstone itself is not a message of the key; [`prune_tombstones`] decides whether it is kept.
+//! 2. The newest base is kept; messages older than the base are dropped. Merges newer than the base are applied to the
+//!    value of a put, or to no value if the base is a delete or a tombstone. A large value is not read for this
+//!    purpose: the large value and the merges newer than it are kept.
+//! 3. Merges without a base are combined with their neighbours if the operator can combine them. If nothing older
+//!    exists anywhere (`bottom`), the merges are applied to no value instead.
+//! 4. At the bottom, deletes without an older message are dropped.
 //!
-//! Invariants: each read point sees the same before and after a fold (see the module above); a folded message has the
-//! seqno of its newest message, so seqnos stay within the range of their container; a stripe whose operator fails or is
-//! not registered keeps its merges one by one; every large value that is dropped is reported. Source: the upserts of
-//! 000 Table 5.1.
+//! Invariants: each read point sees the same value before and after a fold (see [`super`]); a folded message has the
+//! seqno of the newest message that was folded into it, so seqnos stay within the range of their container; a stripe
+//! whose operator fails or is not registered keeps each of its merges; every large value that is dropped is reported.
+//! Source: the upserts of 000 Table 5.1.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -34,21 +35,21 @@ use std::ops::Range;
 use super::operator::Operator;
 use crate::base::{BlobRef, Entry, Fragments, Kind, MAX_OPERAND, RangeTombstone, Result, SeededBug, Seqno, seeded};
 
-/// The most rounds of combining neighbours. Each round halves the number of operands if all combine.
+/// The most rounds of combining neighbours. Each round halves the number of operands if all of them can be combined.
 const COMBINE_ROUNDS: usize = 32;
 
 /// The read points whose results must not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stripes {
-    /// Live snapshots, ascending. A message is visible to a snapshot at or above its seqno.
+    /// Live snapshots, ascending. A message is visible to each snapshot that is at or above the message's seqno.
     pub snapshots: Vec<Seqno>,
     /// Readers without a snapshot read at this point or later.
     pub horizon: Seqno,
 }
 
 impl Stripes {
-    /// The number of a message's stripe. Older stripes have smaller numbers; all read points see the messages of stripe
-    /// 0. O(log s).
+    /// The number of a message's stripe. Older stripes have smaller numbers. All read points see the messages of the
+    /// stripe with the number 0. O(log s) for s snapshots.
     #[inline]
     pub fn stripe_of(&self, seqno: Seqno) -> u64 {
         if seqno > self.horizon {
@@ -58,7 +59,7 @@ impl Stripes {
     }
 }
 
-/// The origin of a message that is kept.
+/// The source of a message that is kept.
 #[derive(Clone, Debug)]
 enum Source {
     /// A message of the group, unchanged.
@@ -67,14 +68,14 @@ enum Source {
     Folded { kind: Kind, seqno: Seqno, bytes: Range<usize> },
 }
 
-/// The result of [`fold_key`]; reused from key to key.
+/// The result of [`fold_key`]. The caller reuses it for the next key.
 #[derive(Clone, Debug, Default)]
 pub struct FoldOutput {
     kept: Vec<Source>,
     bytes: Vec<u8>,
-    /// Large values of dropped messages, of all keys since the caller last emptied the list.
+    /// The large values of all messages that were dropped since the caller last emptied this list, for all keys.
     pub dropped_blobs: Vec<BlobRef>,
-    /// The number of failed calls of an operator, after which messages stayed unfolded.
+    /// The number of failed calls of an operator. Each failure leaves messages unfolded.
     pub failures: u64,
 }
 
@@ -102,20 +103,20 @@ impl FoldOutput {
 
     fn drop_all(&mut self, dropped: &[Entry<'_>]) {
         for entry in dropped.iter().filter(|entry| entry.kind == Kind::BlobPut) {
-            // Readers of the message have decoded the reference before. A malformed reference refers to nothing, so
-            // nothing is to be freed.
+            // The reference was decoded when the message was read. A malformed reference refers to no large value, so
+            // no large value needs to be freed.
             self.dropped_blobs.extend(BlobRef::decode(entry.value).ok());
         }
     }
 }
 
-/// Computes the fewest messages that give the same result at every read point as `group`, the messages of one key,
-/// newest first.
+/// Folds `group`, the messages of one key, newest first. Computes the fewest messages that give the same result as
+/// `group` at every read point.
 ///
-/// `tombs` are the seqnos of the range tombstones among the same inputs that cover the key, newest first. `bottom`
-/// means that nothing older than the inputs exists for the key. Without an operator, merges are kept unchanged. The
-/// result replaces that of the last key in `out`; dropped blobs and failures accumulate. Costs at most one full merge a
-/// stripe. Allocates nothing for a key with a single put.
+/// `tombs` are the seqnos of the range tombstones that cover the key, newest first, among all range tombstones of the
+/// compaction's inputs. `bottom` means that nothing older than the inputs exists for the key. Without an operator,
+/// merges are kept unchanged. The result replaces the previous key's result in `out`; dropped large values and failures
+/// accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
     tombs: &[Seqno],
@@ -171,9 +172,9 @@ fn kind_of(source: &Source, group: &[Entry<'_>]) -> Kind {
 struct Stripe<'a> {
     group: &'a [Entry<'a>],
     operator: Option<&'a Operator>,
-    /// The newest range tombstone of the stripe; 0: none.
+    /// The seqno of the stripe's newest range tombstone; 0 if the stripe has none.
     floor: Seqno,
-    /// Set if nothing older exists in any stripe.
+    /// Whether no older message of the key exists in any stripe.
     ground: bool,
 }
 
@@ -194,7 +195,7 @@ impl Stripe<'_> {
         out.drop_all(&self.group[base + 1..dead]);
         let merges = live.start..base;
         match self.group[base].kind {
-            // Do not read the large value: a compaction only passes it on.
+            // Do not read the large value, because a compaction copies only its reference.
             Kind::BlobPut => self.combine(merges, out),
             Kind::Put if self.apply(merges.clone(), Some(self.group[base].value), out) => return,
             Kind::Delete if self.apply(merges.clone(), None, out) => return,
@@ -220,7 +221,7 @@ impl Stripe<'_> {
         true
     }
 
-    /// Keeps merges whose base is unknown here, combined if the operator can.
+    /// Keeps merges whose base is not in this stripe. Combines them if the operator can.
     fn combine(&self, merges: Range<usize>, out: &mut FoldOutput) {
         let (Some(operator), true) = (self.operator, merges.len() > 1) else { return out.keep(merges) };
         let Ok(operands) = combine(operator, &self.group[merges.clone()]) else {
@@ -240,14 +241,14 @@ impl Stripe<'_> {
 
 /// An operand in the rounds of [`combine`].
 struct Operand<'a> {
-    /// The index of its newest message among the merges.
+    /// The index, among the merges, of the newest message in this operand.
     newest: usize,
     /// Borrowed if the operand is a single message, owned if it is combined.
     bytes: Cow<'a, [u8]>,
 }
 
-/// Combines neighbours: first pairs, then pairs of pairs, so that a long operand is copied a logarithmic number of
-/// times and not once for each short operand.
+/// Combines neighbours: first pairs, then pairs of pairs. So a long operand is copied a logarithmic number of times
+/// instead of once for each short operand.
 fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<'a>>> {
     let mut operands: Vec<Operand<'a>> =
         merges.iter().enumerate().map(|(newest, e)| Operand { newest, bytes: Cow::Borrowed(e.value) }).collect();
@@ -277,10 +278,10 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
     Ok(operands)
 }
 
-/// The range tombstones that must be kept after a compaction whose inputs hold `tombs`: for each stripe and key, the
-/// newest one; disjoint and in key order, newer stripes first. At the bottom those of stripe 0 are dropped with the
-/// messages that they cover. `bottom` means that nothing older than the inputs exists for any key that they cover. O(n
-/// log² n).
+/// Returns the range tombstones that a compaction must keep if its inputs hold `tombs`: the newest tombstone for each
+/// stripe and key. Newer stripes are first; the tombstones of one stripe are disjoint and in key order. At the bottom,
+/// the tombstones of stripe 0 are dropped together with the messages that they cover. `bottom` means that nothing older
+/// than the inputs exists for any key that `tombs` cover. O(n log² n).
 pub fn prune_tombstones(tombs: &[RangeTombstone], stripes: &Stripes, bottom: bool) -> Vec<RangeTombstone> {
     let most = 2 * tombs.len();
     let mut tombs: Vec<(u64, &RangeTombstone)> = tombs.iter().map(|t| (stripes.stripe_of(t.seqno), t)).collect();

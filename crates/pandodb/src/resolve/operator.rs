@@ -1,24 +1,28 @@
-//! Merge operators: functions that change a value by an operand, so that the writer need not read the value.
+//! Merge operators: functions that apply an operand to a value, so that a writer can change a value without reading it.
 //!
-//! A write leaves an operand. Reads and compactions fold operands into values. Which operands are folded together
-//! depends on the timing of compactions, so an operator must satisfy these invariants:
+//! A write stores an operand. Reads and compactions fold operands into values. The timing of compactions determines
+//! which operands are folded together, so an operator must satisfy these invariants:
 //!
-//! * **total**: it has a result for every base and every operand, also for operands that an older version accepted;
+//! * **total**: it has a result for every base and every operand, including operands that an older version of the
+//!   operator accepted;
 //! * **deterministic**: the same arguments give the same result every time, on every machine;
-//! * **composable**: folding some operands into a value and the rest later gives the same as folding all at once;
+//! * **composable**: folding some operands into a value and the rest later gives the same value as folding all operands
+//!   at once;
 //! * **associative**, if it implements [`MergeOperator::partial_merge`]: replacing two neighbouring operands by their
 //!   combination does not change the result, for any base and any other operands;
-//! * **self-contained**: it calls no store, and waits for no thread that does. It runs inside reads and inside steps of
-//!   background work that closing waits for, so a call could wait for itself. Each such call fails with
-//!   [`Error::Reentrant`] ([`in_operator`]).
+//! * **self-contained**: it calls no store, and waits for no thread that calls a store. An operator runs inside reads,
+//!   and inside steps of background work that must end before a store can be closed. So a call of a store from an
+//!   operator could wait for itself. Each such call fails with [`Error::Reentrant`] ([`in_operator`]).
 //!
-//! [`Operator`] wraps an operator for the engine: it catches panics and refuses results over [`MAX_VALUE`]. A bad
-//! operator can at worst make its keys unreadable. No data is lost, because a failed fold keeps its messages.
+//! [`Operator`] wraps an operator for the engine: it catches panics and refuses results over [`MAX_VALUE`]. The worst
+//! effect of a faulty operator is that the keys which use it become unreadable. No data is lost, because a failed fold
+//! keeps its messages.
 //!
 //! Steps of a call: mark the thread as inside an operator, call the operator, convert a panic or an oversized result
 //! into [`Error::OperatorFailed`].
 //!
-//! Source: the upserts of 000 Table 5.1. Its blind update "if absent" is the built-in operator [`PutIfAbsent`].
+//! Source: the upserts of 000 Table 5.1. The blind update "if absent" of that table is the built-in operator
+//! [`PutIfAbsent`].
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,18 +32,18 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 
 /// Folds operands into values.
 ///
-/// Which operands reads and compactions fold together depends on the timing of compactions. So an operator must be
-/// *total* (it has a result for every base and every operand, also those of older versions), *deterministic*,
-/// *composable* (folding some operands now and the rest later gives the same as folding all at once), and, if it
-/// implements [`MergeOperator::partial_merge`], *associative*. A panic in an operator is caught, and the read or
-/// compaction that called it fails with [`Error::OperatorFailed`]. Rust's panic hook runs first, as for any panic; it
-/// prints to stderr unless the program has set another hook.
+/// The timing of compactions determines which operands are folded together. So an operator must be *total*: it has a
+/// result for every base and every operand, including operands of its older versions. The operator must be
+/// *deterministic* and *composable*: folding some operands now and the rest later gives the same value as folding all
+/// operands at once. If the operator implements [`MergeOperator::partial_merge`], that function must be *associative*.
+/// A panic in an operator is caught, and the read or compaction that called it fails with [`Error::OperatorFailed`].
+/// Rust's panic hook runs first, as for any panic. The hook prints to stderr unless the program has set another hook.
 ///
-/// It must also be *self-contained*: it uses nothing but its arguments. A call of any store from inside an operator
-/// fails with [`Error::Reentrant`]. An operator must also not wait for a thread that calls a store: this is not
+/// An operator must also be *self-contained*: it uses only its arguments. A call of any store from inside an operator
+/// fails with [`Error::Reentrant`]. An operator must also not wait for a thread that calls a store. Such a wait is not
 /// detected and may block forever.
 ///
-/// A keyspace stores the name and version of its operator; register your own with
+/// A keyspace stores the name and version of its operator; register your own operators with
 /// [`StoreBuilder::operator`](crate::StoreBuilder::operator) each time the store is opened.
 ///
 /// ```
@@ -80,30 +84,30 @@ pub trait MergeOperator: Send + Sync + 'static {
         1
     }
 
-    /// Checks whether `operand` may be committed; returns the reason if not. Called before a write is accepted.
+    /// Checks whether `operand` may be committed; if not, returns the reason. Called before a write is accepted.
     fn validate(&self, operand: &[u8]) -> Result<(), String>;
 
-    /// Checks whether `value` may be put into a keyspace with this operator; returns the reason if not. Called before a
-    /// put is accepted. The default accepts every value. [`MergeOperator::full_merge`] must have a result for refused
-    /// values all the same, because an older version of the operator may have accepted them.
+    /// Checks whether `value` may be put into a keyspace with this operator; if not, returns the reason. Called before
+    /// a put is accepted. The default accepts every value. [`MergeOperator::full_merge`] must have a result even for
+    /// refused values, because an older version of the operator may have accepted them.
     fn validate_value(&self, value: &[u8]) -> Result<(), String> {
         let _ = value;
         Ok(())
     }
 
-    /// The value of `key` after `operands` were applied to `base`, the value before them. There is at least one
-    /// operand; the oldest is first. `None` means that the key has no value afterwards.
+    /// Returns the value of `key` after `operands` were applied to `base`, the value before the operands. There is at
+    /// least one operand; the oldest is first. The result `None` means that the key has no value.
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>>;
 
-    /// One operand with the effect of `older` followed by `newer`; `None` if there is none, or if combining is not
-    /// worthwhile. A result over [`MAX_OPERAND`] bytes is not used.
+    /// Returns one operand with the effect of `older` followed by `newer`; `None` if no such operand exists, or if
+    /// combining is not worthwhile. A result over [`MAX_OPERAND`] bytes is not used.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None
     }
 }
 
-/// A shared operator.
+/// A shared operator is an operator.
 impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
     fn name(&self) -> &str {
         (**self).name()
@@ -127,7 +131,7 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
 
 /// Adds 64-bit unsigned numbers.
 ///
-/// **A sum wraps around** at 2^64 without an error; do not use this operator where a sum may get so large. Operands and
+/// **A sum wraps around** at 2^64 without an error; do not use this operator if a sum may reach 2^64. Operands and
 /// values have 8 bytes, little-endian (`to_le_bytes`); a put or merge of another length is refused. A base of another
 /// length, which an older version may have accepted, counts as 0.
 #[derive(Clone, Copy, Debug, Default)]
@@ -135,8 +139,8 @@ pub struct AddU64;
 
 /// Adds 64-bit signed numbers.
 ///
-/// **A sum wraps around** at ±2^63 without an error; do not use this operator where a sum may get so large. Operands
-/// and values have 8 bytes, little-endian, in two's complement (`to_le_bytes`); a put or merge of another length is
+/// **A sum wraps around** at ±2^63 without an error; do not use this operator if a sum may reach ±2^63. Operands and
+/// values have 8 bytes, little-endian, in two's complement (`to_le_bytes`); a put or merge of another length is
 /// refused. A base of another length, which an older version may have accepted, counts as 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddI64;
@@ -153,23 +157,24 @@ pub struct Min;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Max;
 
-/// Appends to the value. The value is truncated to [`MAX_VALUE`] bytes, with the same result however operands are
-/// grouped.
+/// Appends to the value. The value is truncated to [`MAX_VALUE`] bytes. The result does not depend on the grouping of
+/// operands.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Append;
 
-/// Combines byte strings by bitwise *or*. The shorter one is padded with zeros at its end.
+/// Combines byte strings by bitwise *or*. The shorter string is padded with zeros at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BitOr;
 
-/// Sets the value of a key that has none. The base wins, then the oldest operand.
+/// Sets the value of a key that has no value. An existing value is kept; otherwise the oldest operand becomes the
+/// value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutIfAbsent;
 
 /// The names of the built-in operators.
 pub const BUILTIN_NAMES: [&str; 7] = ["add_u64", "add_i64", "min", "max", "append", "bit_or", "put_if_absent"];
 
-/// The built-in operator of this name.
+/// The built-in operator with this name.
 pub fn builtin(name: &str) -> Option<Arc<dyn MergeOperator>> {
     let operator: Arc<dyn MergeOperator> = match name {
         "add_u64" => Arc::new(AddU64),
@@ -288,7 +293,7 @@ impl MergeOperator for Append {
         Some(value)
     }
     fn partial_merge(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        // Truncating here would not be associative: another grouping may keep the truncated bytes.
+        // Truncating here would not be associative, because another grouping may keep the truncated bytes.
         (older.len() + newer.len() <= MAX_OPERAND).then(|| [older, newer].concat())
     }
 }
@@ -327,7 +332,7 @@ impl MergeOperator for PutIfAbsent {
     }
 }
 
-/// A registered operator as the engine calls it. Its failures are contained.
+/// A registered operator as the engine calls it: panics and oversized results become errors.
 #[derive(Clone)]
 pub struct Operator {
     operator: Arc<dyn MergeOperator>,
@@ -351,8 +356,8 @@ impl Operator {
         &self.name
     }
 
-    /// Checks that `operand` may be committed: it has at most [`MAX_OPERAND`] bytes and the operator accepts it. Fails
-    /// with [`Error::InvalidArgument`] if not, or with [`Error::OperatorFailed`] if the operator panics.
+    /// Checks that `operand` may be committed: it has at most [`MAX_OPERAND`] bytes and the operator accepts it.
+    /// Otherwise fails with [`Error::InvalidArgument`], or with [`Error::OperatorFailed`] if the operator panics.
     pub fn validate(&self, operand: &[u8]) -> Result<()> {
         let refuse = |detail: &str| Error::invalid(format!("merge operand for `{}`: {detail}", self.name));
         if operand.len() > MAX_OPERAND {
@@ -361,15 +366,15 @@ impl Operator {
         self.contain(|operator| operator.validate(operand))?.map_err(|detail| refuse(&detail))
     }
 
-    /// Checks that the operator accepts `value`. Fails with [`Error::InvalidArgument`] if not, or with
+    /// Checks that the operator accepts `value`. Otherwise fails with [`Error::InvalidArgument`], or with
     /// [`Error::OperatorFailed`] if the operator panics.
     pub fn validate_value(&self, value: &[u8]) -> Result<()> {
         let refuse = |detail: String| Error::invalid(format!("value in a keyspace with `{}`: {detail}", self.name));
         self.contain(|operator| operator.validate_value(value))?.map_err(refuse)
     }
 
-    /// The value after `operands` were applied to `base`. There is at least one operand; the oldest is first. Fails
-    /// with [`Error::OperatorFailed`] if the operator panics or returns a value over [`MAX_VALUE`].
+    /// Returns the value after `operands` were applied to `base`. There is at least one operand; the oldest is first.
+    /// Fails with [`Error::OperatorFailed`] if the operator panics or returns a value over [`MAX_VALUE`].
     pub fn full(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Vec<u8>>> {
         assert!(!operands.is_empty(), "a merge needs an operand");
         let value = self.contain(|operator| operator.full_merge(key, base, operands))?;
@@ -381,8 +386,8 @@ impl Operator {
         }
     }
 
-    /// One operand that replaces two neighbours, if the operator has one of at most [`MAX_OPERAND`] bytes. Fails with
-    /// [`Error::OperatorFailed`] if the operator panics or returns an operand over [`MAX_VALUE`].
+    /// Returns one operand that replaces two neighbours, if the operator can combine them into at most [`MAX_OPERAND`]
+    /// bytes. Fails with [`Error::OperatorFailed`] if the operator panics or returns an operand over [`MAX_VALUE`].
     pub fn partial(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Result<Option<Vec<u8>>> {
         let operand = self.contain(|operator| operator.partial_merge(key, older, newer))?;
         match operand {
@@ -393,8 +398,8 @@ impl Operator {
         }
     }
 
-    /// Calls the operator and catches a panic. A panic may leave the operator's own shared state half changed; staying
-    /// total afterwards is the operator's responsibility. The engine shares no state with it.
+    /// Calls the operator and catches a panic. A panic may leave the operator's own shared state half changed. The
+    /// operator is responsible for being total even with such a state. The engine shares no state with the operator.
     fn contain<T>(&self, call: impl FnOnce(&dyn MergeOperator) -> T) -> Result<T> {
         let _running = Running::begin();
         catch_unwind(AssertUnwindSafe(|| call(&*self.operator))).map_err(|panic| self.failed(panic_words(&*panic)))
@@ -416,7 +421,7 @@ thread_local! {
     static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Marks this thread as inside an operator until it is dropped.
+/// Marks this thread as inside an operator until the mark is dropped.
 struct Running;
 
 impl Running {
@@ -433,13 +438,13 @@ impl Drop for Running {
     }
 }
 
-/// Whether this thread is inside a merge operator. It may not use a store then.
+/// Whether this thread is inside a merge operator. Inside an operator, a thread may not use a store.
 #[inline]
 pub fn in_operator() -> bool {
     RUNNING.get() > 0
 }
 
-/// The message of a panic, as an error detail.
+/// The message of a panic, for the detail of an error.
 fn panic_words(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("it panicked: {}", words.unwrap_or("no message"))

@@ -1,10 +1,11 @@
-//! [`Gather`]: the operands that a reader collects between a key's newest visible message and its base.
+//! [`Gather`]: the operands that a reader collects from a key's newest visible message down to the key's base.
 //!
-//! Steps: the reader walks the containers from newest to oldest, calls [`Gather::push_merge`] for each operand of the
-//! key, and stops at the first base (put, large value, delete, covering range tombstone) or at the end. Without operands the
-//! base is the result, and nothing was copied. With operands, [`Gather::fold`] applies them.
+//! Steps: the reader walks the containers from newest to oldest and calls [`Gather::push_merge`] for each operand of
+//! the key. The reader stops at the first base (put, large value, delete, covering range tombstone) or at the end.
+//! Without operands, the base is the result, and nothing was copied. With operands, [`Gather::fold`] applies the
+//! operands to the base.
 //!
-//! Invariant: operands are kept from newest to oldest; `ends` ascends. Source: the upserts of 000 Table 5.1.
+//! Invariant: operands are stored from newest to oldest; `ends` ascends. Source: the upserts of 000 Table 5.1.
 
 use super::operator::Operator;
 #[cfg(test)]
@@ -20,18 +21,19 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// No operands.
+    /// Creates an empty collection of operands.
     pub fn new() -> Gather {
         Gather::default()
     }
 
-    /// Whether there are no operands. The base is then the result.
+    /// Whether there are no operands. If there are none, the base is the result.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Adds the key's next older message. Returns `true` if it is a base, so that older messages do not matter.
+    /// Adds the key's next older message. Returns `true` if this message is a base, so that older messages do not
+    /// matter.
     #[cfg(test)]
     pub fn push(&mut self, kind: Kind, value: &[u8]) -> bool {
         debug_assert_ne!(kind, Kind::RangeDelete, "range tombstones are kept apart");
@@ -52,12 +54,12 @@ impl Gather {
         self.ends.push(self.bytes.len());
     }
 
-    /// The value of `key` after the operands were applied to `base`; `None` if it has no value afterwards. Fails with
-    /// the error that `missing` returns ([`Error::OperatorMissing`]) if there is no operator, or with
-    /// [`Error::OperatorFailed`] from the operator.
+    /// Returns the value of `key` after the operands were applied to `base`; `None` if the key has no value after that.
+    /// Fails with the error that `missing` returns ([`Error::OperatorMissing`]) if there is no operator, or with
+    /// [`Error::OperatorFailed`] if the operator fails.
     ///
     /// # Panics
-    /// If there are no operands. The caller then has the result already, without a copy.
+    /// If there are no operands. Without operands, the caller has the result already, without a copy.
     pub fn fold(
         &self,
         key: &[u8],

@@ -13,7 +13,7 @@ const KEY: &[u8] = b"key";
 #[derive(Clone, Debug)]
 enum Event {
     Message(Kind, Vec<u8>),
-    /// A range delete over the key.
+    /// A range delete that covers the key.
     Range,
 }
 
@@ -25,7 +25,8 @@ fn blob(seqno: u64) -> Vec<u8> {
     out
 }
 
-/// A random short history, newest first. Seqnos begin at 1 and have a fixed gap of 1 to 3.
+/// A random short history, newest first. Seqnos begin at 1; the gap between seqnos is 1 to 3 and constant within a
+/// history.
 fn history(max: usize) -> impl Strategy<Value = History> {
     let event = prop_oneof![
         3 => any::<u8>().prop_map(|n| (Kind::Put, i64::from(n).to_le_bytes().to_vec())),
@@ -53,7 +54,7 @@ fn history(max: usize) -> impl Strategy<Value = History> {
 enum Seen {
     Nothing,
     Value(Vec<u8>),
-    /// A large value by its reference, and the result of applying its operands to a substitute value, if there are any.
+    /// A large value: its reference, and, if there are operands, the result of applying them to a substitute value.
     Large(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -115,7 +116,7 @@ fn compact(history: &History, stripes: &Stripes, bottom: bool, operator: Option<
     result
 }
 
-/// An operator without partial merges.
+/// An operator that does not combine operands.
 struct NoPartial(Arc<dyn MergeOperator>);
 
 impl MergeOperator for NoPartial {
@@ -173,7 +174,7 @@ fn operators() -> Vec<Operator> {
     all
 }
 
-/// The snapshots, and read points from the horizon on.
+/// The snapshots, and read points at and above the horizon.
 fn points(stripes: &Stripes) -> Vec<Seqno> {
     let later = [0, 1, 2, 3, 5, 9, 200].map(|d| Seqno(stripes.horizon.0.saturating_add(d)));
     stripes.snapshots.iter().copied().chain(later).chain([Seqno::MAX]).collect()
@@ -196,7 +197,7 @@ proptest! {
         let stripes = Stripes { snapshots: snapshots.into_iter().map(Seqno).collect(), horizon: Seqno(horizon) };
         let operator = &operators()[which];
         let fails = Operator::new(Arc::new(Fails));
-        // The operator of the compactions: the right one, none, or one that fails.
+        // The compactions use the right operator, no operator, or an operator that fails.
         let folds = match working { 0 => None, 1 => Some(&fails), _ => Some(operator) };
 
         let whole = compact(&history, &stripes, true, folds);
@@ -206,8 +207,8 @@ proptest! {
         let again = compact(&whole, &stripes, true, folds);
         prop_assert!(again.len() <= whole.len());
 
-        // Three containers: the newest is folded alone, then with the next one; the oldest is below both and may be
-        // empty.
+        // There are three containers. The newest is folded alone, and then together with the middle one. The oldest is
+        // not folded and may be empty.
         let low = cuts.0.max(cuts.1).min(history.len());
         let high = cuts.0.min(cuts.1).min(low);
         let (upper, oldest) = history.split_at(low);
@@ -250,7 +251,8 @@ proptest! {
     }
 }
 
-/// Parses a history, newest first: `12m` is a merge at seqno 12; `p` put, `d` delete, `b` large put, `r` range delete.
+/// Parses a history, newest first. `12m` is a merge at seqno 12; `p` means put, `d` delete, `b` large put, `r` range
+/// delete.
 fn parse(text: &str) -> History {
     let event = |word: &str| {
         let seqno: u64 = word[..word.len() - 1].parse().unwrap();
@@ -287,7 +289,7 @@ fn a_fold_keeps_the_fewest_messages() {
         show(&compact(&parse(history), &Stripes { snapshots, horizon: Seqno(horizon) }, bottom, Some(&add)))
     };
     const NO_READERS: u64 = 1000;
-    // One stripe.
+    // Histories with one stripe.
     assert_eq!(case("9p 8m 7d 6p", &[], NO_READERS, false), "9p");
     assert_eq!(case("9m 8m 7p 6p", &[], NO_READERS, false), "9p");
     assert_eq!(case("9m 8m 7d 6p", &[], NO_READERS, false), "9p");
@@ -301,7 +303,7 @@ fn a_fold_keeps_the_fewest_messages() {
     assert_eq!(case("9m 8r 7p 6r", &[], NO_READERS, true), "9p");
     assert_eq!(case("9r 8r 7b", &[], NO_READERS, false), "9r");
     assert_eq!(case("9r 8r 7b", &[8], NO_READERS, true), "9r");
-    // Stripes.
+    // Histories with several stripes.
     assert_eq!(case("9p 8p 7p 6p 5p", &[6, 8], NO_READERS, true), "9p 8p 6p");
     assert_eq!(case("9d 8d 7d 6d 5d", &[6, 8], NO_READERS, false), "9d 8d 6d");
     assert_eq!(case("9d 8d 7p 6d 5d", &[6, 7], NO_READERS, true), "9d 7p");
@@ -330,7 +332,8 @@ fn an_operator_that_fails_is_contained_and_loses_nothing() {
         assert_eq!(kept, history);
         assert_eq!(show(&compact(&parse(history), &stripes, false, None)), history);
     }
-    // At the bottom, a delete below merges is dropped: applying merges to it or to nothing is the same.
+    // At the bottom, a delete that is older than the merges is dropped, because applying merges to a delete and to no
+    // value gives the same result.
     assert_eq!(show(&compact(&parse("9m 8m 7d"), &stripes, true, Some(&fails))), "9m 8m");
 }
 

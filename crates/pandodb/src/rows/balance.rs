@@ -1,5 +1,5 @@
-//! [`Balance`]: divides memory between the row cache and the pool. Rows have a fixed minimum; any more they reserve
-//! from the pool.
+//! [`Balance`]: divides memory between the row cache and the pool. Rows have a fixed minimum; they reserve all further
+//! memory from the pool.
 //!
 //! ```text
 //!   each 4,096 row misses:
@@ -10,12 +10,13 @@
 //!      a piece of a step moves, so that no single lookup evicts a whole step
 //! ```
 //!
-//! Rows save more where some rows are much hotter than others and are scattered: a cached block then holds one hot row
-//! and thirty cold ones. Blocks save more where neighbouring rows are requested. Memtables have priority over both:
-//! rows release memory that memtables need whenever a memtable is sealed or packed ([`Balance::shrink`]).
+//! Cached rows save more reads if the rows that are requested often are scattered, so that a cached block holds one hot
+//! row and thirty cold rows. Cached blocks save more reads if neighbouring rows are requested. Memtables have priority
+//! over both: whenever a memtable is sealed or packed, rows release memory that memtables need ([`Balance::shrink`]).
 //!
-//! Invariant: the loan is the number of bytes that the shards may use above the minimum. Both change under one lock.
-//! When the loan grows, the bytes are reserved before the shards grow; when it shrinks, the shards shrink first.
+//! Invariant: the *loan*, the number of bytes that are reserved for rows in the pool, equals the number of bytes that
+//! the shards may use above the minimum. Both numbers change under one lock. When the loan grows, the bytes are
+//! reserved before the shards grow; when it shrinks, the shards shrink first.
 //!
 //! Source: [decision 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
 
@@ -25,18 +26,19 @@ use crate::base::slab::MemorySource;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::pool::Pool;
 
-/// Row misses between two decisions.
+/// The number of row misses between two decisions.
 const EACH: u64 = 4_096;
-/// Row misses between two moves of a piece of memory.
+/// The number of row misses between two moves of a piece of memory.
 pub(super) const PIECES: u64 = 256;
 /// A decision moves the target by 1/`STEPS` of the memory that pool and rows share.
 const STEPS: usize = 32;
-/// A piece is 1/`PARTS` of the shared memory, and at most `PIECE` bytes. One lookup evicts as many bytes of blocks.
+/// A piece is 1/`PARTS` of the shared memory, and at most `PIECE` bytes. A single lookup may have to evict a whole
+/// piece of blocks.
 const PARTS: usize = 512;
 const PIECE: usize = 512 << 10;
 /// The rows reserve at most 1/`MOST` of the shared memory.
 const MOST: usize = 2;
-/// The least number of saved reads for which a step moves. Fewer may be chance.
+/// A step moves only if it saves more reads than this. A smaller difference may be due to chance.
 const LEAST_GAIN: u64 = 16;
 
 const _: () = assert!(EACH.is_multiple_of(PIECES), "a decision is made together with a move");
@@ -47,9 +49,9 @@ const _: () = assert!(MOST > 1 && Pool::LEAST_SHARE > 1, "blocks keep a share of
 #[derive(Debug)]
 pub(super) struct Balance {
     pool: Arc<Pool>,
-    /// Bytes that rows have in any case.
+    /// The fixed minimum of the rows, in bytes.
     least: usize,
-    /// Bytes that rows and blocks share.
+    /// The memory that rows and blocks share, in bytes.
     whole: usize,
     state: Mutex<State>,
 }
@@ -57,21 +59,21 @@ pub(super) struct Balance {
 #[derive(Debug, Default)]
 struct State {
     loan: usize,
-    /// The loan to be reached, piece by piece.
+    /// The loan that the balance approaches, piece by piece.
     target: usize,
     seen: Seen,
 }
 
-/// Counts at the last decision.
+/// The counts at the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Lookups that did not find a cached row.
     pub row_misses: u64,
-    /// Of these, lookups that a larger row cache would have answered.
+    /// The number of these lookups that a larger row cache would have answered.
     pub row_ghosts: u64,
     /// Blocks that were read.
     pub pool_misses: u64,
-    /// Of these, blocks that a larger pool would have had.
+    /// The number of these blocks that a larger pool would have held.
     pub pool_ghosts: u64,
 }
 
@@ -82,11 +84,11 @@ impl Balance {
     }
 
     /// Decides on which side a step of memory saves more reads, and moves one piece of memory towards that target.
-    /// `counts` returns the number of row misses, and how many of them a larger cache would have avoided. `resize` sets
-    /// the bytes of the rows. Returns at once if another thread is doing the same.
+    /// `counts` returns the number of row misses, and the number of these misses that a larger cache would have
+    /// avoided. `resize` sets the bytes of the rows. Returns immediately if another thread executes this function.
     pub(super) fn weigh(&self, counts: impl FnOnce() -> (u64, u64), resize: impl Fn(usize)) {
         let Some(mut state) = self.state.try_lock() else { return };
-        // Read the counts under the lock: counts read before it may be older than those of another thread.
+        // Read the counts under the lock. Counts that are read earlier may be older than the counts of another thread.
         let (row_misses, row_ghosts) = counts();
         let pool = self.pool.stats();
         let now = Seen { row_misses, row_ghosts, pool_misses: pool.misses, pool_ghosts: self.pool.ghosts_found() };
@@ -119,8 +121,8 @@ impl Balance {
     /// The most that rows may reserve, if `loan` bytes are reserved for them now.
     /// REQUIRES: the caller holds the lock of `state`, so that the loan does not change.
     fn most(&self, loan: usize) -> usize {
-        // The rest of the reserved bytes belongs mainly to memtables. They grow until the next call, so an eighth is
-        // added.
+        // The rest of the reserved bytes belongs mainly to memtables. Memtables may grow before the next call, so add
+        // an eighth of the shared memory.
         let lent = self.pool.lent();
         debug_assert!(lent >= loan, "the loan of {loan} bytes is reserved from the pool");
         let others = lent.saturating_sub(loan) + self.whole / 8;
@@ -150,7 +152,7 @@ impl Drop for Balance {
     }
 }
 
-/// The reads that two more steps of memory would have saved, for rows and for blocks.
+/// The number of reads that two more steps of memory would have saved: for rows, and for blocks.
 fn gains(before: &Seen, now: &Seen) -> (u64, u64) {
     let row_misses = now.row_misses.saturating_sub(before.row_misses).max(1);
     // A missing row costs a read only if its leaf is not cached either.

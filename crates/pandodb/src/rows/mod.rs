@@ -1,8 +1,8 @@
 //! The row cache: single rows that are requested repeatedly, cached above the pool.
 //!
-//! Where some rows are much hotter than others, a cached leaf holds one hot row and thirty cold ones. The same memory
-//! holds ten times as many hot rows if each row is cached alone. A lookup that finds its row here asks no filter and
-//! searches no tree.
+//! If some rows are requested much more often than others, a cached leaf holds about one hot row and thirty cold rows.
+//! The same memory holds ten times as many hot rows if each row is cached alone. A lookup that finds its row in this
+//! cache probes no filter and searches no tree.
 //!
 //! ```text
 //!   lookup ─▶ memtables ─▶ row cache ─▶ filters, inner blocks, leaf ─▶ found ─▶ offer: cached at the second offer
@@ -10,30 +10,34 @@
 //!   sealed memtable ─▶ packed ┴▶ absorb: new values in, deleted rows out ─▶ new root published
 //! ```
 //!
-//! A cached row is the newest value that the *index* holds for a key, with the value's seqno. It contains nothing that
-//! is only in a memtable; lookups ask the memtables first.
+//! A cached row is the newest value that the *index* holds for a key, with the value's seqno. The row does not reflect
+//! messages that are only in a memtable; a lookup searches the memtables before the row cache.
 //!
 //! Invariants:
 //!
 //! * **A lookup at `at` in a root** uses a cached row if the row's seqno is at most `at` and at most the root's
-//!   `through`. Then the root holds the row, and no root holds a newer one. Messages that the root does not hold were
-//!   found by the lookup in a memtable. A row in which such a message is folded already would count it twice.
-//! * **A memtable is absorbed before the root that holds it is published** ([`IndexRows::absorb`]), while it is packed:
-//!   cached rows of its keys are updated or removed.
-//! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]). It is refused if
-//!   a memtable was absorbed since. The check is made under the shard's lock, which `absorb` must take to change the
-//!   row.
-//! * Only plain values without operands are cached, and no large values. Compactions do not change such values.
+//!   `through`. Under this condition the root holds the row, and no root holds a newer row of the same key. The lookup
+//!   has already found the messages that the root does not hold, in a memtable. If such a message were also folded into
+//!   the cached row, the lookup would apply the message twice.
+//! * **A memtable is absorbed before the root that holds it is published** ([`IndexRows::absorb`]), while the memtable
+//!   is packed: cached rows of the memtable's keys are updated or removed.
+//! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]). The offer is
+//!   refused if the absorption of another memtable has begun since this root was published. The check is made under the
+//!   shard's lock, which `absorb` must take to change the row.
+//! * Only plain values without operands are cached. Large values are not cached. Compactions do not change plain
+//!   values.
 //!
-//! **Size** (`balance.rs`): at least the requested bytes; more, taken from the pool, while that saves reads.
+//! **Size** (`balance.rs`): the cache has at least the requested bytes. The cache reserves further bytes from the pool
+//! as long as they save reads.
 //!
-//! **Replacement** (`shard.rs`): a row is cached if its key was looked up twice within a number of lookups of about
-//! four times the cached rows. Rows are evicted in insertion order, except rows that were requested since.
+//! **Replacement** (`shard.rs`): a row is cached if its key was looked up twice within N lookups, where N is about four
+//! times the number of cached rows. Rows are evicted in insertion order, except rows that were requested after their
+//! insertion.
 //!
-//! Locks: the lock of a shard, for one row, with no lock under it. The balance's lock, taken before those of shards and
-//! of the pool.
+//! Locks: the lock of a shard is held for the work on one row, and no other lock is taken under it. The balance's lock
+//! is taken before the locks of shards and of the pool.
 //!
-//! The queue with a second chance is equivalent to CLOCK (002 §3.6.1).
+//! Source: the queue with a second chance is equivalent to CLOCK (002 §3.6.1).
 
 mod balance;
 mod segment;
@@ -50,13 +54,13 @@ use crate::base::sync::{AtomicU64, Mutex, Ordering};
 use crate::base::{Ghosts, SeededBug, Seqno, Slab, seeded};
 use crate::pool::Pool;
 
-/// The most shards.
+/// The most shards of a cache.
 const SHARDS: usize = 16;
 const _: () = assert!(SHARDS.is_power_of_two(), "bits of the hash choose the shard");
-/// The least bytes of a shard. Smaller caches have fewer shards.
+/// The least bytes of a shard. So a small cache has fewer shards.
 const LEAST_SHARD: usize = 64 << 10;
 
-/// Free segments that the slab keeps in memory for the next use.
+/// The number of free segments that the slab keeps in memory for the next use.
 const SPARE: usize = 4;
 
 /// One in `WATCHED` evicted rows is remembered, at an estimated `ROW` bytes each.
@@ -68,15 +72,15 @@ const ROW: usize = 128;
 pub struct RowCache {
     /// The shards; their number is a power of two.
     shards: Box<[Locked]>,
-    /// Set if the capacity is 0: lookups and offers return at once.
+    /// Whether the capacity is 0. If so, lookups and offers return immediately.
     off: bool,
     ghosts: Arc<Ghosts>,
-    /// Divides memory with the pool, if the cache shares it.
+    /// Divides memory between the cache and the pool; `None` if they do not share memory.
     balance: Option<Balance>,
     indexes: AtomicU64,
 }
 
-/// A shard in cache lines of its own, so that cores that use neighbouring shards do not share one.
+/// A shard in cache lines of its own, so that cores that use neighbouring shards do not share a cache line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Locked(Mutex<Shard>);
@@ -85,7 +89,7 @@ struct Locked(Mutex<Shard>);
 #[derive(Debug)]
 pub struct IndexRows {
     cache: Arc<RowCache>,
-    /// The number of the index among those of this cache.
+    /// The number of the index among the indexes that use this cache.
     index: u32,
     /// All messages of the index up to this seqno have been absorbed.
     absorbed: AtomicU64,
@@ -105,14 +109,14 @@ pub struct RowStats {
 }
 
 impl RowCache {
-    /// Creates a cache of at most about `capacity_bytes`; 0 creates one that caches nothing. Allocates a sixteenth to
-    /// an eighth of the bytes at once, the rest as rows are cached.
+    /// Creates a cache of at most about `capacity_bytes`; a cache of 0 bytes caches nothing. Allocates a sixteenth to
+    /// an eighth of the bytes immediately, and the rest when rows are cached.
     pub fn new(capacity_bytes: usize) -> Arc<RowCache> {
         RowCache::with(capacity_bytes, capacity_bytes, None)
     }
 
-    /// Creates a cache of at least `capacity_bytes` that reserves more from the pool of `pool_bytes` while that saves
-    /// reads. Allocates an 800th of `pool_bytes` at once to remember evicted rows.
+    /// Creates a cache of at least `capacity_bytes`. The cache reserves further bytes from the pool of `pool_bytes` as
+    /// long as they save reads. Allocates 1/800 of `pool_bytes` immediately to remember evicted rows.
     pub fn sharing(capacity_bytes: usize, pool: &Arc<Pool>, pool_bytes: usize) -> Arc<RowCache> {
         if capacity_bytes == 0 {
             return RowCache::new(0);
@@ -140,7 +144,7 @@ impl RowCache {
         })
     }
 
-    /// Registers an index whose root holds everything up to `through`.
+    /// Registers an index whose root holds all messages up to `through`.
     pub fn of_index(self: &Arc<Self>, through: Seqno) -> IndexRows {
         let index = self.indexes.fetch_add(1, Ordering::Relaxed);
         let index = u32::try_from(index).expect("a store opens fewer than 2^32 indexes");
@@ -174,7 +178,7 @@ impl RowCache {
         self.shards.iter().for_each(|shard| shard.0.lock().resize(bytes / self.shards.len()));
     }
 
-    /// Decides whether rows should have more memory or less.
+    /// Decides whether rows should get more memory or less.
     #[cold]
     fn weigh(&self) {
         if let Some(balance) = &self.balance {
@@ -197,8 +201,8 @@ impl RowCache {
 }
 
 impl IndexRows {
-    /// Returns the value that a root with `through` has for a key at the read point `at`, if it is cached. `hash` is
-    /// the hash of the key that the keyspace's [`crate::base::KeyCodec`] gives.
+    /// Returns the value that a root with the given `through` has for a key at the read point `at`, if the value is
+    /// cached. `hash` is the hash of the key that the keyspace's [`crate::base::KeyCodec`] gives.
     pub fn get(&self, key: &[u8], hash: u64, at: Seqno, through: Seqno) -> Option<Arc<[u8]>> {
         if self.cache.off {
             return None;
@@ -214,7 +218,8 @@ impl IndexRows {
         found
     }
 
-    /// Offers the newest value that a root holds for a key, with the value's seqno. `through` is the root's.
+    /// Offers the newest value that a root holds for a key, with the value's seqno. `through` is the newest seqno that
+    /// this root holds.
     pub fn offer(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno, through: Seqno) {
         if self.cache.off {
             return;
@@ -227,30 +232,30 @@ impl IndexRows {
         }
     }
 
-    /// Announces that the next root will hold everything up to `through`. Returns whether [`IndexRows::absorb`] must be
-    /// called for each key that this root adds.
+    /// Announces that the next root will hold all messages up to `through`. Returns whether [`IndexRows::absorb`] must
+    /// be called for each key that this root adds.
     /// REQUIRES: one thread at a time prepares a root of the index.
     pub fn begin(&self, through: Seqno) -> bool {
-        // Store this first: a reader that offers a row of an older root is refused from now on, or has inserted the row
-        // before `absorb` inspects it.
+        // Store this before `absorb` is called. A reader that offers a row of an older root is either refused from now
+        // on, or has inserted the row before `absorb` inspects it.
         self.absorbed.store(through.0, Ordering::Release);
         !self.cache.off && !self.cache.has_none_of(self.index)
     }
 
-    /// Updates or removes the cached row of a key in the memtable that the next root will hold.
+    /// Updates or removes the cached row of a key that is in a memtable of the next root.
     /// REQUIRES: [`IndexRows::begin`] was called for this root.
     pub fn absorb(&self, key: &[u8], hash: u64, change: Change<'_>) {
         seeded!(RowOutlivesOverwrite: (), self.cache.shard(hash).lock().change(self.index, key, hash, change));
     }
 
-    /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and refuses
-    /// rows that were read before the write.
+    /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and
+    /// makes the cache refuse rows that were read before the write.
     pub fn written(&self, key: &[u8], hash: u64, seqno: Seqno) {
         self.absorbed.fetch_max(seqno.0, Ordering::AcqRel);
         self.absorb(key, hash, Change::Other);
     }
 
-    /// Removes the rows that `covers` selects: for range tombstones. O(rows).
+    /// Removes the rows that `covers` selects. Called for range tombstones. O(rows).
     pub fn remove_where(&self, covers: impl Fn(&[u8], Seqno) -> bool) {
         for shard in &self.cache.shards {
             shard.0.lock().retain(|index, key, seqno| index != self.index || !covers(key, seqno));

@@ -1,4 +1,4 @@
-//! [`Segment`]: an append-only buffer of bytes in a piece of a slab. It holds rows of a [`Shard`](super::shard::Shard).
+//! [`Segment`]: an append-only buffer in a piece of a slab. A segment holds rows of a [`Shard`](super::shard::Shard).
 //!
 //! Invariant: `len` bytes have been appended; the rest of the piece is not read.
 

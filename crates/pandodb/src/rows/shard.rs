@@ -1,4 +1,4 @@
-//! [`Shard`]: one part of the row cache: rows in a queue of segments, found by hash.
+//! [`Shard`]: one part of the row cache. A shard holds rows in a queue of segments and finds them by hash.
 //!
 //! ```text
 //!   places   | segment, oldest     | segment             | segment, newest |        bytes, appended
@@ -9,19 +9,19 @@
 //!
 //! Steps:
 //!
-//! 1. A row is offered. The first offer leaves a mark in `seen`; an offer that finds the mark appends the row to the
-//!    newest segment and enters it into the table.
-//! 2. A row that is replaced by one of another length, or removed, leaves the table. Its bytes stay until its segment
-//!    is reused.
-//! 3. When the shard is full, the oldest segment is emptied: rows that were requested since they were written are
-//!    copied to the front, up to half a segment of them, and the others are evicted.
+//! 1. A row is offered. The first offer leaves a mark in `seen`. An offer that finds the mark appends the row to the
+//!    newest segment and enters the row into the table.
+//! 2. A row that is removed, or replaced by a row of another length, leaves the table. The bytes of the old row stay
+//!    until its segment is reused.
+//! 3. When the shard is full, the oldest segment is emptied. Rows that were requested since they were written are
+//!    copied to the newest segment, up to half a segment of them. The other rows are evicted.
 //!
-//! So there is no linked list, and no allocation for a row. Segments are pieces of a slab: when rows are evicted for
-//! memtables, their memory is returned to the operating system.
+//! So there is no linked list, and no allocation for a row. Segments are pieces of a slab: when rows are evicted to
+//! make room for memtables, the memory of the rows is returned to the operating system.
 //!
-//! Invariants: each place in the table is that of a row in a segment; a key of an index is in the table at most once;
-//! `by_index` sums up to `rows`. Source: CLOCK (002 §3.6.1);
-//! [decision 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
+//! Invariants: each place in the table is the place of a row in a segment; a key of an index is in the table at most
+//! once; the sum of `by_index` is `rows`. Source: CLOCK (002 §3.6.1); [decision
+//! 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ use zerocopy::FromZeros;
 use super::segment::Segment;
 use crate::base::{Ghosts, LargeVec, PAGE, Seqno, Slab};
 
-/// Bytes of a row's head: hash u32, length of the key u16 and of the value u16, index u32, asked u8, three unused,
-/// seqno u64.
+/// The size of a row's head in bytes: hash u32, length of the key u16, length of the value u16, index u32, asked u8,
+/// three unused bytes, seqno u64.
 const HEAD: usize = 24;
-/// Rows begin at a multiple of this.
+/// The byte at which a row begins in its segment is a multiple of this.
 const STEP: usize = 8;
 /// Bytes of a segment in a large shard.
 const SEGMENT: usize = 64 << 10;
 /// Bytes of a segment in a small shard.
 const LEAST_SEGMENT: usize = PAGE;
-/// Segments of a shard.
+/// The number of segments of a shard of medium size.
 const SEGMENTS: usize = 16;
-/// The most bytes of a cached row. Longer rows are cached with their leaf only.
+/// The most bytes of a cached row. A longer row is cached only as a part of its leaf, in the pool.
 const MAX_ROW: usize = 2 << 10;
-/// Bytes from which on the table and the marks have mappings of their own.
+/// The table, and the array of marks, has a memory mapping of its own from this size in bytes on.
 const MAPPED: usize = 4 * PAGE;
 /// The table's entry for no row.
 const NONE: u32 = 0;
@@ -65,15 +65,16 @@ pub enum Change<'a> {
 /// A part of the cache. A shard that is created for too few bytes stays empty.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// The oldest is first.
+    /// The segments of the queue, oldest first.
     segments: VecDeque<Segment>,
     /// The memory of the segments of all shards.
     slab: Arc<Slab<u8>>,
-    /// The number of the oldest segment, modulo the number of segments that a place can express.
+    /// The number of the oldest segment, modulo the number of segments that a place can distinguish.
     first: u32,
     segment_bytes: usize,
     capacity: usize,
-    /// Place + 1 of a row, by hash; [`NONE`] for no row. The length is a power of two.
+    /// Each slot holds the place of a row plus 1, or [`NONE`] for no row. Slots are found by the row's hash. The length
+    /// is a power of two.
     table: LargeVec<u32>,
     rows: usize,
     /// The number of rows of each index.
@@ -87,14 +88,14 @@ pub(super) struct Shard {
 }
 
 /// The number of marks in a shard of `capacity` bytes: four times the number of rows of medium length. The marks occupy
-/// a sixteenth to an eighth of the bytes.
+/// a sixteenth to an eighth of `capacity`.
 fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
 
-/// A vector of `len` zeros, with a mapping of its own from [`MAPPED`] bytes on. One client thread resizes the tables of
-/// all shards. If the allocator held the tables, their memory would stay in that thread's arena after it is freed
-/// (decision 0056).
+/// A vector of `len` zeros. From [`MAPPED`] bytes on, the vector has a memory mapping of its own. The reason is that
+/// one client thread resizes the tables of all shards. The allocator would take the memory of these tables from that
+/// thread's arena, and the memory would stay in the arena after it is freed (decision 0056).
 fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
     if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }
@@ -169,15 +170,15 @@ impl Shard {
         }
     }
 
-    /// Changes the capacity and evicts the oldest rows if it shrinks. Does nothing if the shard was created for too few
-    /// bytes.
+    /// Changes the capacity, and evicts the oldest rows if the capacity shrinks. Does nothing if the shard was created
+    /// for too few bytes.
     pub(super) fn resize(&mut self, capacity_bytes: usize) {
         if self.capacity == 0 {
             return;
         }
         self.capacity = capacity_bytes.max(SEGMENTS * LEAST_SEGMENT / 4);
         if self.seen.len() != marks(self.capacity) {
-            // Rows that were offered once must be offered twice again.
+            // The new array has no marks. So a row that was offered once must be offered twice again.
             self.seen = zeros(marks(self.capacity));
         }
         self.shrink();
@@ -233,7 +234,7 @@ impl Shard {
             return;
         }
         self.seen[at] = 0;
-        // Another reader may have inserted the row meanwhile.
+        // Another reader may have inserted the row already.
         if self.find(index, key, hash).is_none() {
             self.put(index, key, hash, value, seqno);
             debug_assert!(self.find(index, key, hash).is_some(), "a lookup finds the row");
@@ -273,13 +274,13 @@ impl Shard {
 
     // ---- places ----
 
-    /// The number of steps in a segment.
+    /// The number of steps ([`STEP`]) in a segment.
     fn steps(&self) -> u32 {
         (self.segment_bytes / STEP) as u32
     }
 
-    /// Splits a place into the index of its segment and the byte within it. A place counts steps since the first
-    /// segment ever; it wraps.
+    /// Splits a place into the index of its segment and the byte within it. A place counts steps from the beginning of
+    /// the shard's first segment; the count wraps around.
     fn split(&self, place: u32) -> (usize, usize) {
         let steps = self.steps();
         let modulus = u32::MAX / steps;
@@ -334,7 +335,7 @@ impl Shard {
                 break;
             }
             let home = Head::read(self.row(place - 1)).hash as usize & mask;
-            // Whether the empty slot lies between the row's home slot and its current one.
+            // Move the row if the empty slot is between the row's home slot and its current slot.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(slot) & mask) {
                 self.table[slot] = place;
                 slot = next;
@@ -358,7 +359,7 @@ impl Shard {
         self.check();
     }
 
-    /// Checks the counters of rows, and that the table has an empty slot, at which searches end.
+    /// Checks the counters of rows. Also checks that the table has an empty slot, because searches end at one.
     fn check(&self) {
         debug_assert_eq!(self.by_index.iter().map(|&rows| rows as usize).sum::<usize>(), self.rows);
         debug_assert!(self.rows < self.table.len(), "{} rows in {} slots", self.rows, self.table.len());
@@ -418,7 +419,7 @@ impl Shard {
         if self.segments.back().is_some_and(fits) {
             return;
         }
-        // The table of many short rows may have grown beyond the capacity.
+        // The shard may exceed its capacity because its table grows with the number of rows.
         self.shrink();
         if self.bytes() + self.segment_bytes <= self.capacity || self.segments.is_empty() {
             self.segments.push_back(Segment::new(&self.slab));
@@ -428,8 +429,8 @@ impl Shard {
         debug_assert!(self.segments.back().is_some_and(|segment| segment.len() + bytes <= self.segment_bytes));
     }
 
-    /// Empties the oldest segment and makes it the newest. Up to `most` bytes of rows that were requested are copied
-    /// into it; the others are evicted.
+    /// Removes the oldest segment and appends a new one. Rows of the oldest segment that were requested are copied into
+    /// the new segment, up to `most` bytes; the others are evicted.
     fn turn(&mut self, most: usize) {
         let steps = self.steps();
         let modulus = u32::MAX / steps;
@@ -465,7 +466,7 @@ impl Shard {
         }
     }
 
-    /// The slot of the row at a place, if the row is still in the table.
+    /// The slot of the row at the given place, if the row is still in the table.
     fn slot_of(&self, hash: u32, place: u32) -> Option<usize> {
         let mask = self.table.len() - 1;
         let mut slot = hash as usize & mask;

@@ -1,4 +1,4 @@
-//! Tests of the row cache: against a map, against outdated rows, and of its memory.
+//! Tests of the row cache: comparison with a map, no outdated rows, and the bound of its memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ fn rows_of_an_older_root_are_refused_after_a_memtable_was_absorbed() {
     assert_eq!((get(&rows, 1, 30), get(&rows, 2, 30), get(&rows, 3, 30)), (None, None, None));
 }
 
-/// Regression, found by random histories: an operand was folded in twice, once from a memtable and once from a row of a
-/// newer root.
+/// Regression test: an operand was applied twice, once from a memtable and once in a row of a newer root. Random
+/// histories found this error.
 #[test]
 fn a_row_newer_than_the_root_is_not_returned() {
     let rows = RowCache::new(1 << 20).of_index(Seqno(10));
@@ -98,14 +98,14 @@ fn memory_is_bounded_and_requested_rows_stay() {
     let rows = RowCache::new(capacity).of_index(Seqno(1));
     for i in 0..40_000 {
         keep(&rows, i, &[7; 90], 1, 1);
-        // Ten rows that are requested repeatedly.
+        // Look up the same ten rows repeatedly.
         if i % 20 == 19 {
             let hot = i / 20 % 10;
             if get(&rows, hot, 1).is_none() {
                 keep(&rows, hot, &[8; 90], 1, 1);
             }
         }
-        // A table may have just doubled.
+        // A shard's table may have just doubled.
         let bytes = rows.cache.stats().bytes;
         assert!(i % 1_000 > 0 || bytes <= capacity as u64 * 11 / 10, "{bytes}");
     }
@@ -123,7 +123,7 @@ fn a_row_over_two_kib_is_not_cached() {
     assert_eq!((get(&rows, 1, 1).map(|value| value.len()), get(&rows, 2, 1)), (Some(1_500), None));
 }
 
-/// Random operations: a row in the cache equals that of a map.
+/// After random operations, each cached row equals the row of a map.
 #[test]
 fn cached_rows_equal_those_of_a_map() {
     for (seed, capacity) in [(1u64, 40 << 10), (2, 300 << 10), (3, 4 << 20)] {
@@ -171,7 +171,7 @@ fn cached_rows_equal_those_of_a_map() {
 
 // ---- sharing memory with the pool ----
 
-/// A reader of rows in leaves of 30 rows, through a row cache and a pool. Counts the blocks that it reads.
+/// A reader of rows in leaves of 30 rows, through a row cache and a pool. The reader counts the blocks that it reads.
 struct Reader {
     pool: Arc<Pool>,
     rows: IndexRows,
@@ -201,7 +201,8 @@ impl Reader {
         self.rows.offer(&key, key_hash(&key), &[7; 100], Seqno(1), Seqno(1));
     }
 
-    /// Looks up scattered rows, one in 20, at random: rows of 140 bytes that do not fit into the initial row cache.
+    /// Looks up scattered rows at random: one row in 20, each of 140 bytes. These rows do not fit into the initial row
+    /// cache.
     fn scattered(&mut self, lookups: u64) -> u64 {
         let before = self.reads;
         for _ in 0..lookups {
@@ -236,7 +237,7 @@ fn memory_moves_to_rows_or_blocks_whichever_save_more_reads() {
     assert!(later < first / 2, "{first} and then {later} reads");
     let lent = reader.borrowed();
     assert!(lent <= SHARED / 2 && reader.rows.cache.stats().bytes as usize <= (SHARED / 16 + lent) * 11 / 10);
-    // Now blocks are worth more.
+    // For these lookups, caching blocks saves more reads than caching rows.
     let first = reader.together(200_000);
     reader.together(600_000);
     let later = reader.together(200_000);
@@ -259,7 +260,7 @@ fn rows_release_memory_that_memtables_reserve() {
     assert!(bytes <= (SHARED / 16 + left) * 11 / 10, "{bytes}");
     let pool = reader.pool.stats();
     assert!(pool.capacity >= (SHARED / 4) as u64 && pool.bytes <= pool.capacity);
-    // The memtables release it.
+    // The memtables release this memory.
     reader.pool.release(SHARED / 2);
     let cache = reader.rows.cache.clone();
     let pool = reader.pool.clone();

@@ -5,23 +5,25 @@
 //!            └ separator, position ─▶ children          finish: tombstones, footer
 //! ```
 //!
-//! Steps: [`RunBuilder::push`] each message; [`RunBuilder::prepare`] in as many calls as the caller likes;
-//! [`RunBuilder::finish`]. The filter of a run of millions of keys takes a quarter of a second. `prepare` makes it in
-//! small parts, so that a worker can do more urgent work in between.
+//! Steps: call [`RunBuilder::push`] for each message, [`RunBuilder::prepare`] any number of times, and
+//! [`RunBuilder::finish`] once. Making the filter of a run of millions of keys takes a quarter of a second. `prepare`
+//! makes the filter in small parts, so that a worker can do more urgent work between the calls.
 //!
 //! Invariants:
 //!
-//! * A leaf is closed when the next entry would not fit and the leaf is at least 7/8 full. Until then it grows, up to 8
-//!   pages, so that entries of medium size waste little.
-//! * All messages of a key are in one leaf, which grows as needed, up to 4 MiB. Beyond that the key continues in the
-//!   next leaf, and flags in both leaves record it. A larger single entry has a leaf of its own.
+//! * A leaf is closed when the next entry would not fit and the leaf is at least 7/8 full. If the leaf is less full, it
+//!   grows, up to 8 pages, so that entries of medium size waste little space.
+//! * All messages of a key are in one leaf, which grows as needed, up to 4 MiB. If the messages of a key take more, the
+//!   key continues in the next leaf, and flags in both leaves record the continuation. A single entry of more than 4
+//!   MiB has a leaf of its own.
 //! * In a compressed run ([`RunBuilder::with_compression`]) a leaf is *gathered* first, up to 16 KiB, and stored as LZ4
 //!   if that saves enough ([`super::compressed`]). Otherwise its messages go into ordinary leaves, by the rules above.
-//!   They never go into one long ordinary leaf, because every lookup would read all of it.
+//!   The messages never go into one long ordinary leaf, because every lookup would read the whole leaf.
 //! * A builder that is dropped before it is finished frees its pages.
 //!
-//! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, and one write buffer of at most 1 MiB. A compressed
-//! run also needs two leaves and a table of 8 or 16 KiB. While a Bloom filter is written, it needs its 10 bits a key.
+//! Memory: 8 bytes for each distinct key, a separator and 24 bytes for each leaf, and one write buffer of at most 1
+//! MiB. The builder of a compressed run also needs memory for two leaves and a table of 8 or 16 KiB. While a Bloom
+//! filter is written, its 10 bits for each key are in memory.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -52,7 +54,7 @@ const _: () =
     assert!(GROWN_LEAF <= MAX_GROUP && MOST_PAGES * PAGE <= MAX_GROUP, "the messages of a key may fill a leaf");
 const _: () = assert!(MAX_GROUP <= MAX_BLOCK_PAGES as usize * PAGE, "a reader accepts such a leaf");
 
-/// One level of the tree: its blocks and the separator before each of them.
+/// One level of the tree: the level's blocks, and the separator before each block.
 #[derive(Default)]
 struct Level {
     blocks: Vec<(Child, u32)>,
@@ -97,14 +99,14 @@ pub struct RunBuilder {
     leaf: LeafBuilder,
     /// The size in bytes up to which the leaf is filled before it is closed or allowed to grow.
     leaf_limit: usize,
-    /// Set for a compressed run.
+    /// The compressor of a compressed run; `None` for other runs.
     compressor: Option<Box<Compressor>>,
-    /// Whether the leaf being filled is to be compressed.
+    /// Whether the leaf being filled will be compressed.
     gathering: bool,
     /// The separator before the leaf being filled; empty for the first leaf.
     leaf_separator: Vec<u8>,
     pages_before: u32,
-    /// [`CONTINUED`] if the first key of the leaf being filled began in the leaf before, else 0.
+    /// [`CONTINUED`] if the first key of the leaf being filled began in the previous leaf, else 0.
     continued: u16,
     leaves: Level,
     filter: Filter,
@@ -115,8 +117,8 @@ pub struct RunBuilder {
 }
 
 impl RunBuilder {
-    /// Starts the run `id`. `expected_bytes` is its estimated size on disk and only a hint for allocation. The run gets
-    /// a Bloom filter unless [`RunBuilder::with_filter`] is called.
+    /// Starts the run `id`. `expected_bytes` is the run's estimated size on disk; it is only a hint for allocation. The
+    /// run gets a Bloom filter unless [`RunBuilder::with_filter`] is called.
     pub fn new(data: Arc<DataFile>, id: OwnerId, expected_bytes: u64) -> RunBuilder {
         RunBuilder {
             pages: PageWriter::new(data, id, expected_bytes),
@@ -165,13 +167,13 @@ impl RunBuilder {
         self
     }
 
-    /// Appends a message.
+    /// Appends a message to the run.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error. The builder must then be dropped.
     ///
     /// # Panics
-    /// If the message is not strictly after the one before it, or is not allowed in a run.
+    /// If the message does not strictly follow the previously pushed message, or is not allowed in a run.
     pub fn push(&mut self, entry: Entry<'_>) -> Result<()> {
         assert!((1..=MAX_KEY).contains(&entry.key.len()), "keys have 1 to 65,535 bytes");
         let new_key = match self.last_key.as_slice().cmp(entry.key) {
@@ -200,7 +202,7 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Adds a range tombstone, in any order.
+    /// Adds a range tombstone. Tombstones may be added in any order.
     pub fn push_tombstone(&mut self, tombstone: RangeTombstone) {
         assert!(!tombstone.range.is_empty(), "a range tombstone covers something");
         self.span_seqno(tombstone.seqno);
@@ -234,7 +236,7 @@ impl RunBuilder {
         }
     }
 
-    /// Makes the leaf being filled able to take `entry`: lets it grow, or closes it.
+    /// Makes room for `entry`: lets the leaf being filled grow, or closes it.
     fn make_room(&mut self, entry: &Entry<'_>, new_key: bool) -> Result<()> {
         let need = self.leaf.size_with(entry);
         if need <= self.leaf_limit {
@@ -260,7 +262,7 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Like [`RunBuilder::make_room`], for a leaf that is to be compressed.
+    /// Like [`RunBuilder::make_room`], for a leaf that will be compressed.
     fn gather(&mut self, entry: &Entry<'_>, new_key: bool, need: usize) -> Result<()> {
         let whole = self.leaf.is_empty() || !new_key;
         if whole && need <= MOST_PAGES * PAGE {
@@ -308,7 +310,8 @@ impl RunBuilder {
         Ok(true)
     }
 
-    /// Moves the messages of the gathered leaf into ordinary leaves. The last of these is left open to be filled.
+    /// Moves the messages of the gathered leaf into ordinary leaves. The last ordinary leaf is not closed, and is
+    /// filled further.
     fn scatter(&mut self) -> Result<()> {
         let gathered = std::mem::take(&mut self.leaf);
         (self.gathering, self.leaf_limit) = (false, PAGE);
@@ -319,7 +322,7 @@ impl RunBuilder {
             }
             self.make_room(&entry, new_key)?;
             self.leaf.add(&entry);
-            // After the loop this is the last pushed key again.
+            // The loop sets `last_key` again. When the loop ends, it is the key that was pushed last.
             self.last_key.clear();
             self.last_key.extend_from_slice(entry.key);
         }
@@ -355,9 +358,9 @@ impl RunBuilder {
         if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }
     }
 
-    /// Does a part of the work of [`RunBuilder::finish`]: about as much as takes the time of compacting `budget` bytes.
-    /// The inner levels, a Bloom filter, and each halving of a part of the hashes are done in one piece. Returns
-    /// whether only a small rest is left. No message may be pushed afterwards.
+    /// Does a part of the work of [`RunBuilder::finish`]. The part takes about as long as compacting `budget` bytes. It
+    /// may take longer, because the inner levels, a Bloom filter, and each halving of a part of the hashes are done in
+    /// one piece. Returns `true` if only a little work is left. No message may be pushed after the first call.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error. The builder must then be dropped.
@@ -370,7 +373,7 @@ impl RunBuilder {
             if self.meta.leaf_pages > 0 {
                 self.write_inner()?;
             }
-            // For a single page of entries a filter saves no reads, but a maplet can be made from it.
+            // For a single page of entries, a filter saves no reads, but a maplet can be made from the filter.
             let is_wanted = self.meta.leaf_pages > 1 || self.meta.leaf_pages == 1 && filter.is_for_maplets();
             self.filter = if is_wanted { Filter::Making(filter.make()) } else { Filter::Written };
         }
@@ -381,7 +384,7 @@ impl RunBuilder {
     /// not synced.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error. The run's pages are then freed.
+    /// [`crate::Error::DiskFull`] or an I/O error. After an error, the run's pages are freed.
     pub fn finish(mut self) -> Result<Option<RunMeta>> {
         while !self.prepare(u64::MAX)? {}
         if self.meta.entries() == 0 && self.tombstones.is_empty() {
@@ -409,14 +412,14 @@ impl RunBuilder {
             assert!(level.blocks.len() < below, "each level has fewer blocks than the one below");
         }
         let first = level.blocks[0].0;
-        // A lone leaf is the root and the first block of the run.
+        // If the run has only one leaf, this leaf is the root and the first block of the run.
         let extents = self.pages.extents();
         self.meta.root = root.unwrap_or(BlockAddr { page: extents[0].start, pages: first.pages });
         self.meta.height = height;
         Ok(())
     }
 
-    /// Writes the inner blocks above `below`. Returns their level and the address of the last of them.
+    /// Writes the inner blocks above `below`. Returns the level of these blocks and the address of its last block.
     fn write_level(&mut self, below: &Level, height: u8) -> Result<(Level, Option<BlockAddr>)> {
         let mut level = Level::default();
         let mut last = None;
@@ -455,7 +458,8 @@ impl RunBuilder {
         Ok(placed)
     }
 
-    /// Continues to make the filter, for about `most` keys, at least one. Returns whether the filter is written.
+    /// Continues to make the filter, for about `most` keys, and for at least one key. Returns whether the filter is
+    /// completely written.
     fn write_filter(&mut self, most: usize) -> Result<bool> {
         let Filter::Making(maker) = &mut self.filter else { return Ok(true) };
         let (mut keys, prepared) = maker.prepare(most);
@@ -491,8 +495,8 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Writes the description as the run's last block. Its size is computed before its position is known, with room for
-    /// one more extent.
+    /// Writes the description as the run's last block. The size of this block is computed before its position is known,
+    /// with room for one more extent.
     fn write_footer(&mut self) -> Result<()> {
         const ONE_EXTENT_MORE: usize = 32;
         let mut body = Vec::new();

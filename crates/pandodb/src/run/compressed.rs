@@ -8,19 +8,22 @@
 //! ```
 //!
 //! All numbers are little-endian. The header's checksum covers the stored bytes and is checked before anything is
-//! decompressed. The result of decompression is a leaf like any other ([`super::leaf`]). Its header repeats the number
-//! of pages *on disk*, from which the position of the next leaf follows.
+//! decompressed. The result of decompression is an ordinary leaf ([`super::leaf`]), except that its header repeats the
+//! number of pages *on disk*. A reader needs this number to compute the position of the next leaf.
 //!
 //! Steps of a builder ([`Compressor`]):
 //!
-//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. It is chosen from
-//!    the compression ratio of the previous leaf so that the result fills whole pages.
-//! 2. [`Compressor::compress`] the leaf. If that saves enough, store it in this form.
-//! 3. Otherwise put its messages into ordinary leaves. The next [`RESTS`] leaves are ordinary without an attempt.
+//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. The compressor
+//!    computes the limit from the compression ratio of the previous leaf, so that the compressed leaf fills whole
+//!    pages.
+//! 2. [`Compressor::compress`] the leaf. If compression saves enough, store the compressed leaf.
+//! 3. Otherwise put the messages of the leaf into ordinary leaves. For the next [`RESTS`] leaves, do not try
+//!    compression.
 //!
-//! Invariants: a compressed leaf takes fewer pages than it would uncompressed; its LZ4 bytes are at most three quarters
-//! of it; it has at most [`MOST_PAGES`] pages in memory, so that damaged bytes on disk cannot make a reader allocate
-//! more. Source: [decision 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md).
+//! Invariants: a compressed leaf takes fewer pages than the uncompressed leaf would take; the LZ4 bytes are at most
+//! three quarters of the uncompressed bytes; the uncompressed leaf has at most [`MOST_PAGES`] pages, so that damaged
+//! bytes on disk cannot make a reader allocate more. Source: [decision
+//! 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md).
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
@@ -30,38 +33,38 @@ use crate::base::PAGE;
 use crate::space::data::stored_pages;
 use crate::space::{BLOCK_HEADER, BlockKind};
 
-/// How the leaves of new runs at the bottom of a tree are stored. Existing runs stay readable with either setting.
+/// How the leaves of new runs at the bottom of a tree are stored. Existing runs stay readable with both settings.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
     /// Uncompressed: a lookup reads 4 KiB.
     #[default]
     None,
-    /// As LZ4, if that makes a leaf at least a quarter shorter.
+    /// As LZ4, if compression makes a leaf at least a quarter shorter.
     Lz4,
 }
 
 /// The offset of the LZ4 bytes in a stored block.
 const PACKED: usize = BLOCK_HEADER + 8;
-/// The most pages of a compressed leaf in memory, 64 KiB: enough for all but the very longest inline values.
+/// The most pages of a compressed leaf in memory: 64 KiB. This is enough for all but the longest inline values.
 pub const MOST_PAGES: usize = 16;
-/// The size in bytes to which a leaf is filled before it is compressed, unless a single key has more.
+/// The size in bytes to which a leaf is filled before it is compressed, unless the messages of a single key take more.
 const FULL: usize = 4 * PAGE;
-/// The number of ordinary leaves after one that compressed badly, before compression is tried again. So about an eighth
-/// of the bytes is compressed without use, more where keys have many messages.
+/// The number of ordinary leaves that follow a badly compressible leaf, before compression is tried again. So if data
+/// is incompressible, about an eighth of its bytes is compressed without use; more if keys have many messages.
 const RESTS: u32 = 32;
 
 const _: () = assert!(FULL <= MOST_PAGES * PAGE, "a reader accepts a full leaf");
 const _: () = assert!(PACKED < PAGE && MOST_PAGES * PAGE <= u32::MAX as usize, "lengths have four bytes");
 
-/// The state of a builder of compressed leaves, besides the leaf.
+/// The state of a builder of compressed leaves, except for the leaf being filled.
 pub struct Compressor {
-    /// The leaf uncompressed and as it is stored, in whole pages each.
+    /// The uncompressed leaf. This field and the next, the leaf as it is stored, have whole pages.
     leaf: Vec<u8>,
     stored: Vec<u8>,
     table: CompressTable,
     limit: usize,
-    /// The number of leaves until compression is tried again.
+    /// The number of ordinary leaves to write before compression is tried again.
     rests: u32,
 }
 
@@ -72,8 +75,8 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// The size in bytes to which the next leaf is filled before it is compressed; `None` if it is to be an ordinary
-    /// leaf.
+    /// The size in bytes to which the next leaf is filled before it is compressed; `None` if the next leaf will be an
+    /// ordinary leaf.
     pub fn begin(&mut self) -> Option<usize> {
         if self.rests > 0 {
             self.rests -= 1;
@@ -83,8 +86,9 @@ impl Compressor {
         Some(self.limit)
     }
 
-    /// Compresses a leaf. Returns the number of pages that it takes then, to be filled by [`Compressor::fill`]; `None`
-    /// if compression does not save enough. `pages_before` and `flags`: see [`LeafBuilder::encode`]. About 3 ns a byte.
+    /// Compresses a leaf. Returns the number of pages of the compressed leaf, which [`Compressor::fill`] writes; `None`
+    /// if compression does not save enough. `pages_before` and `flags` are described at [`LeafBuilder::encode`]. Takes
+    /// about 3 ns for each byte.
     pub fn compress(&mut self, leaf: &LeafBuilder, pages_before: u32, flags: u16) -> Option<u32> {
         let (length, pages) = (leaf.exact_size(), leaf.pages() as usize);
         assert!(pages <= MOST_PAGES, "a compressed leaf is bounded");
@@ -109,15 +113,15 @@ impl Compressor {
         Some(bounded(stored))
     }
 
-    /// Whether the stored bytes decompress to the leaf of `length` bytes.
+    /// Whether the stored bytes decompress to the leaf, which has `length` bytes.
     fn unpacks(&self, length: usize) -> bool {
         let mut body = vec![0; length - BLOCK_HEADER];
         let unpacked = decompress_into(&self.stored[PACKED..], &mut body);
         unpacked.is_ok_and(|bytes| bytes == body.len()) && body == self.leaf[BLOCK_HEADER..length]
     }
 
-    /// Writes the body of the block that was compressed last into `block`, which has the returned number of pages. Does
-    /// not write the block's header.
+    /// Writes the body of the block that was compressed last into `block`, which has the number of pages that
+    /// [`Compressor::compress`] returned. Does not write the block's header.
     pub fn fill(&self, block: &mut [u8]) {
         assert_eq!(block.len(), self.stored.len().next_multiple_of(PAGE), "the block has the announced pages");
         block[BLOCK_HEADER..self.stored.len()].copy_from_slice(&self.stored[BLOCK_HEADER..]);
@@ -126,8 +130,8 @@ impl Compressor {
 }
 
 /// The size to which the next leaf is filled, given that a leaf of `length` bytes was compressed to `packed` bytes. The
-/// result should fill whole pages. A thirty-second is left as a margin: a further page would be read and be nearly
-/// empty.
+/// compressed leaf should fill whole pages. A margin of 1/32 is subtracted, because a leaf that is slightly too long
+/// would need a further page, which would be nearly empty.
 fn limit_after(length: usize, packed: usize) -> usize {
     debug_assert!(0 < packed && packed < length, "compression has saved bytes");
     let full = PACKED + FULL * packed / length;
@@ -145,11 +149,11 @@ pub(super) fn is_compressed(stored: &[u8]) -> bool {
     stored[4] == BlockKind::RunCompressedLeaf as u8
 }
 
-/// Decompresses a compressed leaf whose checksum was right, into whole pages. [`super::Leaf::check`] must check the
+/// Decompresses a compressed leaf whose checksum was correct, into whole pages. [`super::Leaf::check`] must check the
 /// result.
 ///
 /// # Errors
-/// A description of the flaw; `leaf` is then empty.
+/// A description of the flaw. After an error, `leaf` is empty.
 pub fn unpack(stored: &[u8], leaf: &mut Vec<u8>) -> Result<(), &'static str> {
     leaf.clear();
     let unpacked = try_unpack(stored, leaf);

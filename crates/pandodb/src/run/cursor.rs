@@ -1,4 +1,4 @@
-//! [`RunCursor`]: iterates over the messages of one slice in a range, in order or in reverse.
+//! [`RunCursor`]: iterates over the messages of one slice that are in a range, in order or in reverse order.
 //!
 //! ```text
 //!   leaf  [ · · · ■ ■ ■ ■ ■ · ]      ■ window: entries inside the range that were not passed yet
@@ -6,16 +6,18 @@
 //! ```
 //!
 //! Steps: walk from the root to the leaf of the starting bound, then from leaf to leaf by position ([`super::leaves`]).
-//! In each leaf, two searches cut its entries to the range; the result is the *window*. If the window is empty, the
-//! cursor goes on to the next leaf, unless this leaf holds an entry beyond the range, which ends the cursor.
+//! In each leaf, two searches find the entries that are in the range; these entries are the *window*. If the window is
+//! empty, the cursor continues with the next leaf. If a leaf holds an entry beyond the range, the cursor ends after the
+//! window of this leaf.
 //!
-//! A *pending* cursor has not read anything yet. It has a bound that no entry of it precedes. A load in key order
-//! leaves runs without common keys; a merge opens their cursors one after the other. While a cursor opens, it works
-//! like a probe: it returns the block that it needs next and is called again with that block. So a caller that opens
-//! several cursors can have their blocks read concurrently ([`RunCursor::open_all`]).
+//! A *pending* cursor has not read anything yet, but it has a bound: none of the cursor's entries precedes the bound.
+//! For example, loading data in key order creates runs without common keys, so a merge of these runs opens their
+//! cursors one after the other. A cursor is opened like a probe: it returns the block that it needs next, and is called
+//! again with this block. So a caller that opens several cursors can read their blocks concurrently
+//! ([`RunCursor::open_all`]).
 //!
-//! Invariant: while the cursor is at an entry, `key` is that entry's key, `slot` its position in the leaf, and the
-//! window is not empty. Source: 002 §3.3.
+//! Invariant: while the cursor is at an entry, `key` is the key of this entry, `slot` is the entry's position in the
+//! leaf, and the window is not empty. Source: 002 §3.3.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -37,25 +39,25 @@ pub struct RunCursor {
     leaves: Leaves,
     /// Entries of the current leaf that are inside the range and were not passed yet.
     window: Range<usize>,
-    /// Whether the range may go on beyond the current leaf.
+    /// Whether the range may continue beyond the current leaf.
     more: bool,
     prefix_len: usize,
     key: Vec<u8>,
     slot: Option<Slot>,
-    /// Set while the cursor has not reached its first entry.
+    /// The progress of opening; `None` once the cursor has reached its first entry or its end.
     opening: Option<Opening>,
 }
 
 /// The progress of a cursor towards its first entry.
 struct Opening {
-    /// The key at which the cursor starts, in its direction; empty for the end of its slice.
+    /// The key at which the cursor starts, in its direction. An empty key means the end of the slice.
     bound: Vec<u8>,
     stage: Stage,
 }
 
 #[derive(Clone, Copy)]
 enum Stage {
-    /// Nothing was requested yet.
+    /// No block was requested yet.
     Start,
     /// The inner block of this level was requested.
     Inner(u8),
@@ -64,7 +66,7 @@ enum Stage {
 }
 
 impl RunCursor {
-    /// Opens a cursor at the first entry of `slice` in `range`, or at the last one if `reverse`.
+    /// Opens a cursor at the first entry of `slice` in `range`, or at the last such entry if `reverse`.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -79,8 +81,8 @@ impl RunCursor {
         let range = slice.range().intersect(range);
         let leaves = Leaves::new(readahead, reverse, slice.span());
         let meta = slice.run().meta();
-        // If no key of the run is in the range, the cursor is at its end without a read. A run of range tombstones only
-        // has no keys.
+        // If no key of the run is in the range, the cursor is at its end without a read. A run that holds only range
+        // tombstones has no keys.
         let inside = range.from <= meta.last_key && range.is_above(&meta.first_key);
         let pending = !range.is_empty() && meta.leaf_pages > 0 && inside && !slice.span().is_empty();
         let bound = || if reverse { range.to.clone() } else { range.from.clone() };
@@ -99,7 +101,7 @@ impl RunCursor {
         }
     }
 
-    /// Goes to the first entry, if the cursor is pending.
+    /// Moves a pending cursor to its first entry.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
@@ -112,12 +114,12 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Opens all pending `cursors` whose bound is the first of all in their direction. The blocks that they need are
-    /// read concurrently.
+    /// Among `cursors`, opens all pending cursors whose bound equals the first bound, in their direction. The blocks
+    /// that these cursors need are read concurrently.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`], with the number of the failed cursor, which is then past the end.
-    /// Others may still be pending.
+    /// I/O errors and [`crate::Error::Corruption`], with the number of the failed cursor. After an error, the failed
+    /// cursor is past the end, and other cursors may still be pending.
     pub fn open_all(cursors: &mut [RunCursor]) -> std::result::Result<(), (usize, Error)> {
         let first = cursors.iter().reduce(|a, b| match (a.place(), b.place()) {
             (Some(first), Some(second)) if (second < first) != b.reverse => b,
@@ -144,8 +146,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Continues to open the cursor until a block is missing, and requests that block for cursor number `task`. `slice`
-    /// is the cursor's.
+    /// Continues to open the cursor until a block is missing, and requests this block for cursor number `task`. `slice`
+    /// is the slice of this cursor.
     fn open_among<'r>(
         &mut self,
         slice: &'r RunSlice,
@@ -162,8 +164,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Continues to open the cursor with the block that the last step has requested. Returns the next block that it
-    /// needs; `None` once the cursor is at its first entry or past the end.
+    /// Continues to open the cursor with the block that the last step has requested. Returns the next block that the
+    /// cursor needs; `None` once the cursor is at its first entry or past the end.
     fn open_step(&mut self, landed: Option<Loaded>) -> Result<Option<Need>> {
         let Some(Opening { bound, stage }) = self.opening.take() else { return Ok(None) };
         let run = self.slice.run();
@@ -200,7 +202,8 @@ impl RunCursor {
         self.arrive(&bound).map(|()| None)
     }
 
-    /// Goes to the first entry at or after the bound in the current leaf, or to one of a later leaf.
+    /// Moves to the first entry at or after the bound. This entry is in the current leaf, or in the next leaf that has
+    /// an entry in the range.
     fn arrive(&mut self, bound: &[u8]) -> Result<()> {
         debug_assert!(self.opening.is_none() && self.slot.is_none(), "a cursor arrives once");
         self.enter(Some(bound))?;
@@ -212,8 +215,8 @@ impl RunCursor {
         self.opening = None;
     }
 
-    /// The bound of a pending cursor: no entry precedes it, in the cursor's direction. It lies between the run's first
-    /// and last key.
+    /// The bound of a pending cursor; `None` if the cursor is not pending. No entry precedes the bound, in the cursor's
+    /// direction. The bound is not below the run's first key and not above its last key.
     pub fn lower_bound(&self) -> Option<&[u8]> {
         let meta = self.slice.run().meta();
         self.opening.is_some().then(|| match self.reverse {
@@ -236,8 +239,7 @@ impl RunCursor {
         Some(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value })
     }
 
-    /// Goes to the next entry (the previous key or older message, in reverse). Does nothing past the end. About 30 ns
-    /// within a leaf.
+    /// Moves to the next entry in the cursor's direction. Does nothing past the end. Takes about 30 ns within a leaf.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
@@ -255,7 +257,7 @@ impl RunCursor {
         self.settle()
     }
 
-    /// Whether the cursor goes from the last entry to the first.
+    /// Whether the cursor moves from the last entry to the first.
     pub(super) fn is_reverse(&self) -> bool {
         self.reverse
     }
@@ -274,7 +276,7 @@ impl RunCursor {
     /// The entries of the current leaf that are inside the range.
     fn inside(&self) -> Range<usize> {
         let leaf = self.leaves.leaf();
-        // Most leaves are entirely inside the range, which two comparisons find out.
+        // Most leaves are entirely inside the range. Two comparisons detect this.
         let from = if leaf.order(0, &self.range.from).is_lt() { leaf.search(&self.range.from) } else { 0 };
         let last = leaf.len() - 1;
         let whole = self.range.to.is_empty() || leaf.order(last, &self.range.to).is_lt();
@@ -282,8 +284,9 @@ impl RunCursor {
         from..to.max(from)
     }
 
-    /// Computes the window of the current leaf, cut at `bound` too. Checks that the leaf's keys are between the first
-    /// and last key of the run, because a merge relies on these when it compares only the runs that overlap.
+    /// Computes the window of the current leaf; if `bound` is given, the window begins at `bound`. Checks that the
+    /// leaf's keys are between the first and last key of the run, because a merge uses these two keys to compare only
+    /// runs that overlap.
     fn enter(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let leaf = self.leaves.leaf();
         let meta = self.slice.run().meta();
@@ -309,7 +312,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Makes the first entry of the window (the last, in reverse) the current one.
+    /// Makes the first entry of the window the current entry; in reverse, the last entry.
     /// REQUIRES: the window is not empty.
     #[inline]
     fn make_current(&mut self) {
@@ -322,7 +325,7 @@ impl RunCursor {
         self.slot = Some(slot);
     }
 
-    /// Like [`RunCursor::make_current`], or goes to the next leaf if the window is empty.
+    /// Like [`RunCursor::make_current`], but moves to the next leaf if the window is empty.
     #[inline]
     fn settle(&mut self) -> Result<()> {
         if self.window.is_empty() {
@@ -332,15 +335,15 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Whether the current entry follows the given one in the cursor's direction. Used between leaves; within a leaf,
-    /// the leaf's check ensures the order. Merges rely on it.
+    /// Whether the current entry follows the given one in the cursor's direction. This check is made between leaves;
+    /// within a leaf, the leaf's check ensures the order. Merges rely on the order.
     fn follows(&self, (key, seqno): &(Vec<u8>, Seqno)) -> bool {
         let before = Entry { key, seqno: *seqno, kind: Kind::Delete, value: &[] };
         let order = self.entry().map(|entry| before.order(&entry));
         order == Some(if self.reverse { Ordering::Greater } else { Ordering::Less })
     }
 
-    /// Goes to the next leaf that has an entry in the range.
+    /// Moves to the next leaf that has an entry in the range.
     #[cold]
     fn next_leaf(&mut self) -> Result<()> {
         let last = self.slot.take().map(|slot| (std::mem::take(&mut self.key), slot.seqno));

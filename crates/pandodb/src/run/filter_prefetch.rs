@@ -1,15 +1,16 @@
-//! [`FilterPrefetch`]: prefetches the filter blocks of a lookup from the pool, all at once.
+//! [`FilterPrefetch`]: prefetches all filter blocks of a lookup from the pool concurrently.
 //!
-//! A lookup that finds everything in memory is bound by cache misses. To reach one filter it follows a chain of
-//! dependent memory accesses: the pool's table, a frame, the block's key, and three cache lines of the block. The trunk
-//! is in memory, so the filters of a lookup are known before the first of them is asked. Their memory accesses are made
-//! concurrently. A filter that is not asked in the end, because the key was found above it, costs little.
+//! A lookup that finds all its blocks in memory is bound by cache misses. To probe one filter, the lookup makes a chain
+//! of dependent memory accesses: the pool's table, a frame, the block's key, and three cache lines of the block. The
+//! trunk is in memory, so the filters of a lookup are known before the first filter is probed. So the memory accesses
+//! for all filters are made concurrently. If a filter is not probed after all, because the key was found in a newer
+//! run, its prefetch costs little.
 //!
-//! Steps: [`FilterPrefetch::note`] each filter block, [`FilterPrefetch::look`] once, [`FilterPrefetch::take`] each block
-//! when its filter is asked.
+//! Steps: call [`FilterPrefetch::note`] for each filter block, [`FilterPrefetch::look`] once, and
+//! [`FilterPrefetch::take`] for each block when its filter is probed.
 //!
-//! Invariant: prefetching does not change results. A filter that was not prefetched, or is not in the pool, is read
-//! when it is asked. Source: [decision 0028](../../../../docs/decisions/0028-lookups-side-by-side.md).
+//! Invariant: prefetching does not change results. A filter block that was not prefetched, or is not in the pool, is
+//! read when the filter is probed. Source: [decision 0028](../../../../docs/decisions/0028-lookups-side-by-side.md).
 
 use super::reader::Run;
 use crate::base::{BlockAddr, OwnerId, PageNo, seeded};
@@ -26,12 +27,12 @@ pub struct FilterPrefetch<'r> {
 }
 
 impl<'r> FilterPrefetch<'r> {
-    /// Whether no more blocks can be noted.
+    /// Whether no further block can be noted.
     pub fn is_full(&self) -> bool {
         self.count == Pool::TOGETHER
     }
 
-    /// Notes a filter block, unless [`FilterPrefetch::is_full`].
+    /// Notes a filter block. Does nothing if [`FilterPrefetch::is_full`].
     pub fn note(&mut self, run: &'r Run, addr: BlockAddr) {
         debug_assert_eq!(addr.pages, 1, "a filter block is one page");
         if !self.is_full() {
@@ -43,7 +44,7 @@ impl<'r> FilterPrefetch<'r> {
     /// Looks up all noted blocks in the pool, and touches the cache lines that a key with this hash needs. All runs
     /// must use the same pool.
     pub fn look(&mut self, hash: u64) {
-        // A single filter is found just as fast when it is asked.
+        // Prefetching a single filter saves no time.
         let Some((first, _)) = self.runs[0].filter(|_| self.count > 1) else { return };
         let same =
             |noted: &Option<(&Run, BlockAddr)>| noted.is_some_and(|(run, _)| std::ptr::eq(run.pool(), first.pool()));

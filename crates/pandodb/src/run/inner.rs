@@ -7,23 +7,25 @@
 //! ```
 //!
 //! Positions count pages from the start of the run, across its extents. Child *i* holds the keys at or above separator
-//! *i* and below the next separator. The first separator of a block is empty, because the block above (or nothing)
-//! bounds it; the prefix is that of the others. `first leaf` is the position of the first leaf below the child. With it
-//! a search by leaf position chooses a child without reading the child.
+//! *i* and below the next separator. The first separator of a block is empty, because the parent block bounds the first
+//! child; the root's first child needs no bound. The prefix is the common prefix of the other separators. `first leaf`
+//! is the position of the first leaf below the child. A search by leaf position uses `first leaf` to choose a child
+//! without reading it.
 //!
-//! Invariant: between a leaf that ends with *x* and one that begins with *y*, the separator is the shortest *s* with
-//! *x* < *s* ≤ *y* ([`separator`]). One exception: if the messages of one key *x* fill more than a leaf, the separator
-//! before each further leaf of it is *x* followed by a zero byte, the smallest key above *x*. So a search for *x* finds
-//! the first of these leaves, and a search for any key above *x* finds the last.
+//! Invariant: between a leaf whose last key is *x* and a leaf whose first key is *y*, the separator is the shortest *s*
+//! with *x* < *s* ≤ *y* ([`separator`]). There is one exception, for a key *x* whose messages fill more than a leaf.
+//! The separator before each further leaf of *x* is *x* followed by a zero byte, the smallest key above *x*. So a
+//! search for *x* finds the first of these leaves, and a search for a key just above *x* finds the last of them.
 
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};
 use crate::base::{MAX_KEY, PAGE};
 use crate::space::MAX_BLOCK_PAGES;
 
-/// Every inner block but the last of a level has at least this many children, however long the separators.
+/// Every inner block has at least this many children, even if the separators are long; only the last block of a level
+/// may have fewer.
 pub const MIN_FANOUT: usize = 4;
-/// The most levels. A run of 2^48 pages has fewer.
+/// The most levels of a run. A run of 2^48 pages has fewer levels.
 pub const MAX_HEIGHT: u8 = 24;
 const _: () = assert!(MIN_FANOUT.pow(MAX_HEIGHT as u32) as u64 >= 1 << 48, "a run of 2^48 pages has few levels");
 
@@ -35,14 +37,14 @@ pub fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
     separator
 }
 
-/// A reference to a block below.
+/// A reference to a child block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Child {
     /// The position of the block among the run's pages.
     pub position: u64,
-    /// The number of its pages.
+    /// The number of pages of the block.
     pub pages: u32,
-    /// The position of the first leaf below (or of the child itself, if it is a leaf).
+    /// The position of the first leaf below the child, or of the child itself if it is a leaf.
     pub leaf: u64,
 }
 
@@ -53,7 +55,7 @@ pub struct Inner<'a> {
     slots: Slots,
 }
 
-/// Decodes the child at the start of an entry. Returns it with its encoded length.
+/// Decodes the child at the start of an entry. Returns the child and its encoded length.
 #[inline]
 fn parse_child(entry: &[u8], base: u64, level: u32) -> Result<(Child, usize), Flaw> {
     let (delta, mut at) = get_varint(entry).ok_or("position cut off")?;
@@ -120,7 +122,7 @@ impl<'a> Inner<'a> {
         self.slots.count
     }
 
-    /// Levels below: 1 if the children are leaves.
+    /// The number of levels below this block; 1 if the children are leaves.
     #[inline]
     pub fn level(&self) -> u32 {
         self.slots.link
@@ -139,7 +141,7 @@ impl<'a> Inner<'a> {
         self.parse(i).0
     }
 
-    /// Writes the `i`-th separator to `key`; empty for the first.
+    /// Writes the `i`-th separator to `key`. The first separator is empty.
     pub fn separator(&self, i: usize, key: &mut Vec<u8>) {
         key.clear();
         if i > 0 {
@@ -148,13 +150,14 @@ impl<'a> Inner<'a> {
         }
     }
 
-    /// The child that may hold `key`: the last one whose separator is at most `key`.
+    /// The child that may hold `key`. This is the last child whose separator is at most `key`.
     #[inline]
     pub fn search(&self, key: &[u8]) -> usize {
         self.slots.search(self.bytes, key, 1, true, |i| self.parse(i).1) - 1
     }
 
-    /// The child below which the leaf at `position` is: the last one whose first leaf is at or before `position`.
+    /// The child that is, or contains, the leaf at `position`. This is the last child whose first leaf is at or before
+    /// `position`.
     pub fn search_leaf(&self, position: u64) -> usize {
         let (mut low, mut high) = (1, self.len());
         while low < high {
@@ -170,11 +173,11 @@ impl<'a> Inner<'a> {
     }
 }
 
-/// Collects the children of one inner block of a given level. Reusable.
+/// Collects the children of one inner block of a given level. The builder can be reused after [`InnerBuilder::clear`].
 pub struct InnerBuilder {
     level: u32,
     children: Vec<(Child, usize)>,
-    /// The separators one after the other, without the first one.
+    /// All separators except the first, one after the other.
     separators: Vec<u8>,
     prefix_len: usize,
     /// Encoded bytes of the children, without separators.
@@ -182,7 +185,7 @@ pub struct InnerBuilder {
 }
 
 impl InnerBuilder {
-    /// For blocks `level` levels above the leaves; at least 1.
+    /// Creates a builder for blocks that are `level` levels above the leaves. `level` is at least 1.
     pub fn new(level: u32) -> InnerBuilder {
         assert!(level > 0, "leaves are level 0, inner blocks begin at 1");
         InnerBuilder { level, children: Vec::new(), separators: Vec::new(), prefix_len: 0, child_bytes: 0 }
@@ -204,7 +207,7 @@ impl InnerBuilder {
         varint_len(child.position - base) + varint_len(u64::from(child.pages)) + leaf
     }
 
-    /// The length of the common prefix with `separator` as the last separator.
+    /// The length of the common prefix of the separators, if `separator` were added.
     fn prefix_with(&self, separator: &[u8]) -> usize {
         match self.children.len() {
             0 => 0,
@@ -217,7 +220,7 @@ impl InnerBuilder {
         self.child_bytes + self.separators.len() - prefix_len * self.children.len().saturating_sub(1)
     }
 
-    /// The size of the block in bytes with one more child.
+    /// The size of the block in bytes if one more child were added.
     pub fn size_with(&self, child: &Child, separator: &[u8]) -> usize {
         let prefix_len = self.prefix_with(separator);
         let mut entries = self.entry_bytes(prefix_len) + self.bytes_of(child);
@@ -227,7 +230,7 @@ impl InnerBuilder {
         frame_bytes(self.children.len() + 1, prefix_len, entries).0 + entries
     }
 
-    /// Adds a child, which must be after all others. The separator of the first child is not stored.
+    /// Adds a child, which must follow all other children. The separator of the first child is not stored.
     pub fn add(&mut self, child: Child, separator: &[u8]) {
         let ascends = |last: &Child| last.position < child.position && last.leaf < child.leaf;
         assert!(self.children.last().is_none_or(|(last, _)| ascends(last)), "children ascend");
@@ -239,7 +242,7 @@ impl InnerBuilder {
         self.children.push((child, kept.len()));
     }
 
-    /// The pages that the block needs.
+    /// The number of pages that the block needs.
     pub fn pages(&self) -> u32 {
         let entries = self.entry_bytes(self.prefix_len);
         let (frame, _) = frame_bytes(self.children.len(), self.prefix_len, entries);

@@ -1,4 +1,4 @@
-//! Leaf blocks: the messages of a run, in order, all messages of a key together.
+//! Leaf blocks hold the messages of a run, in order. All messages of a key are together.
 //!
 //! ```text
 //!   body of `slots`, link = pages of the leaf before (0: none), base = smallest seqno
@@ -8,9 +8,9 @@
 //!   entry   kind u8 │ seqno − base varint │ rest length varint │ rest of the key │ value, to the entry's end
 //! ```
 //!
-//! The key of an entry is the block's prefix followed by the rest. Steps of a writer: [`LeafBuilder::add`] while
-//! [`LeafBuilder::size_with`] fits, then [`LeafBuilder::encode`]. Steps of a reader: [`Leaf::check`] once for bytes
-//! from disk, then [`Leaf::of`] and accessors that cannot fail.
+//! The key of an entry is the block's prefix followed by the rest of the key. A writer calls [`LeafBuilder::add`] as
+//! long as [`LeafBuilder::size_with`] is within its limit, and then [`LeafBuilder::encode`]. A reader calls
+//! [`Leaf::check`] once for bytes from disk, and then [`Leaf::of`] and the accessors, which cannot fail.
 //!
 //! Invariants, all checked: entries strictly ascend by key, and within a key the newest is first; every key has 1 to
 //! 65,535 bytes; a delete has no value; a blob put holds a well-formed reference; every head matches its key. Source:
@@ -83,7 +83,7 @@ impl<'a> Leaf<'a> {
         Leaf { bytes, slots: Slots::of(bytes) }
     }
 
-    /// Checks everything that the accessors rely on, and the order of entries. Costs about 15 ns an entry.
+    /// Checks everything that the accessors rely on, and the order of entries. Takes about 15 ns for each entry.
     ///
     /// # Errors
     /// A description of the flaw.
@@ -119,7 +119,7 @@ impl<'a> Leaf<'a> {
         self.slots.count
     }
 
-    /// The pages of the leaf before this one; 0 for the first leaf of a run.
+    /// The number of pages of the previous leaf; 0 for the first leaf of a run.
     #[inline]
     pub fn pages_before(&self) -> u32 {
         self.slots.link
@@ -131,7 +131,7 @@ impl<'a> Leaf<'a> {
         self.slots.flags & CONTINUES != 0
     }
 
-    /// Whether the messages of the first key began in the leaf before.
+    /// Whether the messages of the first key began in the previous leaf.
     #[inline]
     pub fn is_continued(&self) -> bool {
         self.slots.flags & CONTINUED != 0
@@ -179,13 +179,14 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// The first entry whose key is at or above `key`. If `key` has messages, it is the newest one. About 60 ns.
+    /// The first entry whose key is at or above `key`. If `key` has messages, this entry is the newest of them. Takes
+    /// about 60 ns.
     #[inline]
     pub fn search(&self, key: &[u8]) -> usize {
         self.slots.search(self.bytes, key, 0, false, |i| self.rest(&self.slot(i)))
     }
 
-    /// The entries of `key`, newest first; empty if there are none.
+    /// The entries of `key`, newest first; empty if `key` has no messages.
     #[inline]
     pub fn find(&self, key: &[u8]) -> Range<usize> {
         let first = self.search(key);
@@ -213,7 +214,7 @@ fn check_value(kind: Kind, value: &[u8]) -> Result<(), Flaw> {
     }
 }
 
-/// The kind, seqno and lengths of an entry in [`LeafBuilder`]. Its bytes are in `LeafBuilder::bytes`.
+/// The kind, seqno and lengths of an entry in [`LeafBuilder`]. The bytes of the entry are in `LeafBuilder::bytes`.
 #[derive(Clone, Copy)]
 struct Pending {
     kind: Kind,
@@ -222,17 +223,17 @@ struct Pending {
     value_len: u32,
 }
 
-/// Collects the entries of one leaf. Reusable: [`LeafBuilder::clear`] keeps the memory.
+/// Collects the entries of one leaf. The builder can be reused, because [`LeafBuilder::clear`] keeps the memory.
 #[derive(Default)]
 pub struct LeafBuilder {
     pending: Vec<Pending>,
-    /// Key and value of each entry, one after the other.
+    /// The key and the value of each entry, one entry after the other.
     bytes: Vec<u8>,
     /// The length of the prefix that all keys share; the prefix is at the start of `bytes`.
     prefix_len: usize,
     min_seqno: u64,
     max_seqno: u64,
-    /// An upper bound of the encoded bytes of all kinds and key lengths.
+    /// An upper bound of the number of bytes in which the kinds and key lengths of all entries are encoded.
     fixed_bytes: usize,
 }
 
@@ -269,7 +270,7 @@ impl LeafBuilder {
         self.bound(self.pending.len() + 1, prefix_len, bytes, fixed, max - min)
     }
 
-    /// Adds an entry, which must be after all others.
+    /// Adds an entry, which must follow all other entries.
     #[inline]
     pub fn add(&mut self, entry: &Entry<'_>) {
         debug_assert!(self.last().is_none_or(|last| last.order(entry).is_lt()), "entries are added in order");
@@ -297,7 +298,7 @@ impl LeafBuilder {
         Some(Entry { key: &rest[rest.len() - key_len as usize..], seqno, kind, value })
     }
 
-    /// The entries, in their order.
+    /// The entries, in the order in which they were added.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut rest = &self.bytes[..];
         self.pending.iter().map(move |&Pending { kind, seqno, key_len, value_len }| {
@@ -324,7 +325,7 @@ impl LeafBuilder {
         frame_bytes(self.pending.len(), self.prefix_len, entries).0 + entries
     }
 
-    /// The pages that the block needs.
+    /// The number of pages that the block needs.
     pub fn pages(&self) -> u32 {
         let size = self.exact_size();
         assert!(size <= self.size(), "{size} bytes, at most {}", self.size());

@@ -1,4 +1,5 @@
-//! Reads the leaves of a run one after the other, in either direction, and reads ahead as its caller requests.
+//! Reads the leaves of a run one after the other, in both directions. Reads ahead as the caller requests
+//! ([`ReadAhead`]).
 //!
 //! ```text
 //!   Scan        | 8 KiB | 16 KiB | 32 KiB | 64 KiB | 128 KiB | 256 KiB | 256 KiB …      (the pool is asked first)
@@ -8,27 +9,27 @@
 //!                                     └ half of it passed, going up: the read of the next one is submitted
 //! ```
 //!
-//! Steps: [`Leaves::fetch`] each leaf. It comes from the current chunk, else (for scans) from the pool, else from the
-//! next chunk, which is read or was read ahead.
+//! Steps: call [`Leaves::fetch`] for each leaf. The leaf is taken from the current chunk; otherwise, in a scan, from
+//! the pool; otherwise from the next chunk, which is read now or was read ahead.
 //!
-//! Leaves are read in chunks that bypass the pool, because one long scan would evict everything else. A scan looks into
-//! the pool first and caches its first two leaves: most scans are short, and their leaves are likely to be requested
-//! again. Reading two pages takes hardly longer than reading one, and saves most short scans a second read. Further
-//! leaves of a scan are cached only if the pool has room without evicting, so that a store that fits into memory is
-//! scanned from memory. A compaction streams and never uses the pool.
+//! Leaves are read in chunks that bypass the pool, because one long scan would otherwise evict all other blocks. A scan
+//! searches the pool first and caches its first two leaves, because most scans are short and their leaves are likely to
+//! be requested again. Reading two pages takes hardly longer than reading one page, and it saves most short scans a
+//! second read. Further leaves of a scan are cached only if the pool has room without evicting, so that a store that
+//! fits into memory is scanned from memory. A compaction streams and never uses the pool.
 //!
-//! When a cursor is likely to go on, the next chunk is read asynchronously while the cursor walks through the current
-//! one, if the device supports it. If the cursor does not go on, that read is abandoned.
+//! When a cursor is likely to continue, the next chunk is read asynchronously while the cursor walks through the
+//! current chunk, if the device supports asynchronous reads. If the cursor does not continue, this read is abandoned.
 //!
 //! Invariants:
 //!
-//! * A chunk is inside one extent and inside the span of the cursor's slice. Pages beyond the span may belong to
-//!   another owner.
-//! * Leaves follow one another by position. Going up, the length of a leaf is in its header; going down, the leaf above
-//!   has recorded the length of the one below. A length is used only within its chunk, and a leaf only after all
-//!   checks.
-//! * All lengths here are those on disk. A compressed leaf is decompressed into a buffer besides its chunk when it
-//!   becomes the current one.
+//! * A chunk is inside one extent and inside the span of the cursor's slice. The reason is that pages beyond the span
+//!   may belong to another owner.
+//! * Leaves follow one another by position. For a cursor that goes up, the length of a leaf is in its own header. For a
+//!   cursor that goes down, each leaf has recorded the length of the previous leaf. A length is used only within its
+//!   chunk, and a leaf is used only after all checks.
+//! * All lengths in this module are lengths on disk. When a compressed leaf becomes the current leaf, it is
+//!   decompressed into a buffer of its own, outside of the chunk.
 //!
 //! Source: 002 §3.3 (leaves of a run in extents).
 
@@ -46,13 +47,14 @@ use crate::space::to_usize;
 /// How a cursor reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAhead {
-    /// For scans of users: chunks that double from 8 to 256 KiB. Leaves in the pool are taken from there.
+    /// For scans of users: chunks whose size doubles from 8 to 256 KiB. Leaves that are in the pool are taken from the
+    /// pool.
     Scan,
-    /// Like `Scan`, beginning with 16 KiB: for the largest of the runs that are scanned together.
+    /// Like `Scan`, but the first chunk has 16 KiB. For the largest of the runs that are scanned together.
     Wide,
     /// For compactions: chunks of this many bytes that bypass the pool.
     Streaming(usize),
-    /// Like `Streaming` with the second number of bytes; the first chunk has the first number of bytes, so that the
+    /// Like `Streaming` with the second number of bytes, but the first chunk has the first number of bytes. So the
     /// inputs of a merge do not all read at the same time.
     Staggered(usize, usize),
 }
@@ -67,39 +69,41 @@ fn pages_of(bytes: usize) -> u64 {
     (bytes / PAGE).max(1) as u64
 }
 
-/// Pages of the first chunk of a scan and of a wide scan, and of the largest chunk.
+/// The number of pages of the first chunk of a scan. The next two constants are the pages of the first chunk of a wide
+/// scan, and of the largest chunk.
 const SCAN_PAGES: u64 = 2;
 const WIDE_PAGES: u64 = 4;
 const MOST_PAGES: u64 = 64;
 /// The number of leaves at the start of a scan that are cached.
 const POOLED_LEAVES: u32 = 2;
-/// The number of leaves that a cursor passes before it asks for a queue again, after it got none. The system may have
-/// none at all.
+/// If a cursor gets no queue for asynchronous reads, it passes this many leaves before it requests a queue again. The
+/// system may never have a queue.
 const AHEAD_RESTS: u32 = 1_000;
-/// A cursor in a chunk of at least this many pages is likely to go on, so the next chunk is read ahead.
+/// A cursor that has reached a chunk of at least this many pages is likely to continue, so the next chunk is read
+/// ahead.
 const AHEAD_FROM_PAGES: u64 = 8;
 
 const _: () = assert!(0 < SCAN_PAGES && SCAN_PAGES < WIDE_PAGES && WIDE_PAGES < MOST_PAGES, "chunks grow");
 const _: () = assert!(WIDE_PAGES < AHEAD_FROM_PAGES && AHEAD_FROM_PAGES <= MOST_PAGES, "long scans read ahead");
 
-/// Pages in memory, by position.
+/// The pages in memory that hold the current leaf.
 enum Held {
     Nothing,
     Pooled(Block),
     Chunk(AlignedBuf, PageRange),
 }
 
-/// The next chunk, being read.
+/// The next chunk, which is being read.
 struct Ahead {
     reads: Reads,
     addr: BlockAddr,
     range: PageRange,
 }
 
-/// Selects a leaf.
+/// Selects the leaf to fetch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Want {
-    /// The leaf that a walk through inner blocks has found: position and pages.
+    /// The leaf that a walk through inner blocks has found, by its position and number of pages.
     Exact(u64, u32),
     /// The leaf that begins at a position.
     From(u64),
@@ -118,13 +122,13 @@ pub(super) struct Leaves {
     streak: u32,
     next_chunk: u64,
     ahead: Option<Ahead>,
-    /// Set for cursors that go down, which do not read ahead.
+    /// Whether this cursor goes down. Such cursors do not read ahead.
     never_reads_ahead: bool,
-    /// The number of leaves to pass before reading ahead is tried again, after no queue was available.
+    /// The number of leaves to pass before the cursor requests a queue again, if no queue was available.
     ahead_rests: u32,
     /// The buffer of the previous chunk, for reuse.
     spare: AlignedBuf,
-    /// The current leaf decompressed, if it is one of the chunk and is compressed.
+    /// The decompressed bytes of the current leaf, if the leaf is in the chunk and is compressed.
     unpacked: Vec<u8>,
 }
 
@@ -151,8 +155,8 @@ impl Leaves {
         }
     }
 
-    /// Drops the buffers of a cursor that does not scan. A compaction that has finished an input frees its memory while
-    /// it goes on with the others.
+    /// Drops the buffers of a cursor that does not scan. So a compaction that has finished one input frees the memory
+    /// of this input while it continues with the others.
     pub(super) fn let_go(&mut self) {
         if !self.readahead.is_scan() {
             (self.held, self.current) = (Held::Nothing, 0..0);
@@ -186,7 +190,7 @@ impl Leaves {
         }
     }
 
-    /// Whether the current leaf is compressed. Only set for leaves from a chunk.
+    /// Whether the current leaf is from a chunk and was decompressed.
     pub(super) fn is_unpacked(&self) -> bool {
         !self.unpacked.is_empty()
     }
@@ -212,7 +216,7 @@ impl Leaves {
         if start < self.span.start || start >= self.span.end {
             return Err(run.corrupt("a leaf outside the span of its slice"));
         }
-        // Until the leaf is checked there is no current one.
+        // Until the fetched leaf is checked, there is no current leaf.
         self.current = 0..0;
         let pages = known.map(|(_, pages)| pages);
         if !self.take_pooled(run, start, pages)? {
@@ -221,7 +225,7 @@ impl Leaves {
         self.passed(run)
     }
 
-    /// Accounts for the current leaf, which was just fetched: caches it if it is a scan's, and reads ahead.
+    /// Processes the current leaf after it was fetched: caches it if it belongs to a scan, and reads ahead.
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
         debug_assert!(self.span.start <= self.current.start && self.current.end <= self.span.end);
@@ -235,8 +239,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Goes to the leaf that a walk through inner blocks has found, if it is in memory. Otherwise returns the pages to
-    /// be read; the caller reads them and calls [`Leaves::take`].
+    /// Moves to the leaf that a walk through inner blocks has found, if this leaf is in memory. Otherwise returns the
+    /// pages to be read; the caller reads them and calls [`Leaves::take`].
     pub(super) fn open(&mut self, run: &Run, child: Child) -> Result<Option<BlockAddr>> {
         let Child { position, pages, .. } = child;
         if self.holds(position) || position < self.span.start || position >= self.span.end {
@@ -249,7 +253,7 @@ impl Leaves {
         self.chunk(run, position, u64::from(pages)).map(|(_, addr)| Some(addr))
     }
 
-    /// Goes to the leaf that [`Leaves::open`] was called with, given the pages that it requested.
+    /// Moves to the leaf for which [`Leaves::open`] was called, given the pages that it requested.
     pub(super) fn take(&mut self, run: &Run, child: Child, buf: AlignedBuf) -> Result<()> {
         let (range, addr) = self.chunk(run, child.position, u64::from(child.pages))?;
         assert_eq!(buf.pages(), addr.pages as usize, "the buffer has the requested pages");
@@ -262,7 +266,7 @@ impl Leaves {
         matches!(&self.held, Held::Chunk(_, range) if range.contains(&position))
     }
 
-    /// Takes the leaf from the pool, if this is a scan and the pool has it.
+    /// Takes the leaf from the pool, if the cursor scans and the pool has the leaf. Returns whether it did.
     fn take_pooled(&mut self, run: &Run, start: u64, known: Option<u32>) -> Result<bool> {
         if !self.readahead.is_scan() || self.holds(start) {
             return Ok(false);
@@ -278,7 +282,7 @@ impl Leaves {
         Ok(true)
     }
 
-    /// Takes the leaf from the current chunk, or from the next one.
+    /// Takes the leaf from the current chunk, or from the next chunk.
     fn fetch_chunked(&mut self, run: &Run, start: u64, known: Option<u32>) -> Result<()> {
         let (extent, first_page) = run.extent_at(start)?;
         let end_of_all = extent.end.min(self.span.end);
@@ -301,12 +305,14 @@ impl Leaves {
                     return Ok(());
                 }
             }
-            // If the leaf is longer than the chunk, the second iteration reads as many pages as its header gives.
+            // If the leaf is longer than the chunk, the second iteration reads as many pages as the leaf's header
+            // states.
             self.next(run, start, u64::from(pages.unwrap_or(1)))?;
         }
     }
 
-    /// The chunk for the leaf at `start`, which has at least `least` pages: its positions, and its address in the file.
+    /// The chunk for the leaf at `start`, which has at least `least` pages. Returns the positions of the chunk's pages,
+    /// and the chunk's address in the file.
     fn chunk(&self, run: &Run, start: u64, least: u64) -> Result<(PageRange, BlockAddr)> {
         let (extent, first_page) = run.extent_at(start)?;
         let bounds = extent.start.max(self.span.start)..extent.end.min(self.span.end);
@@ -324,8 +330,8 @@ impl Leaves {
         Ok((range, BlockAddr { page, pages }))
     }
 
-    /// Makes the chunk with the leaf at `start` the current one: the one that was read ahead, if it fits, else it is
-    /// read now.
+    /// Makes the chunk with the leaf at `start` the current chunk. Uses the chunk that was read ahead, if it fits;
+    /// otherwise reads the chunk now.
     fn next(&mut self, run: &Run, start: u64, least: u64) -> Result<()> {
         if let Some(Ahead { mut reads, addr, range }) = self.ahead.take()
             && range.start == start
@@ -341,7 +347,7 @@ impl Leaves {
         Ok(())
     }
 
-    /// Makes a chunk the current one and increases the length of the next one.
+    /// Makes a chunk the current chunk, and increases the length of the next chunk.
     fn hold(&mut self, buf: AlignedBuf, range: PageRange) {
         assert_eq!(buf.pages() as u64, range.end - range.start, "the buffer has the pages of the chunk");
         if let Held::Chunk(before, _) = std::mem::replace(&mut self.held, Held::Chunk(buf, range)) {
@@ -354,7 +360,7 @@ impl Leaves {
         }
     }
 
-    /// Submits the read of the next chunk, if half of this one was passed. Errors are reported when the chunk is
+    /// Submits the read of the next chunk, if half of this chunk was passed. Errors are reported when the next chunk is
     /// needed.
     fn read_ahead(&mut self, run: &Run) {
         if self.never_reads_ahead || self.ahead.is_some() {
@@ -370,8 +376,9 @@ impl Leaves {
         if pages < AHEAD_FROM_PAGES || self.current.end - range.start < pages / 2 {
             return;
         }
-        // The next chunk begins at the first leaf that does not end in this one. The lengths are not checked yet. If
-        // one is wrong, the pages read ahead do not match the next request and are not used.
+        // The next chunk begins at the first leaf that does not end in this chunk. The lengths of leaves are not
+        // checked yet. If a length is wrong, the pages that are read ahead do not match the next request and are not
+        // used.
         let mut next = self.current.end;
         while next < range.end {
             let pages = u64::from(stored_pages(buf, range, next));
@@ -396,8 +403,8 @@ impl Leaves {
     }
 }
 
-/// The number of pages in the header of the leaf at `position`. Not checked yet; it only determines how many bytes are
-/// checked.
+/// The number of pages in the header of the leaf at `position`. This number is not checked yet; it only determines how
+/// many bytes are checked.
 fn stored_pages(buf: &[u8], range: &PageRange, position: u64) -> u32 {
     debug_assert!(range.contains(&position), "the leaf begins in the chunk");
     block_pages(&buf[to_usize(position - range.start) * PAGE..])

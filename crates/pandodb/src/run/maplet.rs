@@ -1,4 +1,4 @@
-//! Maplets on disk: the filters of several runs merged into one, without reading the runs' keys.
+//! Maplets on disk. A maplet is the filters of several runs merged into one filter, without reading the runs' keys.
 //!
 //! ```text
 //!   run 7   filter pages ─┐
@@ -6,16 +6,16 @@
 //!   run 12  filter pages ─┘         7 → 0, 9 → 1, 12 → 2
 //! ```
 //!
-//! A maplet is stored as a [`Run`] that has filter pages only. So it is read through the pool, accounted for, marked in
-//! the allocation map when the store opens, and freed with its last reference, like any run. It maps keys to runs, not
-//! to slices; the holder of a slice may ask it too.
+//! A maplet is stored as a [`Run`] that has filter pages only. So, like any run, a maplet is read through the pool,
+//! accounted for, marked in the allocation map when the store opens, and freed with its last reference. A maplet maps
+//! keys to runs, not to slices. A lookup in a slice may also probe the maplet of the slice's run.
 //!
-//! Steps: [`MapletWriter::new`] takes the inputs, which are runs with quotient filters or maplets, and a mapping of
-//! their values; [`MapletWriter::step`] reads and writes some pages; [`MapletWriter::finish`] returns the description
-//! of the result. A reader calls [`ask`] for the values of a key.
+//! Steps: [`MapletWriter::new`] takes the inputs, which are runs with quotient filters or maplets, and a mapping of the
+//! values of these inputs; [`MapletWriter::step`] reads and writes some pages; [`MapletWriter::finish`] returns the
+//! description of the result. A reader calls [`ask`] for the values of a key.
 //!
-//! Invariant: for a key that is in a run, [`ask`] returns a set with the run's value, or `None` for "unknown". Source:
-//! 002 §3.3, §3.6.3; see [`crate::filter::maplet`].
+//! Invariant: for a key that is in a run, [`ask`] returns a set that contains the run's value, or `None`, which means
+//! "unknown". Source: 002 §3.3, §3.6.3; see [`crate::filter::maplet`].
 
 use std::sync::Arc;
 
@@ -29,15 +29,15 @@ use crate::filter::{FilterKind, FilterMeta};
 use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
-/// Pages that are read at once from each input.
+/// The number of pages that one read fetches from an input.
 const CHUNK: u64 = 16;
 
 /// A run or maplet whose filter is merged into a maplet.
 pub struct Member {
     /// The run or maplet.
     pub run: Arc<Run>,
-    /// The new value of each of its values, by old value; a run's keys have value 0. `None` drops the entries of a
-    /// value.
+    /// The new value for each old value, indexed by old value. The keys of a run have the old value 0. `None` drops the
+    /// entries with this old value.
     pub values: Vec<Option<u8>>,
 }
 
@@ -90,13 +90,13 @@ pub struct MapletWriter {
     id: OwnerId,
     merge: Merge<Pages>,
     pages: PageWriter,
-    /// Pages of the inputs that are read for each page of the result, plus 1 for that page.
+    /// The number of input pages that are read for each page of the result, plus 1 for the page of the result.
     pages_a_step: u64,
 }
 
 impl MapletWriter {
-    /// Starts the maplet `id` of these members. Its fingerprints are long enough for a maplet of `room` entries, as far
-    /// as the fingerprints of the members allow.
+    /// Starts the maplet `id` of these members. The maplet's fingerprints are long enough for a later merge of `room`
+    /// entries, if the fingerprints of the members are.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if the description of a filter is one that no builder makes.
@@ -126,7 +126,8 @@ impl MapletWriter {
     /// Reads and writes about `budget` bytes. Returns the number of bytes, and whether the maplet is complete.
     ///
     /// # Errors
-    /// Those of reading the members; [`crate::Error::DiskFull`] or an I/O error. The writer must then be dropped.
+    /// The errors of reading the members, [`crate::Error::DiskFull`], or an I/O error. After an error, the writer must
+    /// be dropped.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let (mut done, mut page) = (0, vec![0; PAGE]);
         while done < budget {
@@ -143,7 +144,7 @@ impl MapletWriter {
     /// REQUIRES: the last [`MapletWriter::step`] has returned `true`.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error. The pages are then freed.
+    /// [`crate::Error::DiskFull`] or an I/O error. After an error, the pages are freed.
     pub fn finish(self) -> Result<Option<RunMeta>> {
         let meta = self.merge.meta();
         if meta.entries == 0 {
@@ -172,7 +173,7 @@ impl Values {
     }
 }
 
-/// Returns all pages of a maplet, checked, bypassing the pool.
+/// Reads all pages of a maplet, bypassing the pool, and checks them.
 ///
 /// # Errors
 /// An I/O error or [`crate::Error::Corruption`].
@@ -191,7 +192,7 @@ pub fn page_for(maplet: &Run, hash: u64) -> Result<BlockAddr> {
 }
 
 /// The values of a key with this hash. `page` is the block of [`page_for`], or `None` if it cannot be read. Returns
-/// `None` if the page is missing or damaged; the caller must then ask each run.
+/// `None` if the page is missing or damaged. In this case, the caller must search each run.
 #[inline]
 pub fn ask(page: Option<&[u8]>, hash: u64) -> Option<Values> {
     let mut set = Values([0; 4]);

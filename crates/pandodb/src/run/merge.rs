@@ -1,4 +1,4 @@
-//! [`MergeCursor`]: iterates over several runs as one ordered stream, by a loser tree.
+//! [`MergeCursor`]: merges several runs into one ordered stream, with a loser tree.
 //!
 //! ```text
 //!   winner ──▶ 2            each inner node holds the loser of its match,
@@ -8,19 +8,20 @@
 //!      0 1 2 3   4 5 6 7    inputs
 //! ```
 //!
-//! Steps of [`MergeCursor::advance`]: advance the winner's cursor; compute its new head; replay the matches on its path
-//! to the root; if the new winner is pending, open it and replay again.
+//! Steps of [`MergeCursor::advance`]: advance the winner's cursor; compute the new head of this input; replay the
+//! matches on its path to the root; if the new winner is pending, open it and replay again.
 //!
-//! A match compares two numbers: the eight key bytes after the prefix that *all* inputs share. The prefix is computed
-//! from the runs' bounds, so heads differ even where keys share a long prefix. If the heads are equal, the keys are
-//! compared, then the seqnos, newest first. In reverse every comparison is inverted. An entry takes about 150 ns with
-//! eight inputs.
+//! A match compares two *heads*. A head is a number made of the eight key bytes after the prefix that *all* inputs
+//! share. The prefix is computed from the runs' bounds, so heads differ even if keys share a long prefix. If the heads
+//! are equal, the keys are compared, and then the seqnos, newest first. In a reverse cursor, every comparison is
+//! inverted. With eight inputs, one entry takes about 150 ns.
 //!
-//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). It is opened when it wins, because none of
-//! its entries can be next before. The inputs that would win at the start are opened together.
+//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). An input is opened only when its bound
+//! wins, because none of the input's entries can be the next entry of the merge before that. The inputs that would win
+//! at the start are opened together.
 //!
-//! Invariant: no two inputs hold the same (key, seqno): each message is in one run of those that a reader merges.
-//! Source: 002 §3.3.
+//! Invariant: no two inputs hold the same (key, seqno), because each message is in only one of the runs that a reader
+//! merges. Source: 002 §3.3.
 
 use std::cmp::Ordering;
 
@@ -29,10 +30,11 @@ use super::slots::common_prefix;
 use crate::base::range::head;
 use crate::base::{Entry, Error, OwnerId, Result};
 
-/// A cursor over several cursors.
+/// A cursor that merges several cursors.
 pub struct MergeCursor {
     inputs: Vec<RunCursor>,
-    /// The eight key bytes that decide most matches, inverted in reverse. `u64::MAX` for an input that has ended.
+    /// The head of each input: the eight key bytes that decide most matches. In a reverse cursor, heads are inverted.
+    /// The head of an input that has ended is `u64::MAX`.
     heads: Vec<u64>,
     /// `losers[0]` is the winner, `losers[i]` the loser of the match at node `i`.
     losers: Vec<u32>,
@@ -51,7 +53,7 @@ fn shared_prefix(inputs: &[RunCursor]) -> usize {
 }
 
 impl MergeCursor {
-    /// Merges `inputs`, all of which have the direction `reverse`, and goes to the first entry.
+    /// Merges `inputs`, all of which have the direction `reverse`, and moves to the first entry.
     ///
     /// # Errors
     /// The id of the run that could not be opened, and its error.
@@ -80,10 +82,10 @@ impl MergeCursor {
         self.failed.map(|input| self.inputs[input as usize].slice().run().meta().id)
     }
 
-    /// Goes to the next entry. Does nothing past the end.
+    /// Moves to the next entry. Does nothing past the end.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`] of an input. This input then counts as ended.
+    /// I/O errors and [`crate::Error::Corruption`] of an input. After an error, this input counts as ended.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         let Some(&winner) = self.losers.first() else { return Ok(()) };
@@ -94,7 +96,7 @@ impl MergeCursor {
         self.open_winner()
     }
 
-    /// Opens the winner until one wins that is not pending.
+    /// Opens the winner if it is pending, and repeats this until the winner is not pending.
     #[inline]
     fn open_winner(&mut self) -> Result<()> {
         while let Some(&winner) = self.losers.first()
@@ -112,8 +114,8 @@ impl MergeCursor {
     #[inline]
     fn take_head(&mut self, input: usize) {
         let cursor = &self.inputs[input];
-        // The bound of a pending input lies between the first and the last key of its run, so it has the shared prefix
-        // too.
+        // The bound of a pending input is between the first and the last key of the input's run, so the bound also has
+        // the shared prefix.
         let key = cursor.place();
         self.heads[input] = match key.map(|key| &key[self.shared..]) {
             None => u64::MAX,
@@ -124,7 +126,7 @@ impl MergeCursor {
         };
     }
 
-    /// Whether input `a` comes before input `b`.
+    /// Whether the current entry of input `a` precedes the current entry of input `b`.
     #[inline]
     fn beats(&self, a: u32, b: u32) -> bool {
         match self.heads[a as usize].cmp(&self.heads[b as usize]) {
@@ -137,8 +139,8 @@ impl MergeCursor {
     fn beats_by_key(&self, a: u32, b: u32) -> bool {
         match (self.inputs[a as usize].entry(), self.inputs[b as usize].entry()) {
             (Some(first), Some(second)) => {
-                // The entries are equal only in a damaged store. Then neither beats the other, both are returned, and a
-                // compaction detects it.
+                // The entries are equal only in a damaged store. In this case neither entry beats the other, both are
+                // returned, and a compaction detects the damage.
                 first.order(&second) == if self.reverse { Ordering::Greater } else { Ordering::Less }
             }
             (first, second) => {
@@ -147,7 +149,8 @@ impl MergeCursor {
                 let second = second.map(|entry| entry.key).or_else(|| b.lower_bound());
                 let Some((first, second)) = first.zip(second) else { return first.is_some() };
                 match first.cmp(second) {
-                    // Open a pending input before a message of the same key is returned: it may hold a newer one.
+                    // A pending input beats a message of the same key, so that the input is opened before this message
+                    // is returned. The input may hold a newer message.
                     Ordering::Equal => a.lower_bound().is_some(),
                     order => order == if self.reverse { Ordering::Greater } else { Ordering::Less },
                 }
@@ -155,13 +158,13 @@ impl MergeCursor {
         }
     }
 
-    /// Whether no input precedes the winner.
+    /// Whether no other input precedes the winner.
     fn is_won(&self) -> bool {
         let inputs = || (0..).zip(&self.inputs).map(|(input, _)| input);
         self.losers.first().is_none_or(|&winner| inputs().all(|input| !self.beats(input, winner)))
     }
 
-    /// Replays the matches from an input to the root, after its head has changed.
+    /// Replays the matches from an input to the root, after the head of the input has changed.
     #[inline]
     fn replay(&mut self, input: u32) {
         debug_assert_eq!(self.losers.len(), self.inputs.len(), "a node for each match, and the winner");
@@ -181,7 +184,8 @@ impl MergeCursor {
         let count = self.inputs.len();
         (0..count).for_each(|input| self.take_head(input));
         self.losers = vec![0; count];
-        // The winners of the nodes, from the last node up. The inputs are the nodes from `count` on.
+        // The winners of the nodes are computed from the last node to the first. The nodes with numbers from `count` on
+        // are the inputs.
         let mut winners: Vec<u32> = vec![0; count];
         #[expect(clippy::cast_possible_truncation, reason = "inputs are numbered with 32 bits")]
         let at = |winners: &[u32], node: usize| if node >= count { (node - count) as u32 } else { winners[node] };

@@ -1,7 +1,7 @@
-//! [`RunMeta`]: the description of a run: everything that is not in its leaf, inner and filter blocks. Stored in trunk
-//! nodes and in the run's own footer (002 §3.3).
+//! [`RunMeta`]: the description of a run. The description contains everything that is not in the run's leaf, inner and
+//! filter blocks. Trunk nodes store the description, and so does the run's own footer (002 §3.3).
 //!
-//! Persisted form, as varints unless noted; byte strings are preceded by their length:
+//! In the persisted form, numbers are varints unless noted, and each byte string is preceded by its length:
 //!
 //! ```text
 //!   id │ extents: count, then (start, pages) each │ leaf pages
@@ -14,13 +14,14 @@
 //! Kinds of filters: 0 Bloom, 1 quotient, 2 maplet. A *maplet* on disk is a run without leaves, tombstones and footer;
 //! `keys` counts its entries. See [`super::maplet`].
 //!
-//! The footer block holds, after its header of 16 bytes, the length of the description in four bytes, and the
+//! The footer block holds three parts: its header of 16 bytes, the length of the description in four bytes, and the
 //! description.
 //!
-//! Steps of a reader: [`RunMeta::decode`] decodes all fields and then checks that they do not contradict one another.
+//! Steps of a reader: [`RunMeta::decode`] decodes all fields and then checks that the fields do not contradict one
+//! another.
 //!
-//! Invariant: positions count the pages of the run through its extents, in order: leaves first, then inner levels,
-//! filter, tombstones, footer.
+//! Invariant: a position is the number of pages of the run before a page, counted through all extents in order. Leaves
+//! are first, followed by inner levels, filter, tombstones, and footer.
 
 use std::ops::Range;
 
@@ -31,10 +32,10 @@ use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
 
 use super::inner::MAX_HEIGHT;
 
-/// All page numbers are below this.
+/// All page numbers are below this limit.
 const PAGE_LIMIT: u64 = 1 << 48;
 const _: () = assert!(PAGE_LIMIT.checked_mul(PAGE as u64).is_some(), "a number of bytes has 64 bits");
-/// The offset of the description in a footer: after the block's header and the length.
+/// The offset of the description in a footer. The description follows the block's header and the length.
 const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 
 /// The description of a run.
@@ -42,86 +43,86 @@ const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 pub struct RunMeta {
     /// The run's identity, mixed into the checksum of each of its blocks.
     pub id: OwnerId,
-    /// The extents of its pages, in the order of positions.
+    /// The extents of the run's pages, in the order of positions.
     pub extents: Vec<Extent>,
     /// The number of leaf pages. The leaves are the first pages of the run.
     pub leaf_pages: u64,
-    /// The root block. It has 0 pages in a run with range tombstones only.
+    /// The root block. In a run that holds only range tombstones, the root has 0 pages.
     pub root: BlockAddr,
-    /// Levels of inner blocks: 0 if the root is a leaf.
+    /// The number of levels of inner blocks; 0 if the root is a leaf.
     pub height: u8,
-    /// The filter of its keys.
+    /// The filter of the run's keys.
     pub filter: FilterMeta,
-    /// The blocks of its range tombstones.
+    /// The blocks of the run's range tombstones.
     pub tombstones: Vec<BlockAddr>,
     /// The smallest key; empty if there are no entries.
     pub first_key: Vec<u8>,
     /// The largest key; empty if there are no entries.
     pub last_key: Vec<u8>,
-    /// The smallest seqno, of entries and range tombstones.
+    /// The smallest seqno of all entries and range tombstones.
     pub min_seqno: Seqno,
-    /// The largest seqno, of entries and range tombstones.
+    /// The largest seqno of all entries and range tombstones.
     pub max_seqno: Seqno,
-    /// Values stored inline.
+    /// The number of puts with inline values.
     pub puts: u64,
-    /// Tombstones of single keys.
+    /// The number of tombstones of single keys.
     pub deletes: u64,
-    /// Merge operands.
+    /// The number of merge operands.
     pub merges: u64,
-    /// References to large values.
+    /// The number of references to large values.
     pub blob_puts: u64,
-    /// Range tombstones.
+    /// The number of range tombstones.
     pub range_tombstones: u64,
-    /// Distinct keys.
+    /// The number of distinct keys.
     pub keys: u64,
-    /// Bytes of the keys of all entries.
+    /// The total size of the keys of all entries, in bytes.
     pub key_bytes: u64,
-    /// Bytes of the values and operands of all entries, as stored inline.
+    /// The total size of the values and operands of all entries, as stored inline, in bytes.
     pub value_bytes: u64,
-    /// Bytes of the large values that entries refer to.
+    /// The total size of the large values that entries refer to, in bytes.
     pub blob_bytes: u64,
 }
 
 impl RunMeta {
-    /// Entries, including superseded ones, without range tombstones.
+    /// The number of entries, including superseded entries, but without range tombstones.
     pub fn entries(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.blob_puts
     }
 
-    /// Whether it describes a maplet.
+    /// Whether this is the description of a maplet.
     pub fn is_maplet(&self) -> bool {
         matches!(self.filter.kind, FilterKind::Maplet { .. })
     }
 
-    /// The pages of all extents.
+    /// The number of pages of all extents.
     pub fn pages(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.pages)).sum()
     }
 
-    /// Bytes of the blocks above the leaves: filter and inner blocks, and range tombstones.
+    /// The size in bytes of all blocks that are not leaves: filter blocks, inner blocks, and range tombstones.
     pub fn search_bytes(&self) -> u64 {
         self.pages().saturating_sub(self.leaf_pages) * PAGE as u64
     }
 
-    /// Bytes that the run occupies, without large values.
+    /// The number of bytes that the run occupies on disk, without large values.
     pub fn disk_bytes(&self) -> u64 {
         self.pages() * PAGE as u64
     }
 
-    /// Bytes of keys and values, large values included.
+    /// The number of bytes of keys and values, including large values.
     pub fn logical_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + self.blob_bytes
     }
 
-    /// The positions of inner blocks and filter: the blocks that a search reads before a leaf.
+    /// The positions of the inner blocks and the filter. A search reads these blocks before a leaf.
     pub(super) fn above_leaves(&self) -> Range<u64> {
         let filter = &self.filter;
-        // A run without a filter has no inner block either.
+        // A run without a filter has no inner blocks.
         let end = if filter.pages > 0 { filter.first + u64::from(filter.pages) } else { self.leaf_pages };
         self.leaf_pages..end
     }
 
-    /// The position and the pages of the footer, which follows all other blocks.
+    /// The position of the footer, which follows all other blocks, and its number of pages.
     pub(super) fn footer(&self) -> (u64, u64) {
         let position = self.above_leaves().end + self.tombstones.iter().map(|addr| u64::from(addr.pages)).sum::<u64>();
         (position, self.pages().saturating_sub(position))
@@ -142,7 +143,7 @@ impl RunMeta {
         ]
     }
 
-    /// Appends the persisted form.
+    /// Appends the persisted form of the description to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.id.0);
         put_varint(out, self.extents.len() as u64);
@@ -163,7 +164,7 @@ impl RunMeta {
         self.counters().into_iter().for_each(|counter| put_varint(out, counter));
     }
 
-    /// Decodes what [`RunMeta::encode`] wrote.
+    /// Decodes a description that [`RunMeta::encode`] wrote.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if bytes are missing or a field is out of bounds.
@@ -204,7 +205,7 @@ impl RunMeta {
         }
     }
 
-    /// A description of fields that contradict one another.
+    /// If fields contradict one another, returns a text that describes this.
     pub(super) fn flaw(&self) -> Option<&'static str> {
         let pages = self.pages();
         let has_entries = self.leaf_pages > 0;
@@ -299,8 +300,8 @@ pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
     block[end..].fill(0);
 }
 
-/// Reads the description of the run `owner` from its footer, the last block of its last extent. For inspection and
-/// salvage, if no readable trunk node refers to the run.
+/// Reads the description of the run `owner` from its footer, the last block of its last extent. Inspection and salvage
+/// use this function if no readable trunk node refers to the run.
 ///
 /// # Errors
 /// [`crate::Error::Corruption`] if the block at `addr` is not the footer of this run.

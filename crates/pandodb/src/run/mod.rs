@@ -1,4 +1,4 @@
-//! Runs: immutable, sorted, packed; a static B+-tree in extents, written once (002 §3.3, the "branch").
+//! Runs. A run is an immutable, sorted and packed B+-tree in extents, which is written once (002 §3.3, the "branch").
 //!
 //! ```text
 //!   positions   0 … leaf_pages            … pages of the run, through its extents
@@ -8,8 +8,8 @@
 //!   cursor: inner … ─▶ leaf ─▶ next leaf, by position, in chunks that bypass the pool
 //! ```
 //!
-//! Steps: a builder writes a run once ([`RunBuilder`]); it is opened ([`Run`]), read through slices ([`RunSlice`]) by
-//! probes and cursors, and freed with its last reference.
+//! Steps: a builder writes a run once ([`RunBuilder`]). The run is opened ([`Run`]), probes and cursors read it through
+//! slices ([`RunSlice`]), and it is freed with its last reference.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -19,19 +19,19 @@
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, consecutive leaves, a range, several runs |
 //! | `filter_prefetch` | prefetching of the filter blocks of a lookup |
-//! | `maplet` | the filters of several runs as one |
-//! | `verify` | reads every block that a run owns and compares it with its neighbours |
+//! | `maplet` | the filters of several runs, merged into one filter |
+//! | `verify` | reads every block that a run owns and compares the block with its neighbours |
 //! | `salvage` | reads around damage and reports the ranges of lost keys |
-//! | `slice`, `spans` | a run clipped to a key range, and the leaf pages that slices still need |
+//! | `slice`, `spans` | a run clipped to a key range; the leaf pages that slices still need |
 //!
 //! Invariants:
 //! * messages strictly ascend by (key, newest first) through all leaves; positions of leaves have no gaps;
 //! * a block does not cross from an extent to one that is not adjacent;
-//! * positions and lengths of leaves are those on disk; a compressed leaf is longer in memory;
-//! * every block from disk is checked (checksum, owner, address, kind, then its whole structure) by its reader before
-//!   it is used; the pool holds checked blocks only;
-//! * a run owns its pages. Leaf pages that no slice spans any more are freed at once, the other pages when the run is
-//!   dropped (`spans`).
+//! * positions and lengths of leaves are given as on disk; a compressed leaf is longer in memory;
+//! * the reader of a block from disk checks the checksum, owner, address, kind and whole structure of the block before
+//!   the block is used; the pool holds only checked blocks;
+//! * a run owns its pages. Leaf pages that no slice spans any more are freed immediately (`spans`); the other pages are
+//!   freed when the run is dropped.
 
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 

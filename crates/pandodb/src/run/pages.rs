@@ -1,5 +1,5 @@
-//! [`PageWriter`]: writes the pages of a run one after the other. It allocates extents in steps, collects blocks into
-//! large writes, and frees the pages that it did not need.
+//! [`PageWriter`]: writes the pages of a run one after the other. The writer allocates extents in steps, collects
+//! blocks into large writes, and frees the pages that it did not need.
 //!
 //! ```text
 //!   extents    |■■■■■■■■□□□□|        |■■■■|      ■ placed   □ allocated, not placed yet
@@ -7,12 +7,14 @@
 //!                        └ buffer: placed pages that are contiguous and not written yet
 //! ```
 //!
-//! Steps: [`PageWriter::place`] assigns a position and an address to a block, [`PageWriter::write`] writes it there,
-//! and [`PageWriter::append`] does both; [`PageWriter::finish`] writes the rest.
+//! Steps: [`PageWriter::place`] assigns a position and an address to a block, [`PageWriter::write`] writes the block at
+//! this address, and [`PageWriter::append`] does both; [`PageWriter::finish`] writes the blocks that are still in the
+//! buffer.
 //!
-//! Invariants: a block does not cross from an extent to one that is not adjacent. If a block does not fit, the rest of
-//! the extent is freed and the block begins the next extent, so that positions have no gaps. A writer that is dropped
-//! before [`PageWriter::finish`] frees all its pages; nothing durable can refer to them. Source: 002 §3.3.
+//! Invariants: a block does not cross from an extent to one that is not adjacent. If a block does not fit into the open
+//! extent, the rest of the extent is freed and the block begins the next extent, so that positions have no gaps. A
+//! writer that is dropped before [`PageWriter::finish`] frees all its pages, because no durable data can refer to these
+//! pages. Source: 002 §3.3.
 
 use std::sync::Arc;
 
@@ -21,29 +23,29 @@ use crate::device::AlignedBuf;
 use crate::pool::{Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
-/// The most pages that are allocated at once and written at once: 1 MiB.
+/// The most pages of one allocation and of one write: 1 MiB.
 const STEP_PAGES: u32 = 256;
-/// A run that fills gaps on a full disk takes no more short extents once it has this many: each node that refers to the
-/// run stores all of them.
+/// A run on a full disk may use short extents to fill gaps, but only while it has fewer extents than this. The reason
+/// is that each node that refers to the run stores all extents.
 const MOST_SHORT: usize = 64;
-/// A run is written in at least this many writes, as far as whole extents allow. A merge that works in small steps then
-/// writes in small steps too.
+/// A run is written in at least this many writes, unless this would need writes of less than an extent. So a merge that
+/// works in small steps also writes in small steps.
 const LEAST_WRITES: u64 = 8;
 
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated and written");
 
-/// The place of a block.
+/// The position and the address of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
-    /// The number of the run's pages before it.
+    /// The number of the run's pages before the block.
     pub(super) position: u64,
-    /// The address in the file.
+    /// The address of the block in the file.
     pub(super) addr: BlockAddr,
 }
 
 pub(super) struct PageWriter {
     data: Arc<DataFile>,
-    /// Receives a copy of each inner and filter block.
+    /// The pool that receives a copy of each inner and filter block.
     pool: Option<Arc<Pool>>,
     /// The first pages of the blocks that were offered to the pool.
     offered: Vec<PageNo>,
@@ -52,13 +54,14 @@ pub(super) struct PageWriter {
     expected_pages: u64,
     /// The most pages that are collected for one write.
     buffer_pages: u32,
-    /// Extents with placed pages; the last one is still open.
+    /// Extents with placed pages. The last extent is still open.
     extents: Vec<Extent>,
-    /// Pages of the last extent that are not placed yet.
+    /// The number of pages of the last extent that are not placed yet.
     free_pages: u32,
-    /// Pages placed in all extents.
+    /// The number of pages that are placed, in all extents.
     placed_pages: u64,
-    /// Collects pages; the first `filled` of them, at `buffer_start` in the file, are not written yet.
+    /// Collects pages. The first `filled` pages of the buffer are not written yet; they belong at `buffer_start` in the
+    /// file.
     buffer: AlignedBuf,
     filled: u32,
     buffer_start: PageNo,
@@ -90,17 +93,17 @@ impl PageWriter {
         self.pool = Some(pool);
     }
 
-    /// The extents so far. The last one may still be trimmed.
+    /// The extents that are allocated so far. The last extent may still be trimmed.
     pub(super) fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
-    /// Pages placed so far.
+    /// The number of pages that are placed so far.
     pub(super) fn placed_pages(&self) -> u64 {
         self.placed_pages
     }
 
-    /// Assigns a place to a block.
+    /// Assigns a position and an address to a block.
     pub(super) fn place(&mut self, pages: u32) -> Result<Placed> {
         assert!(pages > 0, "a block has pages");
         while self.free_pages < pages {
@@ -150,8 +153,8 @@ impl PageWriter {
         self.free_pages = 0;
     }
 
-    /// Writes a sealed block to its place; `fill` writes the body. Blocks must be written in the order in which they
-    /// were placed.
+    /// Seals a block and writes it to its address; `fill` writes the body. Blocks must be written in the order in which
+    /// they were placed.
     pub(super) fn write(&mut self, placed: Placed, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let addr = placed.addr;
         assert!(placed.position + u64::from(addr.pages) <= self.placed_pages, "a block is placed before it is written");
@@ -183,7 +186,7 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Assigns a place to a block and writes it there.
+    /// Assigns a position and an address to a block, and writes the block at this address.
     pub(super) fn append(&mut self, pages: u32, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<Placed> {
         let placed = self.place(pages)?;
         self.write(placed, kind, fill)?;
@@ -210,7 +213,7 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Frees the rest of the open extent and returns the final extents. No block may be placed afterwards.
+    /// Frees the rest of the open extent and returns the final extents. No block may be placed after this call.
     pub(super) fn close(&mut self) -> &[Extent] {
         self.trim();
         let pages = self.extents.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
@@ -218,7 +221,7 @@ impl PageWriter {
         &self.extents
     }
 
-    /// Writes the rest of the buffer and passes the extents to the caller.
+    /// Writes the rest of the buffer and returns the extents.
     pub(super) fn finish(mut self) -> Result<Vec<Extent>> {
         self.close();
         self.flush()?;
@@ -229,7 +232,7 @@ impl PageWriter {
 
 impl Drop for PageWriter {
     fn drop(&mut self) {
-        // No run will refer to these blocks, so they will not be requested.
+        // No run will refer to the blocks of this writer, so remove them from the pool.
         if let Some(pool) = &self.pool {
             self.offered.drain(..).for_each(|page| pool.forget(self.owner, page));
         }

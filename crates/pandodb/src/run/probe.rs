@@ -5,9 +5,9 @@
 //!     └─ outside the range          └─ not in the filter                  └─ Done
 //! ```
 //!
-//! Each step returns the block that it needs next. The caller loads it ([`Run::load`], or with up to 32 reads in
-//! flight) and steps again. A hit is the messages of the key in one leaf, newest first. The next step after a hit
-//! returns the older messages, if the key's messages fill several leaves, or else the end.
+//! Each step returns the block that it needs next. The caller loads this block ([`Run::load`], or with up to 32 reads
+//! in flight) and calls the next step. A hit returns the messages of the key in one leaf, newest first. If the key's
+//! messages fill several leaves, the step that follows a hit returns the older messages; otherwise it returns the end.
 //!
 //! Invariant: all steps of a probe use the same slice and key. Source: 002 §3.3 (lookup by filter, then by tree).
 
@@ -25,11 +25,11 @@ use crate::space::data::stored_pages;
 /// The result of a step of a lookup.
 #[derive(Debug)]
 pub enum ProbeStep {
-    /// A block of the run is needed: step again with it.
+    /// A block of the run is needed. Call the next step with this block.
     Need(BlockAddr, BlockKind),
-    /// Messages of the key. Step again without a block to get older ones.
+    /// Messages of the key were found. Call the next step without a block to get older messages.
     Found(LeafHit),
-    /// There are no (more) messages.
+    /// There are no further messages.
     Done,
 }
 
@@ -70,32 +70,35 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct RunProbe {
     hash: u64,
-    /// Set if a maplet has answered that the run may hold the key. The run's own filter is then not asked.
+    /// Whether a maplet has answered that the run may hold the key. If so, the run's own filter is not probed.
     after_maplet: bool,
     state: State,
-    /// Set once the key continues: the position of the leaf to search for, instead of the key.
+    /// If the key's messages continue in a further leaf, the position of this leaf. The probe searches for this
+    /// position instead of the key.
     after: Option<u64>,
 }
 
 impl RunProbe {
-    /// Looks up a key with this [`crate::base::key_hash`].
+    /// Creates a lookup of a key with this [`crate::base::key_hash`].
     pub fn new(hash: u64) -> RunProbe {
         RunProbe { hash, after_maplet: false, state: State::Start, after: None }
     }
 
-    /// Looks up a key for which a maplet has answered that the run may hold it. The run's filter is not asked.
+    /// Creates a lookup of a key for which a maplet has answered that the run may hold this key. The run's filter is
+    /// not probed.
     pub fn after_maplet(hash: u64) -> RunProbe {
         RunProbe { after_maplet: true, ..RunProbe::new(hash) }
     }
 
-    /// Continues with the block that the last step has requested, and always with the same slice and key. A filter
-    /// block that cannot be read may be omitted; the run is then searched without it. Costs about 150 ns a block.
+    /// Continues with the block that the last step has requested. All steps need the same slice and key. If a filter
+    /// block cannot be read, the caller may omit it, and the run is searched without the filter. Takes about 150 ns for
+    /// each block.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if the run's blocks contradict one another.
     ///
     /// # Panics
-    /// If a requested block other than a filter block is missing.
+    /// If a requested block is missing and is not a filter block.
     pub fn step(&mut self, slice: &RunSlice, key: &[u8], block: Option<Block>) -> Result<ProbeStep> {
         debug_assert_eq!(key_hash(key), self.hash, "all steps are for the key of the lookup");
         let meta = slice.run().meta();
@@ -130,8 +133,8 @@ impl RunProbe {
             }
             State::Leaf(position) => Ok(self.look(key, block.expect("a leaf was requested"), position)),
             State::After(position) if position < slice.span().end => {
-                // The length of the next leaf is in the inner block above it. This case is rare, so the probe walks
-                // down from the root again.
+                // The length of the next leaf is in the inner block above this leaf. This case is rare, so the probe
+                // walks down from the root again.
                 self.after = Some(position);
                 Ok(self.need_root(slice))
             }

@@ -1,16 +1,20 @@
-//! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages (002 §3.3).
+//! [`Run`]: an open run. A `Run` loads checked blocks through the pool, finds leaves, and owns the run's pages (002
+//! §3.3).
 //!
 //! Steps of opening: read the range tombstones and split them into fragments. Nothing else is read. If the tombstones
-//! cannot be read, the run opens all the same, and every reader that needs them gets the error ([`Run::fragments`]).
+//! cannot be read, the run is opened nevertheless, and every reader that needs the tombstones gets the error
+//! ([`Run::fragments`]).
 //!
-//! [`Run::open`] opens a run that was just built; it owns all its pages. [`Run::reopen`] opens a run that a root on
-//! disk refers to. Its slices are then restored, and [`Run::take_ownership`] marks the pages that they span in the allocation
-//! map. Before that the run owns nothing, so that a failed opening frees nothing.
+//! [`Run::open`] opens a run that was just built; this run owns all its pages. [`Run::reopen`] opens a run that a root
+//! on disk refers to. When the slices of a reopened run have been restored, [`Run::take_ownership`] marks the pages
+//! that the slices span in the allocation map. Before this call, the run owns nothing, so that a failed opening frees
+//! nothing.
 //!
-//! Invariants: the pool gets checked blocks of the run only; a page is freed once: when no slice spans it, or with the
-//! run.
+//! Invariants: only checked blocks of the run are put into the pool; a page is freed only once, either when no slice
+//! spans the page any more, or when the run is dropped.
 //!
-//! Locks: `holdings`, for bookkeeping only; under it the lock of the data file's map, never the other way round.
+//! Locks: the lock of `holdings` is held for bookkeeping only. While a thread holds it, the thread may take the lock of
+//! the data file's map; the opposite order is forbidden.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,10 +33,10 @@ use crate::pool::{Block, Keep, Pool};
 use crate::space::data::stored_pages;
 use crate::space::{BlockKind, DataFile, to_usize};
 
-/// Blocks above the leaves are read in aligned groups of this many pages. Chosen, not measured.
+/// Blocks above the leaves are read in aligned groups of this many pages. The number was chosen without measurements.
 const AROUND: u64 = 32;
 
-/// An open run. Dropping the last reference frees its pages.
+/// An open run. Dropping the last reference frees the run's pages.
 pub struct Run {
     data: Arc<DataFile>,
     pool: Arc<Pool>,
@@ -40,7 +44,7 @@ pub struct Run {
     /// The position of the first page of each extent.
     starts: Vec<u64>,
     fragments: Result<Arc<Fragments>>,
-    /// Set if a group of blocks could not be read or failed its checks. Each block is then read alone.
+    /// Whether a group of blocks could not be read or failed its checks. If so, each block is read alone.
     alone: AtomicBool,
     holdings: Mutex<Holdings>,
 }
@@ -48,7 +52,7 @@ pub struct Run {
 /// The pages that the run owns.
 #[derive(Debug)]
 struct Holdings {
-    /// Whether the run's pages are marked as used in the allocation map, so that they are freed with it.
+    /// Whether the run's pages are marked as used in the allocation map, so that they are freed with the run.
     settled: bool,
     spans: Spans,
 }
@@ -63,7 +67,8 @@ impl Run {
     /// Opens a run that was just built: it owns all its pages.
     ///
     /// # Errors
-    /// An I/O error or [`Error::Corruption`] if its range tombstones cannot be read; nothing is freed in this case.
+    /// An I/O error or [`Error::Corruption`] if the run's range tombstones cannot be read. In this case, nothing is
+    /// freed.
     pub fn open(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
         let run = Run::reopen(data, pool, meta);
         run.fragments()?;
@@ -71,7 +76,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Opens a run of an existing store. It owns nothing before [`Run::take_ownership`].
+    /// Opens a run of an existing store. The run owns nothing before [`Run::take_ownership`] is called.
     pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Arc<Run> {
         let starts = meta.extents.iter().scan(0, |next, extent| {
             let start = *next;
@@ -95,15 +100,15 @@ impl Run {
     /// The range tombstones of the run, as fragments.
     ///
     /// # Errors
-    /// The error of reading them when the run was opened. The covered keys are then unknown, so readers must not return
-    /// older values.
+    /// The error that occurred when the tombstones were read at opening. After such an error, the covered keys are
+    /// unknown, so readers must not return older values.
     pub fn fragments(&self) -> Result<&Arc<Fragments>> {
         self.fragments.as_ref().map_err(Error::clone)
     }
 
     // ---- blocks ----
 
-    /// Checks a block that was read, and caches it, unpacked.
+    /// Checks a block that was read, unpacks it, and caches it.
     fn check_in(&self, addr: BlockAddr, kind: BlockKind, bytes: &[u8]) -> Result<Block> {
         let mut unpacked = Vec::new();
         let bytes = if kind == BlockKind::RunLeaf {
@@ -132,8 +137,8 @@ impl Run {
         Some(block)
     }
 
-    /// Caches the block that begins at `page`, if it is valid and not the requested one. Returns its number of pages;
-    /// `None` if no inner or filter block begins there.
+    /// Caches the block that begins at `page`, if this block is valid and is not the requested block. Returns the
+    /// block's number of pages; `None` if no inner or filter block begins at `page`.
     fn offer(&self, bytes: &[u8], page: PageNo, asked: BlockAddr) -> Option<u32> {
         let (kind, pages) = self.data.claimed(bytes);
         let kind = kind.filter(|kind| [BlockKind::RunInner, BlockKind::RunFilter].contains(kind))?;
@@ -147,14 +152,15 @@ impl Run {
         Some(pages)
     }
 
-    /// The pages that are read with an inner or filter block: neighbours of the same kind. `None` if there are none.
+    /// The pages to read when an inner or filter block is requested: the block together with its neighbours of the same
+    /// kind. `None` if the block has no such neighbours.
     fn around(&self, addr: BlockAddr) -> Option<BlockAddr> {
         let mut extents = self.starts.iter().zip(&self.meta.extents);
         let end = addr.page.0 + u64::from(addr.pages);
         let (&start, extent) = extents.find(|(_, extent)| extent.start <= addr.page && end <= extent.end())?;
         let position = start + (addr.page.0 - extent.start.0);
         let above = self.meta.above_leaves();
-        // Do not read inner and filter blocks together: with a maplet, searches may not need the filter.
+        // Do not read inner and filter blocks together, because searches that use a maplet may not need the filter.
         let first = self.meta.filter.first.max(above.start).min(above.end);
         let same = if position < first { above.start..first } else { first..above.end };
         let group = position / AROUND * AROUND;
@@ -169,7 +175,7 @@ impl Run {
         Some(around)
     }
 
-    /// Caches a leaf that was read bypassing the pool. `bytes` are checked and uncompressed.
+    /// Caches a leaf that was read without the pool. `bytes` are checked and uncompressed.
     pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
         debug_assert!(bytes.len() >= addr.bytes(), "a leaf in memory is at least as long as on disk");
         self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
@@ -195,7 +201,7 @@ impl Run {
     }
 
     /// Checks a leaf that was read. If it is compressed, `unpacked` becomes the uncompressed leaf. Otherwise `unpacked`
-    /// becomes empty, and `bytes` are the leaf. On an error `unpacked` is empty.
+    /// becomes empty, and `bytes` are the leaf. After an error, `unpacked` is empty.
     pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr, unpacked: &mut Vec<u8>) -> Result<()> {
         unpacked.clear();
         if !is_compressed(bytes) {
@@ -221,7 +227,7 @@ impl Run {
         ))
     }
 
-    /// Checks the structure of a block whose checksum was right.
+    /// Checks the structure of a block whose checksum was correct.
     fn check(&self, bytes: &[u8], addr: BlockAddr, kind: BlockKind) -> Result<()> {
         let checked = match kind {
             BlockKind::RunLeaf => Leaf::check(bytes).map(drop),
@@ -234,7 +240,7 @@ impl Run {
 
     // ---- places ----
 
-    /// The extent that holds a position: the positions of its pages and its first page.
+    /// The extent that contains a position. Returns the positions of the extent's pages, and its first page.
     pub(super) fn extent_at(&self, position: u64) -> Result<(PageRange, PageNo)> {
         let at = self.starts.partition_point(|&start| start <= position);
         let found = at.checked_sub(1).map(|at| (self.starts[at], self.meta.extents[at]));
@@ -255,12 +261,12 @@ impl Run {
         Ok(BlockAddr { page: PageNo(page.0 + position - range.start), pages })
     }
 
-    /// A corruption of the run's structure. Its address is that of the run's root.
+    /// Creates a corruption error for the run's structure. The address of the error is the address of the run's root.
     pub(super) fn corrupt(&self, detail: &'static str) -> Error {
         self.data.corrupt(self.meta.root, "run", format!("{detail} (run {})", self.meta.id))
     }
 
-    /// The child of the inner block `block` at `level` that `choose` selects, and its address.
+    /// The child that `choose` selects in the inner block `block` at `level`, and the child's address.
     pub(super) fn child(
         &self,
         block: &[u8],
@@ -291,13 +297,13 @@ impl Run {
         Ok(child)
     }
 
-    /// The leaf that may hold `key`; the first one if there are several.
+    /// The leaf that may hold `key`. If several leaves may hold it, returns the first of them.
     pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         self.descend(|inner| inner.search(key))
     }
 
-    /// At most `parts − 1` ascending keys strictly inside `range` that divide the leaf positions `pages` into parts of
-    /// about equal size. Fewer keys if there are few leaves. Reads inner blocks through the pool.
+    /// Returns at most `parts − 1` ascending keys strictly inside `range` that divide the leaf positions `pages` into
+    /// parts of about equal size. Returns fewer keys if there are few leaves. Reads inner blocks through the pool.
     pub(super) fn split_keys(&self, range: &KeyRange, pages: Range<u64>, parts: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let Range { start: from, end: to } = pages;
@@ -327,7 +333,7 @@ impl Run {
 
     // ---- ownership ----
 
-    /// Registers a slice that spans these leaf pages. Returns `false` if some of them were freed.
+    /// Registers a slice that spans these leaf pages. Returns `false` if some of these pages were freed.
     pub(super) fn span(&self, span: PageRange) -> bool {
         self.holdings.lock().spans.add(span)
     }
@@ -337,15 +343,17 @@ impl Run {
         let gone = {
             let mut holdings = self.holdings.lock();
             let unneeded = holdings.spans.release(span);
-            // Before the run has settled it owns nothing; `take_ownership` considers the slices that exist then.
+            // Before `take_ownership` is called, the run owns nothing. `take_ownership` considers only the slices that
+            // exist when it is called.
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
         debug_assert!(gone.iter().all(|range| range.end <= self.meta.leaf_pages), "only leaves are freed early");
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
     }
 
-    /// Takes ownership of the pages that slices span, and of all pages that are not leaves ([`Run::owned`]), after all
-    /// slices were restored. Other leaf pages are free or belong to other owners. The opening marks what the run owns.
+    /// Takes ownership of the pages that slices span, and of all pages that are not leaves ([`Run::owned`]). Called
+    /// after all slices were restored. Other leaf pages are free or belong to other owners. The code that opens the
+    /// store marks the owned pages in the allocation map.
     ///
     /// # Panics
     /// If the run owns its pages already.
@@ -361,12 +369,12 @@ impl Run {
         self.holdings.lock().spans.owned().to_vec()
     }
 
-    /// The pages that the run owns: the leaf pages that slices span, and all other pages.
+    /// The pages that the run owns: the leaf pages that slices span, and all pages that are not leaves.
     pub fn owned(&self) -> Vec<Extent> {
         self.owned_pages(&self.holdings.lock())
     }
 
-    /// See [`Run::owned`].
+    /// Computes the result of [`Run::owned`].
     /// REQUIRES: the caller holds the lock of `holdings`.
     fn owned_pages(&self, holdings: &Holdings) -> Vec<Extent> {
         let mut ranges = holdings.spans.owned().to_vec();
@@ -379,8 +387,8 @@ impl Run {
         self.extents_of(&ranges)
     }
 
-    /// Removes the blocks above the leaves from the pool. They will not be requested again, and would stay longer than
-    /// leaves.
+    /// Removes the blocks above the leaves from the pool. These blocks will not be requested again, and would stay in
+    /// the pool longer than leaves.
     fn forget(&self) {
         for extent in self.extents_of(&[self.meta.above_leaves()]) {
             (extent.start.0..extent.end()).for_each(|page| self.pool.forget(self.meta.id, PageNo(page)));
@@ -424,8 +432,9 @@ impl BlockSource for Run {
         block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
     }
 
-    /// A block above the leaves is read with its neighbours of the same kind, as long as the pool has room for them. So a
-    /// store that was just opened soon caches the blocks that all searches need, with one read for each [`AROUND`] pages.
+    /// A block above the leaves is read with its neighbours of the same kind, as long as the pool has room for the
+    /// neighbours. So a store that was just opened soon caches the blocks that all searches need, with one read for
+    /// each [`AROUND`] pages.
     fn read_with(&self, addr: BlockAddr, kind: BlockKind) -> BlockAddr {
         if kind == BlockKind::RunLeaf || self.alone.load(Relaxed) {
             return addr;
@@ -450,7 +459,8 @@ fn keep(kind: BlockKind) -> Keep {
     if kind == BlockKind::RunLeaf { Keep::Short } else { Keep::Long }
 }
 
-/// The approximate memory of an open run: its description, and the slice and the branch by which a node holds it.
+/// The approximate memory of an open run: the description of the run, and the slice and the branch through which a node
+/// refers to the run.
 fn description_bytes(meta: &RunMeta) -> usize {
     const BESIDE: usize = 640;
     let keys = 3 * (meta.first_key.len() + meta.last_key.len());

@@ -1,19 +1,21 @@
-//! [`Salvager`]: reads everything of a slice that is still readable, and reports the key ranges of the rest.
+//! [`Salvager`]: reads all messages of a slice that are still readable, and reports the key ranges of the unreadable
+//! messages.
 //!
 //! ```text
 //!   leaves      | good |/////|/////| good | good |//////|
 //!   pieces      entries  lost [a, b)  entries entries  lost [c, end of the run]
 //! ```
 //!
-//! Steps: walk the leaves by position, without the blocks above them. A leaf's header gives its length, and its
-//! checksum shows that it is the leaf that this run wrote there. After a damaged leaf, try each following page until a
-//! valid leaf begins.
+//! Steps: walk the leaves by position, without the blocks above the leaves. A leaf's header contains the length of the
+//! leaf. The checksum shows that the leaf was written by this run at this position. After a damaged leaf, try each
+//! following page until a valid leaf begins.
 //!
-//! Invariant: each lost key is inside a reported range. The range of lost keys begins above the last key before the
-//! damage (at that key, if it continues) and ends below the first key after it (above that key, if it began before).
+//! Invariant: each lost key is inside a reported range. The range of lost keys begins just above the last key before
+//! the damage; if this key continues in the damaged leaves, the range includes it. The range ends just below the first
+//! key after the damage; if this key began in the damaged leaves, the range includes it.
 //!
-//! Range tombstones are not covered here: see [`super::Run::fragments`]. Source:
-//! [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
+//! This module does not read range tombstones; for them, see [`super::Run::fragments`]. Source: [decision
+//! 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
 use std::sync::Arc;
 
@@ -26,35 +28,36 @@ use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::{BlockKind, to_usize};
 
-/// Pages that are read at once.
+/// The number of pages of one read.
 const CHUNK: u64 = 64;
 
 /// A step of a salvage.
 #[derive(Debug)]
 pub enum Piece {
-    /// The messages of a leaf were appended: no message before the last of them is missing, except in reported ranges.
+    /// The messages of a leaf were appended. No message that precedes the last appended message is missing, except in
+    /// reported ranges.
     Entries,
-    /// Messages of keys in this range cannot be read, because of this error. No other keys are affected.
+    /// The messages of keys in this range cannot be read, because of this error. The damage affects no other keys.
     Lost(KeyRange, Error),
     /// The end of the slice.
     End,
 }
 
-/// Reads a slice around its damage.
+/// Reads the undamaged parts of a slice.
 pub struct Salvager {
     slice: Arc<RunSlice>,
     range: KeyRange,
     /// The position of the leaf to try next.
     position: u64,
-    /// Messages at or after `position` have no key below this one.
+    /// Messages at or after `position` have no key below this key.
     from: Vec<u8>,
     chunk: Option<(AlignedBuf, PageRange)>,
-    /// The leaf that was read last, if it is compressed.
+    /// The decompressed bytes of the leaf that was read last, if this leaf is compressed.
     unpacked: Vec<u8>,
 }
 
 impl Salvager {
-    /// Starts at the first message of `slice` in `range`.
+    /// Creates a salvager that starts at the first message of `slice` in `range`.
     pub fn new(slice: Arc<RunSlice>, range: &KeyRange) -> Salvager {
         let meta = slice.run().meta();
         let range = slice.range().intersect(range);
@@ -64,7 +67,7 @@ impl Salvager {
         } else if range.from <= meta.first_key {
             span.start
         } else {
-            // Skips the leaves below the range. If this fails, they are walked too.
+            // Skip the leaves below the range. If the inner blocks cannot be read, walk these leaves too.
             let found = slice.run().leaf_of(&range.from).ok().map(|leaf| leaf.position);
             found.filter(|position| span.contains(position)).unwrap_or(span.start)
         };
@@ -72,7 +75,8 @@ impl Salvager {
         Salvager { slice, range, position, from, chunk: None, unpacked: Vec::new() }
     }
 
-    /// Whether the run can hold messages of a key, according to its filter. `true` if the filter cannot be read.
+    /// Whether the run can hold messages of a key, according to its filter. Returns `true` if the filter cannot be
+    /// read.
     pub fn may_hold(&self, key: &[u8]) -> bool {
         let (run, filter) = (self.slice.run(), self.slice.run().meta().filter);
         let hash = key_hash(key);
@@ -105,7 +109,7 @@ impl Salvager {
         Piece::End
     }
 
-    /// Appends the entries of a leaf that are in the range. Returns the position to continue at.
+    /// Appends the entries of a leaf that are in the range. Returns the position at which to continue.
     fn take(&mut self, at: &PageRange, out: &mut EntryBlock) -> u64 {
         let leaf = self.leaf(at);
         let first = if self.range.from.is_empty() { 0 } else { leaf.search(&self.range.from) };
@@ -123,7 +127,8 @@ impl Salvager {
         next
     }
 
-    /// Goes to the next readable leaf, or to the end. Returns the range of keys that may have been before it.
+    /// Moves to the next readable leaf, or to the end. Returns the range of the keys that may have been in the skipped
+    /// pages.
     fn pass_damage(&mut self) -> KeyRange {
         let span = self.slice.span();
         for position in self.position + 1..span.end {
@@ -143,14 +148,15 @@ impl Salvager {
         KeyRange::new(std::mem::take(&mut self.from), successor(&self.slice.run().meta().last_key))
     }
 
-    /// Reads and checks the leaf that begins at a position. Returns its positions.
+    /// Reads and checks the leaf that begins at a position. Returns the positions of the leaf's pages.
     fn leaf_at(&mut self, position: u64) -> Result<PageRange> {
         let run = self.slice.run().clone();
         let (extent, first_page) = run.extent_at(position)?;
         let end = extent.end.min(self.slice.span().end);
         let page = PageNo(first_page.0 + position - extent.start);
         if !self.holds(&(position..position + 1)) {
-            // If the device refuses a sector, read one page, so that readable neighbours are not lost.
+            // If the device cannot read one of the pages, read only the first page, so that readable neighbours are not
+            // lost.
             let long = self.read(page, position..end.min(position + CHUNK));
             long.or_else(|_| self.read(page, position..position + 1))?;
         }

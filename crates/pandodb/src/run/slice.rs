@@ -1,4 +1,4 @@
-//! [`RunSlice`]: a run clipped to a key range, as a trunk node references it (002 §3.4, "branch sharing").
+//! [`RunSlice`]: a run clipped to a key range. Trunk nodes reference slices (002 §3.4, "branch sharing").
 //!
 //! ```text
 //!   leaves       |  |  |  |  |  |  |  |          from = f, to = p
@@ -9,10 +9,10 @@
 //! Steps of a flush: clip a slice to the range of a child ([`RunSlice::clip`]) and reference the clipped slice from the
 //! child. No data is moved.
 //!
-//! Invariant: as long as a slice exists, the leaf pages of its span are not freed; see [`super::spans`].
+//! Invariant: the leaf pages of a slice's span are not freed as long as the slice exists; see [`super::spans`].
 //!
-//! Persisted form, so that reopening needs no I/O: from bytes, to bytes, then the span's first page, its end, and the
-//! live pages, as varints.
+//! The persisted form consists of the bytes of the lower bound, the bytes of the upper bound, and three varints: the
+//! span's first page, the span's end, and the live pages. Because the span is stored, reopening a slice needs no I/O.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, SeededBug, Se
 pub struct RunSlice {
     run: Arc<Run>,
     range: KeyRange,
-    /// Heads of the bounds of the range, and of the part of it between the run's first and last key. Lookups compare
-    /// these first.
+    /// The heads of the bounds of the range. The next field holds the heads of the bounds of that part of the range
+    /// that is between the run's first and last key. Lookups compare the heads first.
     heads: Heads,
     key_heads: Heads,
     span: Span,
@@ -40,8 +40,8 @@ pub struct RunSlice {
 struct Span {
     first: u64,
     end: u64,
-    /// The estimated number of pages of the slice's entries. A leaf cut by an upper bound inside the run counts for the
-    /// neighbour only.
+    /// The estimated number of pages of the slice's entries. A leaf that contains the slice's upper bound is not
+    /// counted for this slice, but for the slice above the bound.
     live: u64,
 }
 
@@ -56,14 +56,14 @@ impl Span {
 }
 
 impl RunSlice {
-    /// The whole of a run that was just built.
+    /// Creates a slice of a whole run that was just built.
     pub fn whole(run: Arc<Run>) -> Arc<RunSlice> {
         let pages = run.meta().leaf_pages;
         let span = Span { first: 0, end: pages, live: pages };
         Self::register(run, KeyRange::all(), span).expect("a new run has all its pages")
     }
 
-    /// Registers a slice with its run. `None` if the run has freed pages of the span.
+    /// Creates a slice and registers it with its run. Returns `None` if the run has freed pages of the span.
     fn register(run: Arc<Run>, range: KeyRange, span: Span) -> Option<Arc<RunSlice>> {
         assert!(span.is_sound(), "{span:?}");
         if !run.span(span.pages()) {
@@ -80,8 +80,8 @@ impl RunSlice {
         Some(Arc::new(RunSlice { run, range, heads, key_heads, span }))
     }
 
-    /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone. A slice that is
-    /// entirely in the range is returned as it is. Reads inner blocks through the pool.
+    /// Returns the part of the slice in `range`; `None` if this part can hold neither an entry nor a range tombstone.
+    /// If the whole slice is in the range, the slice itself is returned. Reads inner blocks through the pool.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -103,7 +103,7 @@ impl RunSlice {
         self.span.first <= part.first && part.end <= self.span.end
     }
 
-    /// The span of the part of the slice in `range`; `None` if nothing can be there.
+    /// The span of the part of the slice in `range`; `None` if this part must be empty.
     fn measure(&self, range: &KeyRange) -> Result<Option<Span>> {
         let meta = self.run.meta();
         if range.is_empty() {
@@ -111,19 +111,20 @@ impl RunSlice {
         }
         let hull = range.from.as_slice() <= meta.last_key.as_slice() && range.is_above(&meta.first_key);
         if meta.leaf_pages == 0 || !hull {
-            // If the tombstones cannot be read, some may be in the range.
+            // If the tombstones cannot be read, assume that some of them are in the range.
             let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
-        // A slice of one page has one leaf, so each part of it has that leaf. Skipping the inner block above it matters
-        // with many short runs and a small pool, which does not hold all these blocks.
+        // A slice of one page has one leaf, so each part of the slice has the same leaf. In this case do not read the
+        // inner block above the leaf. This saves reads in a store with many short runs and a pool that is too small for
+        // all their inner blocks.
         if self.held_pages() == 1 {
             return Ok(Some(self.span));
         }
         let (first, end, live_end) = match self.bounds(range) {
-            // If the inner blocks cannot be read, the leaves of the part are unknown. The part then spans all pages of
-            // the slice, and counts as one live page at most. This keeps pages longer than needed, but flushes go on,
-            // and a damaged run hardly affects decisions by size.
+            // If the inner blocks cannot be read, the leaves of the part are unknown. So let the part span all pages of
+            // the slice, and count it as at most one live page. The pages are kept longer than needed, but flushes
+            // continue, and a damaged run hardly affects decisions that are based on sizes.
             Err(e) if e.is_damage() => return Ok(Some(Span { live: 1.min(self.span.live), ..self.span })),
             bounds => bounds?,
         };
@@ -133,7 +134,9 @@ impl RunSlice {
         Ok(Some(Span { first, end, live: live_end.saturating_sub(first).max(1) }))
     }
 
-    /// The leaves that have keys in a range: the first leaf, the end of the last one, and its beginning.
+    /// Returns three positions for the leaves that have keys in a range: the beginning of the first leaf, the end of
+    /// the last leaf, and the end of the live leaves. If the range ends inside the run, the last leaf does not count as
+    /// live.
     /// REQUIRES: the run has keys between the bounds of the range.
     fn bounds(&self, range: &KeyRange) -> Result<(u64, u64, u64)> {
         let meta = self.run.meta();
@@ -146,7 +149,7 @@ impl RunSlice {
         Ok((first, position + if cut { 0 } else { u64::from(pages) }, position))
     }
 
-    /// Whether the key lies between the first and the last key that the slice can hold. No I/O.
+    /// Whether the key is in the interval from the first to the last key that the slice can hold. Does no I/O.
     #[inline]
     pub fn may_hold(&self, key: &[u8]) -> bool {
         self.key_heads.tell(head(key)).unwrap_or_else(|| {
@@ -162,8 +165,8 @@ impl RunSlice {
         self.heads.tell(head(key)).unwrap_or_else(|| self.range.contains(key))
     }
 
-    /// Estimates the bytes and the entries of the slice in `range`. Both are 0 only if there are none. Costs two walks
-    /// through inner blocks.
+    /// Estimates the bytes and the number of the slice's entries in `range`. Both are 0 only if the range contains no
+    /// entry. Costs two walks through inner blocks.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -172,8 +175,9 @@ impl RunSlice {
         Ok(span.map_or((0, 0), |span| (span.live * PAGE as u64, self.entries_in(span.live))))
     }
 
-    /// At most `parts − 1` ascending keys strictly inside the slice that divide it into parts of about equal size.
-    /// Fewer if there are few leaves. For a slice of a single leaf the result is empty, and nothing is read.
+    /// Returns at most `parts − 1` ascending keys strictly inside the slice that divide the slice into parts of about
+    /// equal size. Returns fewer keys if there are few leaves. For a slice of a single leaf, the result is empty, and
+    /// nothing is read.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -194,8 +198,8 @@ impl RunSlice {
         &self.range
     }
 
-    /// Whether all keys of entries and range tombstones of the slice are below those of `other`. No I/O; `false` if it
-    /// cannot be decided without I/O.
+    /// Whether all keys of entries and range tombstones of this slice are below all keys of entries and range
+    /// tombstones of `other`. Does no I/O. Returns `false` if the answer cannot be found without I/O.
     pub fn is_before(&self, other: &RunSlice) -> bool {
         let (low, meta) = (other.low(), self.run.meta());
         let ends_before = meta.range_tombstones == 0 && meta.last_key.as_slice() < low;
@@ -216,7 +220,7 @@ impl RunSlice {
         &self.run
     }
 
-    /// Estimated bytes of the slice's leaves; 0 if it has range tombstones only.
+    /// The estimated size in bytes of the slice's leaves; 0 if the slice has only range tombstones.
     pub fn bytes(&self) -> u64 {
         self.span.live * PAGE as u64
     }
@@ -226,16 +230,16 @@ impl RunSlice {
         self.span.end - self.span.first
     }
 
-    /// Estimated entries of the slice.
+    /// The estimated number of entries of the slice.
     pub fn entries(&self) -> u64 {
         self.entries_in(self.span.live)
     }
 
-    /// The newest range tombstone with a seqno of at most `at` that covers `key`; 0 if there is none or `key` is not in
-    /// the slice's range.
+    /// The seqno of the newest range tombstone that covers `key` and has a seqno of at most `at`. The result is 0 if
+    /// there is no such tombstone, or if `key` is not in the slice's range.
     ///
     /// # Errors
-    /// As [`Run::fragments`].
+    /// The errors of [`Run::fragments`].
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Result<Seqno> {
         let fragments = self.run.fragments()?;
@@ -243,10 +247,10 @@ impl RunSlice {
         Ok(if none { Seqno(0) } else { fragments.covering(key, at) })
     }
 
-    /// The range tombstones of the slice, clipped to it and to `range`.
+    /// The range tombstones of the slice, clipped to the slice's range and to `range`.
     ///
     /// # Errors
-    /// As [`Run::fragments`].
+    /// The errors of [`Run::fragments`].
     pub fn tombstones(&self, range: &KeyRange) -> Result<Vec<RangeTombstone>> {
         Ok(self.run.fragments()?.clipped(&self.range.intersect(range)))
     }
@@ -256,7 +260,7 @@ impl RunSlice {
         self.span.pages()
     }
 
-    /// Appends the persisted form, without the run.
+    /// Appends the persisted form of the slice to `out`, without the run.
     pub fn encode(&self, out: &mut Vec<u8>) {
         debug_assert!(self.span.end <= self.run.meta().leaf_pages, "a reader accepts the span {:?}", self.span);
         put_bytes(out, &self.range.from);
@@ -266,7 +270,8 @@ impl RunSlice {
         }
     }
 
-    /// Restores a slice of a run that [`Run::reopen`] has opened, from what [`RunSlice::encode`] wrote. No I/O.
+    /// Restores a slice of a run that [`Run::reopen`] has opened, from the bytes that [`RunSlice::encode`] wrote. Does
+    /// no I/O.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if the bounds are malformed or the span is outside the run's leaves.

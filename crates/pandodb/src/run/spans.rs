@@ -8,16 +8,16 @@
 //! ```
 //!
 //! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. New slices
-//! are only made from existing slices, so a page that no slice spans can never be requested again. It is freed at once,
-//! long before the run is dropped. (SplinterDB keeps all pages of a shared run and takes 3–4 times the size of the
-//! data.) Inner blocks, filter, tombstones and footer stay with the run.
+//! are made only from existing slices, so a page that no slice spans can never be requested again. Such a page is freed
+//! immediately, long before the run is dropped. (SplinterDB keeps all pages of a shared run and takes 3–4 times the
+//! size of the data.) Inner blocks, filter, tombstones and footer are freed with the run.
 //!
-//! Steps: [`Spans::add`] a span for each new slice, [`Spans::release`] it when the slice is dropped, then
-//! [`Spans::settle`].
+//! Steps: call [`Spans::add`] with the span of each new slice; when the slice is dropped, call [`Spans::release`] with
+//! the same span, and then [`Spans::settle`].
 //!
-//! Invariants: each span is inside `owned`; after [`Spans::settle`], `owned` is the union of the spans. Both are sets
-//! of half-open ranges; `owned` is sorted, disjoint and without adjacent ranges. This module does no I/O. Source: 002
-//! §3.4 (branch sharing); [decision 0024](../../../../docs/decisions/0024-clipped-run-references.md).
+//! Invariants: each span is inside `owned`; after [`Spans::settle`], `owned` is the union of the spans. Spans and
+//! `owned` are half-open ranges; the ranges of `owned` are sorted, disjoint and not adjacent. This module does no I/O.
+//! Source: 002 §3.4 (branch sharing); [decision 0024](../../../../docs/decisions/0024-clipped-run-references.md).
 
 use crate::base::SeededBug;
 
@@ -32,7 +32,7 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// All `leaf_pages` are owned, and there is no slice yet.
+    /// Creates the state of a run that owns all `leaf_pages` and has no slice yet.
     pub(super) fn new(leaf_pages: u64) -> Spans {
         Spans {
             owned: if leaf_pages > 0 { std::iter::once(0..leaf_pages).collect() } else { Vec::new() },
@@ -45,7 +45,7 @@ impl Spans {
         &self.owned
     }
 
-    /// Adds the span of a slice. Returns `false`, and changes nothing, if not all its pages are owned.
+    /// Adds the span of a slice. Returns `false`, and changes nothing, if not all pages of the span are owned.
     pub(super) fn add(&mut self, span: PageRange) -> bool {
         if !span.is_empty() {
             if !self.owned.iter().any(|owned| owned.start <= span.start && span.end <= owned.end) {
@@ -57,7 +57,7 @@ impl Spans {
         true
     }
 
-    /// Removes the span of a slice. Returns whether some of its pages may not be needed any more; then
+    /// Removes the span of a slice. Returns `true` if some pages of the span may not be needed any more. In this case,
     /// [`Spans::settle`] must be called.
     pub(super) fn release(&mut self, span: &PageRange) -> bool {
         if span.is_empty() {
@@ -65,8 +65,8 @@ impl Spans {
         }
         let at = self.live.iter().position(|live| live == span).expect("a released span was added");
         self.live.swap_remove(at);
-        // In most cases another slice covers the span: a part that was clipped for an estimate is dropped while the
-        // original slice still exists.
+        // In most cases another slice covers the span. For example, a part that was clipped for an estimate is dropped
+        // while the original slice still exists.
         !self.live.iter().any(|live| live.start <= span.start && span.end <= live.end)
     }
 

@@ -1,4 +1,4 @@
-//! Tests of runs: helpers, and one file for each concern.
+//! Tests of runs. This file has the helpers; each submodule tests one concern.
 
 mod caching;
 mod compressed;
@@ -18,7 +18,7 @@ use crate::device::mem::MemDevice;
 use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
-/// A message of a model.
+/// A message of the model with which runs are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Message {
     key: Vec<u8>,
@@ -65,7 +65,7 @@ impl Bench {
         self.open(self.build(id, messages, &[]))
     }
 
-    /// Finishes three checkpoints, so that pages freed before become free.
+    /// Finishes three checkpoints, so that pages that were freed earlier can be allocated again.
     fn checkpoints(&self) {
         for _ in 0..3 {
             self.data.begin_checkpoint();
@@ -118,7 +118,7 @@ fn put(key: &[u8], seqno: u64, value: Vec<u8>) -> Message {
     Message { key: key.to_vec(), seqno: Seqno(seqno), kind: Kind::Put, value }
 }
 
-/// Keys and values of unusual sizes, among ordinary ones.
+/// Keys and values of unusual sizes, among keys and values of ordinary sizes.
 fn awkward_messages() -> Vec<Message> {
     let mut random = Random(5);
     let mut messages = random_messages(6, 300, 3, 60);
@@ -138,14 +138,14 @@ fn awkward_messages() -> Vec<Message> {
         add(format!("large{i}").into_bytes(), random.bytes(3));
     }
     (0..3_000).for_each(|i| add(b"versions".to_vec(), random.bytes(i % 9)));
-    // 5 MiB of messages of one key: more than a leaf may hold, so they are in two leaves.
+    // The messages of one key take 5 MiB, which is more than a leaf may hold, so they are in two leaves.
     (0..22).for_each(|_| add(b"operands".to_vec(), random.bytes(240 << 10)));
     add(b"operands\0".to_vec(), Vec::new());
     add(b"operands\0\0".to_vec(), Vec::new());
     sorted(messages)
 }
 
-/// All entries from the cursor's position on.
+/// Returns all entries from the cursor's position on.
 fn drain(cursor: &mut RunCursor) -> Vec<Message> {
     let mut out = Vec::new();
     while let Some(entry) = cursor.entry() {
@@ -159,7 +159,7 @@ fn scan(slice: &Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadA
     drain(&mut RunCursor::new(slice.clone(), range, reverse, readahead).unwrap())
 }
 
-/// The messages that a scan should return, from the model.
+/// The messages of the model that a scan should return.
 fn expected(messages: &[Message], range: &KeyRange, reverse: bool) -> Vec<Message> {
     let mut out: Vec<Message> = messages.iter().filter(|message| range.contains(&message.key)).cloned().collect();
     if reverse {
@@ -168,7 +168,7 @@ fn expected(messages: &[Message], range: &KeyRange, reverse: bool) -> Vec<Messag
     out
 }
 
-/// A range whose bounds are keys of the model, close to such keys, or empty.
+/// A range. Each bound is a key of the model, close to such a key, or empty.
 fn random_range(random: &mut Random, messages: &[Message]) -> KeyRange {
     let mut bound = || {
         let mut key = messages[random.below(messages.len() as u64) as usize].key.clone();

@@ -1,15 +1,16 @@
-//! Tombstone blocks: the range deletes of a run, stored apart from its entries.
+//! Tombstone blocks hold the range deletes of a run. Range deletes are stored apart from the run's entries.
 //!
 //! ```text
 //!  0  block header (16)     16  count u32     20  length of the items in bytes u32
 //! 24  items: seqno varint │ from bytes │ to bytes      (byte strings with their length before them)
 //! ```
 //!
-//! Steps: [`encode`] divides the tombstones into blocks and [`fill`] writes each; `read` reads them all. A run has
-//! few range tombstones, if any, so all are read when the run is opened and kept in memory as fragments.
+//! Steps: [`encode`] divides the tombstones into blocks, [`fill`] writes each block, and `read` reads all blocks. A run
+//! has few range tombstones, if any, so all tombstones are read when the run is opened and are kept in memory as
+//! fragments.
 //!
-//! Invariants: a range is not empty; bounds have at most 65,535 bytes, or one more for the bound just above the longest
-//! key; an empty `to` means no upper bound. Source: 002 §3.3.
+//! Invariants: a range is not empty; a bound has at most 65,535 bytes, except that the bound just above the longest key
+//! has 65,536 bytes; an empty `to` means that there is no upper bound. Source: 002 §3.3.
 
 use super::meta::RunMeta;
 use crate::base::codec::{Reader, put_bytes, put_varint};
@@ -18,7 +19,7 @@ use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// The offset of the items.
 const ITEMS: usize = 24;
-/// A block is closed once its items have this many bytes.
+/// A block is closed when its items have at least this many bytes.
 const TARGET: usize = 256 << 10;
 const _: () = assert!(TARGET + 2 * (MAX_KEY + 1) + 16 + ITEMS <= MAX_BLOCK_PAGES as usize * PAGE, "the last item fits");
 

@@ -1,17 +1,19 @@
-//! Verification of a run: reads every block that the run owns, bypassing the pool, and compares it with its neighbours.
+//! Verification of a run. The verification reads every block that the run owns, bypassing the pool, and compares each
+//! block with its neighbours.
 //!
-//! Steps: read the pages of the filter; from the root down every inner block, with the bounds that the separators above
-//! it set; below each inner block of level 1 its leaves, in order; the range tombstones; the footer. Besides the checks
-//! of every reader (checksum, address, structure of the block) it checks these invariants:
+//! Steps: read the pages of the filter. Read every inner block, from the root down, and check it against the bounds
+//! that the separators of its ancestors set. Below each inner block of level 1, read its leaves in order. Then read the
+//! range tombstones and the footer. Every reader checks the checksum, address and structure of a block. The
+//! verification also checks these invariants:
 //!
-//! * a leaf's keys lie between its separators, and after those of the leaf before it;
-//! * leaves follow one another without gaps, and each records the length of the one before;
-//! * the filter admits every key;
-//! * the description has the right first and last key and the right counts, and the footer is equal to it.
+//! * a leaf's keys are between its separators, and follow the keys of the previous leaf;
+//! * leaves follow one another without gaps, and each leaf records the length of the previous leaf;
+//! * the filter answers "maybe" for every key;
+//! * the description has the right first and last key and the right counts, and the footer equals the description.
 //!
 //! Leaves that no slice spans are skipped. A leaf that is freed during the verification may have been overwritten, so a
-//! finding counts only if the leaf is still owned. Source:
-//! [decision 0041](../../../../docs/decisions/0041-verify-pins-all.md).
+//! finding is reported only if the run still owns the leaf. Source: [decision
+//! 0041](../../../../docs/decisions/0041-verify-pins-all.md).
 
 use super::inner::{Child, Inner};
 use super::leaf::Leaf;
@@ -25,10 +27,10 @@ use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
 
-/// Bytes read at once from consecutive leaves.
+/// The number of bytes of consecutive leaves that one read fetches.
 const READ_AHEAD: usize = 256 << 10;
 
-/// The facts about the previous leaf that the next one is compared with.
+/// The facts about the previous leaf with which the next leaf is compared.
 struct Before {
     end: u64,
     pages: u32,
@@ -43,14 +45,14 @@ struct Verifier<'a> {
     filter: Vec<AlignedBuf>,
     leaves: Option<Leaves>,
     before: Option<Before>,
-    /// The entries and distinct keys so far; `None` once a leaf was skipped or damaged.
+    /// The number of entries and of distinct keys so far; `None` once a leaf was skipped or damaged.
     seen: Option<(u64, u64)>,
 }
 
 impl Run {
-    /// Reads every block that the run owns. Reports each block's bytes on disk, or its error, and goes on after an
-    /// error. A block in the place of a leaf that cannot be read is reported as a leaf, whether or not it is
-    /// compressed.
+    /// Reads every block that the run owns. Reports each block's bytes on disk, or its error, and continues after an
+    /// error. An unreadable block at the position of a leaf is reported as an uncompressed leaf, because it is unknown
+    /// whether the leaf was compressed.
     pub fn verify(&self, report: &mut dyn FnMut(BlockKind, Result<u64>)) {
         let mut verifier =
             Verifier { run: self, report, filter: Vec::new(), leaves: None, before: None, seen: Some((0, 0)) };
@@ -148,7 +150,7 @@ impl Verifier<'_> {
         self.leaves = Some(leaves);
     }
 
-    /// Compares a leaf with its separators, the previous leaf and the filter, and remembers it as the previous leaf.
+    /// Compares a leaf with its separators, the previous leaf and the filter. Remembers this leaf as the previous leaf.
     fn compare(&mut self, leaf: &Leaf<'_>, child: Child, from: &[u8], to: Option<&[u8]>) -> Option<&'static str> {
         let mut first = Vec::new();
         leaf.key(0, &mut first);
@@ -159,7 +161,8 @@ impl Verifier<'_> {
         let goes_on = leaf.is_continued();
         let expected = match &before {
             Some(before) => before.continues && before.key == first,
-            // The previous leaf was not read. The separator shows whether its last key continues in this leaf.
+            // The previous leaf was not read. The separator shows whether the last key of the previous leaf continues
+            // in this leaf.
             None => *from == *successor(&first),
         };
         if goes_on != expected {
@@ -178,8 +181,8 @@ impl Verifier<'_> {
             Ok(walked) => walked,
             Err(flaw) => return Some(flaw),
         };
-        // If the first key continues from the previous leaf, the separator is the smallest key above it. All other keys
-        // are at or above the separator.
+        // If the first key continues from the previous leaf, the separator is the smallest key above the first key. All
+        // other keys are at or above the separator.
         let below = if goes_on { *from != *successor(&first) } else { *first < *from };
         if below || to.is_some_and(|to| *last >= *to) {
             return Some("a key outside the leaf's separators");
@@ -198,7 +201,8 @@ impl Verifier<'_> {
         None
     }
 
-    /// The last key of a leaf and its number of distinct keys. Checks that the filter admits each of them.
+    /// Checks that the filter answers "maybe" for each key of a leaf. Returns the leaf's last key and its number of
+    /// distinct keys.
     fn walk_keys(&self, leaf: &Leaf<'_>) -> Result<(Vec<u8>, u64), &'static str> {
         let (mut key, mut last) = (Vec::new(), Vec::new());
         let mut keys = 0;
@@ -219,7 +223,7 @@ impl Verifier<'_> {
         Ok((last, keys))
     }
 
-    /// Whether the filter admits a key. `true` if not all pages of the filter could be read.
+    /// Whether the filter answers "maybe" for a key. Returns `true` if not all pages of the filter could be read.
     fn filter_knows(&self, key: &[u8]) -> bool {
         let meta = &self.run.meta().filter;
         if meta.pages == 0 || self.filter.len() != meta.pages as usize {

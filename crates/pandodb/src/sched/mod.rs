@@ -1,36 +1,36 @@
-//! Background work: the worker threads, and how writers are throttled to their pace (001 §5.1 for the
-//! deamortised form).
+//! Background work: the worker threads, and the throttling of writers to the pace of the workers. The deamortised form
+//! follows 001 §5.1.
 //!
-//! `sched` knows only *debt*, the bytes of work that accepted writes have caused. It does not know the kinds of work.
+//! `sched` knows only *debt*, the bytes of work that accepted writes have caused, but not the kinds of work.
 //!
 //! ```text
 //!   writer ── bytes, debt ──▶ price ──▶ paid_until += price ÷ pace ──▶ waits while paid_until is ahead of the clock
 //!   worker ── step ─────────────────────────────▶ pace: bytes worked a second, over some seconds
 //! ```
 //!
-//! Steps of a write: compute its price from the debt ([`Load::price`]); charge it ([`Scheduler::pay`]); wait until it
-//! is paid.
+//! Steps of a write: compute the price of the write from the debt ([`Load::price`]); charge the price
+//! ([`Scheduler::pay`]); wait until the price is paid.
 //!
-//! * **No stall at a limit.** The price grows with the debt, so each write is slowed down a little. In balance the debt
-//!   stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
-//! * **A steady rate.** A writer pays in time, at the workers' usual pace ([`Pace`]). It does not wait for finished
-//!   work, so a worker that pauses for a sync or loses its core stalls no writer. The debt of a compaction, which
-//!   arises at once, is paid over [`SPREAD`] memtables.
+//! * **No stall at a limit.** The price grows with the debt, so each write is slowed down a little. At a steady rate of
+//!   writes, the debt in memtables is about [`SPREAD`] times the write amplification of compactions.
+//! * **A steady rate.** A writer pays by waiting, at the workers' usual pace ([`Pace`]). The writer does not wait for a
+//!   worker to finish anything, so a worker that pauses for a sync or loses its core stalls no writer. A new compaction
+//!   adds all its debt at one moment, and writers pay this debt over [`SPREAD`] memtables.
 //! * **Short waits spin.** A writer that must wait for some microseconds polls the clock instead of sleeping, as long
-//!   as this pays off ([`SpinPolicy`]).
-//! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB that it begins, and at most 64 ms. The next write
-//!   pays the rest of what it owes. For each memtable beyond the usual number that waits to be packed, the price and
-//!   the longest wait double, because nothing else bounds the memory of memtables. Beyond 128 memtables of compaction
-//!   debt the longest wait doubles too; otherwise a writer would outrun a slow disk, and each read would search all
-//!   runs that were not compacted yet. No wait is longer than one second.
+//!   as polling saves time ([`SpinPolicy`]).
+//! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB of its size (rounded up), and at most 64 ms in
+//!   total. The next write pays the rest of what it owes. The price and the longest wait double for each memtable that
+//!   waits to be packed beyond the usual number, because the memory of memtables has no other bound. The longest wait
+//!   also doubles when the compaction debt grows beyond 128 memtables. Otherwise a writer would outrun a slow disk, and
+//!   each read would search all runs that were not compacted yet. No wait is longer than one second.
 //! * **No price for other work**: compactions that do not fit on a full disk, and compactions that a caller requested,
 //!   cost writers nothing.
-//! * Without background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work
-//!   ([`Account`]). This mode is deterministic.
+//! * Without background threads, each writer does the background work itself, in steps of at most [`FOREGROUND_STEP`]
+//!   bytes, and pays with this work instead of waiting ([`Account`]). This mode is deterministic.
 //! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a
-//!   memtable. So a store of a few kilobytes pauses its compactions between writes as a large one does.
+//!   memtable. So a store of a few kilobytes pauses its compactions between writes, as a large store does.
 //!
-//! Invariant: credit does not accumulate: neither work done in advance nor time without writes allows a later burst.
+//! Invariant: credit does not accumulate. Neither work done in advance nor time without writes allows a later burst.
 
 mod pace;
 
@@ -44,16 +44,16 @@ use crate::base::sync::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// The unit of the longest wait of a write.
+/// The unit in which the longest wait of a write is counted: one moment.
 const MOMENT: Duration = Duration::from_millis(1);
-/// A write may wait one moment for each piece of this many bytes that it begins.
+/// A write may wait one moment for each `MOMENT_BYTES` bytes of its size, rounded up.
 const MOMENT_BYTES: u64 = 2 << 10;
-/// The most moments of a wait, before it is doubled.
+/// The longest wait in moments, before any doubling.
 const MAX_MOMENTS: u64 = 64;
 /// The longest wait doubles at most this many times.
 const MOST_CROWD: u64 = 8;
-/// A spin of a writer counts as having saved 1/`WORTH` of its duration. So while other threads want the core, the
-/// writers may lose about this share of their spinning time before they sleep instead.
+/// The spin policy counts 1/`WORTH` of the duration of a writer's spin as saved time. So while other threads want the
+/// core, writers may lose about 1/`WORTH` of their spinning time before they sleep instead of spinning.
 const WORTH: u32 = 4;
 /// The most times that a spinning writer reads the clock, in case the clock does not advance.
 const MOST_LOOKS: u32 = 1 << 16;
@@ -63,17 +63,17 @@ const ROUNDS: u32 = if EXPLORED { 1 } else { 4 };
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// The most bytes of work in one step of a writer.
 pub const FOREGROUND_STEP: u64 = 64 << 10;
-/// The most bytes that a writer that works itself may owe before it must work.
+/// Without background threads: the most bytes that writers may owe before a writer must do work.
 const SLACK: u64 = 8 << 20;
 /// An idle background thread looks for work again after this time.
 const REST: Duration = Duration::from_millis(100);
 /// The debt of compactions falls to about a third (1/e) within the writes of this many memtables.
 pub const SPREAD: u64 = 8;
-/// The unit of [`Load::rate`]: one byte of work for each byte written.
+/// The value of [`Load::rate`] that means one byte of work for each byte written.
 pub const RATE_UNIT: u64 = 1 << 16;
-/// Compaction debt that is usual, in memtables.
+/// The compaction debt, in memtables, up to which the longest wait does not double.
 const USUAL: u64 = 16 * SPREAD;
-/// Beyond [`USUAL`], the longest wait doubles for each further compaction debt of this size, in memtables.
+/// The longest wait doubles for each `PILE` memtables of compaction debt beyond [`USUAL`].
 const PILE: u64 = 8 * SPREAD;
 
 const _: () = assert!(FOREGROUND_STEP <= BACKGROUND_STEP, "a writer pauses for less than a worker");
@@ -81,14 +81,15 @@ const _: () = assert!(FOREGROUND_STEP <= SLACK, "a writer that owes the slack ha
 const _: () = assert!(MAX_MOMENTS << MOST_CROWD <= u32::MAX as u64, "the longest wait is a number of moments");
 const _: () = assert!(ROUNDS > 0 && MOST_LOOKS > 0 && WORTH > 0, "a writer waits at least once");
 
-/// The debt and the free memory of a store, from which the price of a write follows.
+/// The debt and the free memory of a store, which determine the price of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Bytes of memtables that the indexes have not written yet.
     pub memory: u64,
     /// Bytes of further work owed.
     pub work: u64,
-    /// Bytes of work for each byte written that deadlines ask for, in units of 1/[`RATE_UNIT`]; 0 without a deadline.
+    /// Bytes of work that must be done for each byte written to meet the deadlines, in units of 1/[`RATE_UNIT`]; 0
+    /// without a deadline.
     pub rate: u64,
     /// Bytes that still fit into the active memtables.
     pub room: u64,
@@ -99,25 +100,25 @@ pub struct Load {
 }
 
 impl Load {
-    /// The price of `bytes` of writing: bytes of background work that the writer must wait for. A pure function.
+    /// The price of writing `bytes` bytes: the bytes of background work that the writer must wait for. A pure function.
     ///
-    /// Work is due within [`SPREAD`] memtables, or earlier if a deadline requires it. Memtables must be written before the
-    /// active one is full, since no room is left then.
+    /// Work is due within [`SPREAD`] memtables, or earlier if a deadline requires it. Sealed memtables must be written
+    /// before the active memtable is full, because a full active memtable leaves no room for writes.
     pub fn price(&self, bytes: u64) -> u64 {
         let memtable = u128::from(self.memtable.max(1));
         let spread = u128::from(bytes) * u128::from(self.work) / (memtable * u128::from(SPREAD));
         let by_deadline = u128::from(bytes) * u128::from(self.rate) / u128::from(RATE_UNIT);
         let work = spread.max(by_deadline);
-        // A part of the room is kept back, so that the price rises before the room is gone.
+        // Count only a part of the room, so that the price rises before the room is used up.
         let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
         let memory = u128::from(bytes) * u128::from(self.memory) / room;
         debug_assert!(work + memory <= u128::MAX >> MOST_CROWD, "the doubled price does not overflow");
         u64::try_from((work + memory) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
     }
 
-    /// The longest wait of a write of `bytes` bytes. It grows with the size; otherwise a writer of large batches would
-    /// outrun the workers. It doubles for each memtable beyond the usual number that waits to be packed, or for each
-    /// [`PILE`] of compaction debt beyond [`USUAL`], whichever is more.
+    /// The longest wait of a write of `bytes` bytes. The wait grows with `bytes`; otherwise a writer of large batches
+    /// would outrun the workers. The wait doubles for each memtable that waits to be packed beyond the usual number, or
+    /// for each [`PILE`] of compaction debt beyond [`USUAL`]; the larger number of doublings applies.
     pub fn patience(&self, bytes: u64) -> Duration {
         let piles = (self.work / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
@@ -125,11 +126,11 @@ impl Load {
     }
 }
 
-/// The account of writers that do the work themselves.
+/// The account of writers that do the background work themselves: the bytes of work that they owe and have done.
 ///
-/// `owed` is read before `earned`, and written with `Release` by a thread that has read `earned` before. So a thread
-/// that sees voided credit also sees the work that it was voided for, and does not owe that work again
-/// (`crates/explore/loom`, model `account`).
+/// [`Account::due`] reads `owed` before `earned`. A thread that voids credit reads `earned` before it writes `owed`
+/// with `Release`. So a thread that reads the new `owed` also reads an `earned` that includes the work whose credit was
+/// voided, and does not owe this work again (`crates/explore/loom`, model `account`).
 #[derive(Debug)]
 pub struct Account {
     owed: AtomicU64,
@@ -149,7 +150,7 @@ impl Account {
         let before = self.owed.fetch_add(price, AcqRel);
         debug_assert!(before.checked_add(price).is_some(), "{before} bytes are owed, {price} more overflow");
         if before < earned {
-            // Work was done in advance: its credit is void.
+            // Work was done in advance; the credit for this work is void.
             let _ = self.owed.compare_exchange(before + price, earned + price, AcqRel, Relaxed);
         }
         self.due()
@@ -167,7 +168,7 @@ impl Account {
         owed.saturating_sub(self.earned.load(Relaxed) + self.slack)
     }
 
-    /// Cancels all that is owed: there is no work.
+    /// Cancels the debt of writers. Called when there is no work to do.
     pub fn clear(&self) {
         self.owed.store(self.earned.load(Relaxed), Release);
     }
@@ -180,7 +181,7 @@ pub enum Turn {
     Worked(u64),
     /// There is nothing to do.
     Idle,
-    /// Nothing can be done now, because of a full disk or a failure. Try again later.
+    /// Nothing can be done now, because of a full disk or a failure. The worker retries later.
     Stuck,
 }
 
@@ -195,15 +196,15 @@ pub struct Scheduler {
     calls: AtomicU64,
     /// Wakes the background threads: there may be work.
     work: Condvar,
-    /// Wakes threads that wait for progress: something was done.
+    /// Wakes threads that wait for a worker to finish a turn.
     done: Condvar,
-    /// Wakes throttled writers: nothing is owed any more.
+    /// Wakes throttled writers after their debt was cancelled.
     free: Condvar,
     /// The number of times that the debt of writers was cancelled.
     forgiven: AtomicU64,
     /// The number of workers that have found work in their last turn.
     busy: AtomicU64,
-    /// The spin policy of throttled writers; `None`: they always sleep.
+    /// The spin policy of throttled writers. `None` means that they always sleep.
     watcher: Option<SpinPolicy>,
     stop: AtomicBool,
 }
@@ -239,12 +240,12 @@ impl Scheduler {
         most.min(self.memtable_bytes / 4)
     }
 
-    /// The account of writers that work themselves.
+    /// The account of writers that do the background work themselves.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Runs `turn` until the scheduler is stopped. The body of a worker thread.
+    /// Runs `turn` repeatedly until the scheduler is stopped. This is the body of a worker thread.
     pub fn run(&self, turn: &dyn Fn() -> Turn, now: &dyn Fn() -> Duration) {
         let mut is_busy = false;
         while let Some(calls) = self.is_on() {
@@ -280,8 +281,8 @@ impl Scheduler {
         }
     }
 
-    /// Runs `turn` whenever the background threads are woken, until the scheduler is stopped. The body of a thread for
-    /// whose work writers do not pay.
+    /// Runs `turn` whenever the background threads are woken, until the scheduler is stopped. This is the body of a
+    /// background thread whose work costs writers nothing.
     pub fn run_unmetered(&self, turn: &dyn Fn() -> Turn) {
         while let Some(calls) = self.is_on() {
             let turn = turn();
@@ -292,14 +293,14 @@ impl Scheduler {
         }
     }
 
-    /// The wake-up counter; `None` if the threads are to end.
+    /// The wake-up counter; `None` if the scheduler was stopped.
     fn is_on(&self) -> Option<u64> {
         (!self.stop.load(Relaxed)).then(|| self.calls.load(Relaxed))
     }
 
-    /// The wake-up counter that a turn covers, given its value `calls` before the turn. After [`Turn::Stuck`] it is the
-    /// current one: all pending wake-ups are dropped, so that a failing task that wakes the threads is not retried in a
-    /// loop.
+    /// The value of the wake-up counter up to which a turn has handled the wake-ups. `calls` is the counter's value
+    /// before the turn. After [`Turn::Stuck`] the result is the current value. So all pending wake-ups are dropped, and
+    /// a failing task that wakes the threads is not retried in a loop.
     fn since(&self, turn: Turn, calls: u64) -> u64 {
         if turn == Turn::Stuck { self.calls.load(Relaxed) } else { calls }
     }
@@ -327,8 +328,8 @@ impl Scheduler {
         }
     }
 
-    /// Charges a writer at time `now`, and makes it wait until it has paid, or for `most` ([`Load::patience`]). Returns
-    /// how long it waited.
+    /// Charges a writer `price` at time `now`, and makes the writer wait until the price is paid, but at most for
+    /// `most` ([`Load::patience`]). Returns how long the writer waited.
     pub fn pay(&self, price: u64, most: Duration, now: Duration, clock: &dyn Fn() -> Duration) -> Duration {
         if price == 0 {
             return Duration::ZERO;
@@ -348,7 +349,8 @@ impl Scheduler {
         ended.saturating_sub(now)
     }
 
-    /// Polls the clock until `until` or until `is_over`. Returns the time of its last look at the clock.
+    /// Polls the clock until the time `until`, or until `is_over` returns `true`. Returns the last time that was read
+    /// from the clock.
     fn watch(
         &self,
         watcher: &SpinPolicy,
@@ -367,13 +369,14 @@ impl Scheduler {
         }
         match now.saturating_sub(until) {
             late if late >= LONGEST => watcher.record_miss(late),
-            // The spin was shorter than planned if the debt was cancelled meanwhile.
+            // The spin may have been shorter than planned, because the debt was cancelled during the spin.
             _ => watcher.record_success(now.min(until).saturating_sub(since) / WORTH),
         }
         now
     }
 
-    /// Sleeps until `until` or until `is_over`. Returns the time of its last look at the clock.
+    /// Sleeps until the time `until`, or until `is_over` returns `true`. Returns the last time that was read from the
+    /// clock.
     fn sleep(
         &self,
         until: Duration,
@@ -399,7 +402,7 @@ impl Scheduler {
         now
     }
 
-    /// Makes the background threads end after their current turn, and wakes all waiting threads.
+    /// Tells the background threads to end after their current turn, and wakes all waiting threads.
     pub fn stop(&self) {
         let _gate = self.gate.lock();
         self.stop.store(true, Relaxed);
@@ -429,7 +432,7 @@ mod tests {
             8 * owing.price(1000),
             "the price doubles for each waiting memtable"
         );
-        // Without room the price is high; it is not a division by zero.
+        // Without room the price is high, and the computation does not divide by zero.
         assert!(Load { room: 0, ..packing }.price(1000) >= nearly_full.price(1000));
         let due = Load { rate: 3 * RATE_UNIT, ..free };
         assert_eq!(due.price(1000), 3000, "a deadline asks for three bytes of work a byte");
@@ -448,7 +451,7 @@ mod tests {
         assert_eq!([USUAL, USUAL + PILE, USUAL + 3 * PILE, 1 << 30].map(piled), [1, 2, 8, 1 << MOST_CROWD]);
     }
 
-    /// Simulates a thread that writes `write` bytes at a time without a pause, and workers that compact `rate` bytes a
+    /// Simulates a thread that makes writes of `write` bytes without a pause, and workers that compact `rate` bytes a
     /// second. Each byte is compacted ten times. Returns the largest debt, in memtables.
     fn largest_debt(write: u64, rate: u64, memtable: u64) -> u64 {
         let pace = Pace::default();
@@ -470,7 +473,8 @@ mod tests {
 
     #[test]
     fn one_writer_of_batches_does_not_outrun_a_slow_disk() {
-        // No write waits for more than one second, so larger writes do outrun a disk of 2 MiB a second.
+        // No write waits for more than one second. So a thread whose writes are larger than this outruns a disk of 2
+        // MiB a second.
         let k = 1 << 10;
         for (write, memtable) in
             [(128, 64 * k), (4 * k, 64 * k), (32 * k, 64 * k), (32 * k, 2 * MIB), (128 * k, 2 * MIB)]
@@ -482,7 +486,7 @@ mod tests {
         }
     }
 
-    /// A scheduler with spinning writers, and a clock that advances by `step` at each look.
+    /// A scheduler with spinning writers, and a clock that advances by `step` each time that it is read.
     fn owing(step: Duration) -> (Scheduler, impl Fn() -> Duration) {
         let time = AtomicU64::new(1_000_000_000);
         let clock = move || Duration::from_nanos(time.fetch_add(step.as_nanos() as u64, Relaxed));
@@ -514,7 +518,7 @@ mod tests {
             scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, clock(), &clock);
         }
         assert!(watcher.is_enabled());
-        // Each look comes 4 ms after the one before, as if another thread had the core meanwhile.
+        // The clock advances by 4 ms between two reads, as if another thread had run on the core.
         let (scheduler, clock) = owing(Duration::from_millis(4));
         let watcher = scheduler.watcher.as_ref().expect("watching");
         for _ in 0..10 {
@@ -533,10 +537,11 @@ mod tests {
         };
         scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(MOST_LOOKS));
-        // For a longer wait the writer sleeps: a few timed waits.
+        // For a longer wait the writer sleeps, in a few timed waits.
         scheduler.pay(256 * MIB * 400 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
-        // After ten looks the debt is cancelled, while another writer owes at once, or the scheduler is stopped.
+        // After the clock was read ten times, the scheduler is stopped, or the debt is cancelled and another writer is
+        // charged.
         let forgive = |it: &Scheduler| {
             it.clear_debt();
             it.pace.charge(256 * MIB, Duration::from_secs(1), pace::SLACK_ASLEEP);

@@ -1,5 +1,5 @@
-//! [`Pace`]: the usual speed of the workers, and the time up to which writers have paid at that speed. It does not
-//! wait; writers take no lock.
+//! [`Pace`]: the usual speed of the workers, and the time up to which writers have paid at this speed. The functions of
+//! this module do not wait, and writers take no lock.
 //!
 //! ```text
 //!            now        paid_until
@@ -7,10 +7,10 @@
 //!             │◀── slack ──▶ │                     ahead by more than the slack waits until it is ahead by half the slack
 //! ```
 //!
-//! The pace is a mean over about two seconds, pauses included. So it hardly changes while a worker waits for the disk,
-//! and writers hardly slow down. Their writes increase the debt meanwhile, and with it the price; this corrects a pace
-//! that was measured too high. The first measurement, over a tenth of a second, replaces the assumed initial pace, so a
-//! pause during it does slow writers down.
+//! The pace is a mean over about two seconds, pauses included. So the pace hardly changes while a worker waits for the
+//! disk, and writers hardly slow down. The writes made during such a wait increase the debt, and the debt increases the
+//! price. This corrects a pace that was measured too high. The first measurement, over a tenth of a second, replaces
+//! the assumed initial pace, so a pause during it does slow writers down.
 //!
 //! Invariant: `paid_until` is at most one second ahead of the latest charge. Source: 001 §5.1;
 //! [decision 0029](../../../../docs/decisions/0029-writers-pay-by-the-clock.md).
@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// A writer that sleeps waits only if it is this far ahead of the clock. Less would be small compared with the error of
-/// a timer.
+/// A writer that would sleep waits only if its payment is this far ahead of the clock. A shorter sleep would be small
+/// compared with the error of a timer.
 pub const SLACK_ASLEEP: Duration = Duration::from_micros(200);
-/// A writer that spins waits if it is this far ahead. Smaller values mean more, shorter waits.
+/// A writer that would spin waits only if its payment is this far ahead of the clock. A smaller value would cause more,
+/// shorter waits.
 pub const SLACK_WATCHING: Duration = Duration::from_micros(10);
 /// The time constant of the mean. Older work counts less.
 const MEMORY: Duration = Duration::from_secs(2);
@@ -32,9 +33,10 @@ const WINDOW: Duration = Duration::from_millis(100);
 const UNKNOWN: u64 = 256 << 20;
 /// The least pace, in bytes a second.
 const LEAST: u64 = 1 << 20;
-/// The most weight of a measurement. A worker that hung for a minute has not become slow.
+/// The greatest weight of one measurement. A worker that hung for a minute has not become slow.
 const MOST_TOOK: Duration = Duration::from_secs(1);
-/// The most time that writers may owe, so that a high price while a disk hangs is not paid long afterwards.
+/// The most time that writers may owe. Without this bound, writers would still pay for the high price of a disk that
+/// hung long after the disk has recovered.
 const MOST_AHEAD: Duration = Duration::from_secs(1);
 
 const _: () = assert!(LEAST > 0 && LEAST <= UNKNOWN, "the pace divides prices");
@@ -52,11 +54,11 @@ pub struct Pace {
     measured: Mutex<Measured>,
 }
 
-/// State of the measurement of the pace.
+/// The state of the measurement of the pace.
 #[derive(Debug, Default)]
 struct Measured {
     window: Option<Window>,
-    /// The total measured time, at most [`MEMORY`]: the weight of the old pace in the mean.
+    /// The total measured time, at most [`MEMORY`]. This is the weight of the old pace in the mean.
     known: Duration,
 }
 
@@ -74,8 +76,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Charges a writer `price` bytes of work. Returns the time until which it must wait, if it is more than `slack`
-    /// ahead.
+    /// Charges a writer `price` bytes of work. Returns the time until which the writer must wait; `None` if its payment
+    /// is not more than `slack` ahead of `now`.
     pub fn charge(&self, price: u64, now: Duration, slack: Duration) -> Option<Duration> {
         let now = nanos(now);
         let rate = self.rate.load(Relaxed);
@@ -84,7 +86,7 @@ impl Pace {
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);
         let mut before = self.paid_until.load(Relaxed);
         let paid = loop {
-            // Time in which no thread wrote gives no credit.
+            // Time during which no thread wrote gives no credit.
             let paid = before.max(now).saturating_add(cost).min(now.saturating_add(nanos(MOST_AHEAD)));
             match self.paid_until.compare_exchange_weak(before, paid, Relaxed, Relaxed) {
                 Ok(_) => break paid,
@@ -119,7 +121,7 @@ impl Pace {
             Measured { window: Some(Window { since: now, bytes: 0 }), known: MEMORY.min(measured.known + took) };
     }
 
-    /// Called when there is no work. Idle time is not measured, and nothing is owed any more.
+    /// Called when there is no work. Stops measuring until the next work, and cancels the writers' debt.
     pub fn rest(&self) {
         self.measured.lock().window.take();
         self.paid_until.store(0, Relaxed);

@@ -47,7 +47,7 @@ fn wrong(built: &Built, tries: u64) -> f64 {
     (0..tries).map(|i| look(built, hash(1 << 40 | i)).len()).sum::<usize>() as f64 / tries as f64
 }
 
-/// Keys of 8 runs, the same in all of them or different in each.
+/// The keys of 8 runs are either the same in all runs or different in each run.
 #[test]
 fn wrong_values_are_one_in_256_at_any_size() {
     for (runs, shared, keys) in
@@ -71,7 +71,7 @@ fn maplets_of_no_entry_one_entry_and_all_values() {
     assert_eq!(look(&all, hash(1)), (0..=255).collect::<Vec<u8>>());
 }
 
-/// Pages overflow until all fingerprints are equal, but every value is still found.
+/// The hashes are so similar that pages drop bits until all fingerprints are equal, but every value is still found.
 #[test]
 fn skewed_entries_are_never_lost() {
     for shift in [4, 40, 50, 63] {
@@ -81,7 +81,7 @@ fn skewed_entries_are_never_lost() {
     }
 }
 
-/// Filters with room merge into a maplet that is as precise as one that is built from the hashes.
+/// Filters that are built with room merge into a maplet that is as precise as a maplet that is built from the hashes.
 #[test]
 fn a_merge_of_filters_answers_as_a_maplet() {
     let (runs, each) = (8u64, 20_000u64);
@@ -106,7 +106,8 @@ fn a_merge_of_filters_answers_as_a_maplet() {
     assert!(merged.1.pages() <= direct.1.pages() + 1, "{} and {} pages", merged.1.pages(), direct.1.pages());
 }
 
-/// Without room, a merge is as precise as the given fingerprints; a much shorter input does not spoil the others.
+/// Without room, a merge is as precise as the fingerprints of its inputs. An input with much shorter fingerprints does
+/// not make the other inputs less precise.
 #[test]
 fn short_fingerprints_only_affect_their_own_input() {
     let small = build(0, 0, (0..100).map(|i| (hash(i), 0)));
@@ -114,7 +115,8 @@ fn short_fingerprints_only_affect_their_own_input() {
     let merged = merge(&[(&small, vec![Some(0)]), (&large, vec![Some(1)])], 0).expect("sound pages");
     assert!((0..100).all(|i| look(&merged, hash(i)).contains(&0)));
     assert!((1_000..101_000).all(|i| look(&merged, hash(i)).contains(&1)));
-    // The small input is as imprecise as before, 1/512; the pages of the large one made room for it by dropping bits.
+    // The small input has the same false-positive rate as before the merge, 1/512. The pages of the large input dropped
+    // bits to make room for it.
     let rate = wrong(&merged, 400_000);
     assert!(rate < 1.0 / 50.0, "1/{:.0}", 1.0 / rate);
 }
@@ -157,7 +159,7 @@ fn damaged_inputs_are_errors() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Merges of merges, of any widths and values, compared with a map.
+    /// Compares merges of merges, with any widths and values, with a map.
     #[test]
     fn merges_lose_nothing(
         runs in prop::collection::vec(
@@ -191,8 +193,8 @@ fn inconsistent_descriptions_are_rejected() {
     let mut page = vec![0; PAGE];
     let print = Fingerprint { low: 0, high: 0, value: 0 };
     PageEncoder::default().encode(&mut page, (0, 1), 1, 0, &[print]);
-    // Each is sound on its own, with one bit of a page per entry. Together they have more entries than there are
-    // fingerprints of 1 bit.
+    // Each input is sound on its own, with one bit of a page per entry. Together the inputs have more entries than
+    // there are fingerprints of 1 bit.
     let meta = QuotientMeta { pages: 1, bits: 1, entries: 32_768 };
     assert!(meta.is_sound());
     let input = |value| Input { meta, pages: [Ok(page.clone())].into_iter(), values: vec![Some(value)] };

@@ -56,7 +56,7 @@ fn filters_of_no_hash_and_of_few_hashes() {
     assert!((0..10_000).filter(|&i| found(meta, &buf, hash(i))).count() < 60);
 }
 
-/// All hashes are in the shares of few pages, or even have equal fingerprints: pages overflow, but no hash is lost.
+/// All hashes are in the shares of few pages, or even have equal fingerprints. So pages overflow, but no hash is lost.
 #[test]
 fn skewed_hashes_cost_precision_and_are_never_lost() {
     for (shift, keys) in [(1, 40_000u64), (4, 40_000), (12, 40_000), (44, 40_000), (44, 1_000_000), (50, 10_000)] {
@@ -67,7 +67,7 @@ fn skewed_hashes_cost_precision_and_are_never_lost() {
     }
 }
 
-/// The share of each page reads back as it was added.
+/// Reading a page returns the hashes of its share as they were added.
 #[test]
 fn pages_read_back_in_order() {
     let (meta, buf) = build((0..30_000).map(hash));
@@ -164,7 +164,7 @@ proptest! {
     fn foreign_pages_end(head in prop::array::uniform16(any::<u8>()), body in prop::collection::vec(any::<u8>(), 0..300), hash: u64) {
         let mut page = [0; PAGE];
         page[BLOCK_HEADER..][..16].copy_from_slice(&head);
-        // Use a well-formed head in many cases, so that the body is parsed further.
+        // Make the head well-formed in many cases, so that more of the body is parsed.
         page[BLOCK_HEADER + 12] %= 20;
         page[BLOCK_HEADER + 13] %= 9;
         page[BLOCK_HEADER + 14] = page[BLOCK_HEADER + 14] % 56 + 1;
@@ -199,7 +199,7 @@ fn a_filter_in_steps_is_the_same() {
             }
             assert!(done > 0, "a step makes progress");
         }
-        // A part is halved as a whole until it is small: 266,666 hashes take fifteen cuts.
+        // Each part is halved until it is small. For 266,666 hashes, this takes fifteen cuts.
         assert!(long <= 15, "{long} long steps");
         let mut pages = sort.pages();
         let (mut page, mut filled) = ([0; PAGE], Vec::new());

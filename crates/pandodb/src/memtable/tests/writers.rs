@@ -1,7 +1,7 @@
 //! Concurrent writers, readers and cursors, checked against an ordered map.
 //!
-//! The messages of a writer follow from its number and the turn. So a reader can check that each message it meets is
-//! whole, and that all messages of finished turns are found.
+//! The writer's number and the turn determine the messages of a writer. So a reader can check that each message that it
+//! finds is complete, and that it finds all messages of finished turns.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -10,7 +10,7 @@ use super::*;
 const WRITERS: u64 = 3;
 const TURNS: u64 = if cfg!(miri) { 24 } else { 6_000 };
 
-/// How keys depend on writers and turns.
+/// Computes a key from the numbers of a writer and a turn.
 type Key = fn(u64, u64) -> Vec<u8>;
 
 fn mix(number: u64) -> u64 {
@@ -22,7 +22,7 @@ fn seqno(writer: u64, turn: u64) -> u64 {
     turn * WRITERS + writer + 1
 }
 
-/// A value that names its message, short or long.
+/// A value, short or long, that identifies its message.
 fn value(seqno: u64) -> Vec<u8> {
     let len = [3, 20, 100, 400][(mix(seqno) % 4) as usize];
     (0..len).map(|i| (mix(seqno) >> (i % 8 * 8)) as u8).collect()
@@ -42,7 +42,7 @@ impl Plan {
         Plan { rows: turns.map(row).collect(), done: Default::default() }
     }
 
-    /// The finished turns at the time of this call.
+    /// The number of turns that each writer has finished at the time of this call.
     fn progress(&self) -> Vec<u64> {
         self.done.iter().map(|done| done.load(Acquire)).collect()
     }
@@ -69,7 +69,7 @@ fn read(memtable: &Memtable, plan: &Plan, key: Key, seed: u64) {
         let (wanted, at) = (key(writer, turn), mix(dice + 1) % (WRITERS * TURNS) + 1);
         let versions = visited(memtable, &wanted, at, usize::MAX);
         plan.compare(versions, |place| place.0 == wanted && place.1.0 <= at, &progress);
-        // A range of about one hundredth of the keys, or all of them now and then.
+        // Scan a range of about one hundredth of the keys, or, in some rounds, all keys.
         let (from, to) = match round % 16 {
             0 => (vec![], vec![]),
             _ => (wanted, key(dice % WRITERS, (turn + TURNS / 100) % TURNS)),
@@ -120,13 +120,13 @@ fn writers_of_random_keys() {
     run(|writer, turn| mix(seqno(writer, turn)).to_be_bytes().to_vec());
 }
 
-/// All writers append, so they split the same leaves and the same nodes above them.
+/// All writers append, so they split the same leaves and the same inner nodes.
 #[test]
 fn writers_of_neighbouring_ascending_keys() {
     run(|writer, turn| [b"table/", &seqno(writer, turn).to_be_bytes()[..]].concat());
 }
 
-/// One writer appends, one prepends, one does both: prefixes at the edges become shorter while they are read.
+/// One writer appends, one prepends, and one does both. So prefixes at the edges become shorter while readers use them.
 #[test]
 fn writers_at_both_edges() {
     run(|writer, turn| {
@@ -136,7 +136,7 @@ fn writers_at_both_edges() {
     });
 }
 
-/// Few keys, so leaves are full of equal heads and lookups continue from leaf to leaf.
+/// There are few keys, so leaves are full of equal heads, and lookups continue from leaf to leaf.
 #[test]
 fn writers_of_many_versions_of_few_keys() {
     run(|writer, turn| vec![b'k'; 1 + (mix(seqno(writer, turn)) % 5) as usize]);
@@ -173,7 +173,7 @@ fn range_tombstones_concurrent_with_messages() {
     assert_eq!(memtable.seqno_range(), Some((Seqno(2), Seqno(2 * COUNT + 1))));
 }
 
-/// `visit` may call the memtable, even insert.
+/// `visit` may use the memtable and even insert into it.
 #[test]
 fn a_visit_may_insert() {
     let memtable = memtable();

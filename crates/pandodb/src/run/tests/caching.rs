@@ -1,4 +1,4 @@
-//! Tests of caching: which blocks of a run enter the pool, when, and when they leave it.
+//! Tests of caching: which blocks of a run enter the pool, when they enter, and when they leave.
 
 use super::*;
 use crate::base::PAGE;
@@ -20,7 +20,7 @@ fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
     bench.open(builder.finish().unwrap().unwrap())
 }
 
-/// Looks up the key of a number. Returns whether it was found.
+/// Looks up the key of a number. Returns whether the key was found.
 fn probe(slice: &RunSlice, i: u64) -> bool {
     probe_leaves(slice, i).0
 }
@@ -34,7 +34,7 @@ fn misses(slice: &RunSlice, numbers: impl Iterator<Item = u64>) -> u64 {
     leaves.sum()
 }
 
-/// Looks up the key of a number. Returns whether it was found, and the number of leaves that were searched.
+/// Looks up the key of a number. Returns whether the key was found, and the number of leaves that were searched.
 fn probe_leaves(slice: &RunSlice, i: u64) -> (bool, u64) {
     let mut leaves = 0;
     let key = format!("user{i:060}").into_bytes();

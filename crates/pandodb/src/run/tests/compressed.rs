@@ -1,4 +1,5 @@
-//! Tests of runs with compressed leaves: the same messages in fewer pages; incompressible data; damage.
+//! Tests of runs with compressed leaves: they hold the same messages in fewer pages. Also tests incompressible data and
+//! damage.
 
 use super::*;
 use crate::base::{EntryBlock, PAGE};
@@ -16,7 +17,7 @@ impl Bench {
     }
 }
 
-/// The same messages; the second half of each value is zeros.
+/// Replaces the second half of each message's value by zeros.
 fn halved(mut messages: Vec<Message>) -> Vec<Message> {
     for message in messages.iter_mut().filter(|message| message.kind != Kind::BlobPut) {
         let half = message.value.len() / 2;
@@ -36,8 +37,8 @@ fn rows(count: u64, zeros: impl Fn(u64) -> usize) -> Vec<Message> {
     (0..count).map(row).collect()
 }
 
-/// Groups of messages of one key shorter and longer than the longest compressed leaf, one of them in two leaves; values
-/// around the limits of lengths; all among rows that compress well.
+/// Rows that compress well, and among them: groups of messages of one key that are shorter or longer than the longest
+/// compressed leaf, one of them in two leaves; and values whose lengths are near the limits.
 fn crowded() -> Vec<Message> {
     let mut messages = rows(600, |_| 60);
     let (mut seqno, mut random) = (1 << 20, Random(9));
@@ -60,7 +61,7 @@ fn crowded() -> Vec<Message> {
     sorted(messages)
 }
 
-/// The leaves of a run as they are stored: address, and whether compressed.
+/// The leaves of a run as they are stored: the address of each leaf, and whether it is compressed.
 fn stored(bench: &Bench, meta: &RunMeta) -> Vec<(BlockAddr, bool)> {
     let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone());
     let (mut at, mut out) = (0, Vec::new());
@@ -131,8 +132,8 @@ fn compressed_leaves_fill_whole_pages() {
     let plain = bench.build_as(1, &messages, Compression::None);
     let packed = bench.build_as(2, &messages, Compression::Lz4);
     let leaves = stored(&bench, &packed);
-    // The first leaf is gathered to the full size, the last has what remains; all others compress to two nearly full
-    // pages.
+    // The first leaf is gathered up to the full size, and the last leaf holds the remaining rows. All other leaves
+    // compress to two nearly full pages.
     let of_two = leaves.iter().filter(|(addr, compressed)| *compressed && addr.pages == 2).count();
     assert!(of_two * 100 >= leaves.len() * 98, "{of_two} of {}", leaves.len());
     assert!(packed.leaf_pages * 100 <= plain.leaf_pages * 65, "{} of {}", packed.leaf_pages, plain.leaf_pages);
@@ -191,7 +192,7 @@ fn the_pool_holds_and_charges_uncompressed_leaves() {
         assert!(scan(&slice, &range, reverse, ReadAhead::Scan) == expected(&messages, &range, reverse));
     }
     assert_eq!(bench.data.stats().reads, reads);
-    // A reference with another length than the leaf's is damaged.
+    // A reference whose length differs from the leaf's length is damaged.
     let wrong = BlockAddr { pages: 4, ..addr };
     assert!(slice.run().load(wrong, BlockKind::RunLeaf).unwrap_err().is_corruption());
 }
@@ -302,7 +303,7 @@ fn a_compressed_leaf_marked_as_uncompressed_is_reported_as_damage() {
     let messages = rows(900, |_| 60);
     let meta = bench.build_as(1, &messages, Compression::Lz4);
     let (addr, _) = stored(&bench, &meta)[0];
-    // Mark the stored bytes of a compressed leaf as an uncompressed one.
+    // Change the header of a compressed leaf so that it claims to be an uncompressed leaf.
     let mut block = bench.data.read(addr).unwrap();
     bench.data.seal_block(&mut block, addr, meta.id, BlockKind::RunLeaf);
     bench.data.write(addr.page, block).unwrap();

@@ -66,8 +66,8 @@ fn footer_of(meta: &RunMeta) -> BlockAddr {
     BlockAddr { page: PageNo(meta.extents.last().unwrap().end() - 1), pages: 1 }
 }
 
-/// Flips each bit of a body without its checksum, so that only the checks of its structure can find it. Returns how
-/// many were accepted and refused by `read`.
+/// Flips each bit of a body, one at a time, without using the checksum, so that only the checks of the structure can
+/// detect the change. Returns how many changed bodies `read` accepted, and how many it refused.
 fn flip_all(bytes: &[u8], end: usize, mut read: impl FnMut(&[u8]) -> bool) -> (u32, u32) {
     let mut damaged = bytes.to_vec();
     let (mut accepted, mut refused) = (0, 0);
@@ -161,7 +161,7 @@ fn damaged_descriptions_and_tombstones_cause_no_panic() {
 #[test]
 fn a_block_of_another_run_is_reported_as_damage() {
     let (bench, messages, meta) = small_run();
-    // The same messages in a run with another id: the blocks differ in their headers only.
+    // Build the same messages as a run with another id. The blocks differ only in their headers.
     let other = bench.build(2, &messages, &[]);
     let (from, to) = (other.extents[0].start, meta.extents[0].start);
     let mut page = AlignedBuf::zeroed(1);
@@ -213,7 +213,7 @@ fn verification_continues_after_a_finding() {
     flip(bench.data.file(), page(meta.filter.first) + 900, 3);
     let slice = bench.open(meta.clone());
     let (bytes, findings) = verify(slice.run());
-    // The bytes of a damaged block are not counted, and a leaf may have several pages.
+    // The bytes of a damaged block are not counted, and a damaged leaf may have several pages.
     assert!(bytes <= meta.disk_bytes() - 2 * PAGE as u64 && bytes >= meta.disk_bytes() / 2);
     assert_eq!(findings.len(), 2);
     // A description with wrong counts is reported, though every block is valid.
@@ -259,7 +259,7 @@ fn a_failed_io_fails_the_call_and_leaks_no_pages() {
     }
 }
 
-/// The block at `from`, sealed as if it belonged at `to`.
+/// A copy of the block at `from`, sealed as if it belonged at `to`.
 fn transplant(bench: &Bench, owner: OwnerId, from: BlockAddr, to: BlockAddr) -> AlignedBuf {
     let mut block = bench.data.read(from).unwrap();
     bench.data.seal_block(&mut block, to, owner, BlockKind::RunLeaf);
@@ -278,8 +278,8 @@ fn leaves_out_of_order_are_reported_as_damage() {
         leaves.push(BlockAddr { page, pages });
         page.0 += u64::from(pages);
     }
-    // Two leaves of the same length, with neighbours on both sides, so that only the order of keys shows that they were
-    // exchanged.
+    // Choose two leaves of the same length that have neighbours on both sides, so that only the order of keys shows
+    // that the leaves were exchanged.
     let (a, b) = leaves[1..leaves.len() - 1]
         .windows(2)
         .map(|pair| (pair[0], pair[1]))
@@ -310,7 +310,7 @@ fn wrong_bounds_in_a_description_are_found() {
         let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta);
         let mut problems = 0;
         run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::RunLeaf && checked.is_err()));
-        // A wrong last key is found by the comparison with the footer.
+        // The comparison with the footer finds a wrong last key.
         run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::RunFooter && checked.is_err()));
         assert!(problems > 0);
         let slice = RunSlice::whole(run);

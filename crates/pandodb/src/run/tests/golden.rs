@@ -1,4 +1,4 @@
-//! Pins the persisted bytes of runs. A changed expectation is a changed format and needs a new format version.
+//! Pins the persisted bytes of runs. A changed expectation means a changed format, which needs a new format version.
 
 use super::leaf::LeafBuilder;
 use super::*;
@@ -47,8 +47,8 @@ fn leaf() {
     Leaf::check(&block).unwrap();
 }
 
-/// Eighteen rows of 300 equal bytes. The bytes that LZ4 makes of a leaf may change with the crate, but these bytes must
-/// decompress to the same leaf.
+/// Eighteen rows of 300 equal bytes. Another version of the LZ4 crate may compress a leaf to other bytes, but the bytes
+/// in this test must decompress to the same leaf.
 #[test]
 fn compressed_leaf() {
     let mut leaf = LeafBuilder::default();
@@ -91,10 +91,12 @@ fn compressed_leaf() {
 #[test]
 fn inner() {
     let frame = |end: &str, level: &str| {
-        // Count, prefix length, flags; end; level; smallest position; prefix: user; heads: none, 1, 27.
+        // The parts are: count, prefix length, flags; end; level; smallest position; the prefix "user"; the heads of
+        // "", "1" and "27".
         format!("0300000004000000{end}{level}e80300000000000075736572000000000000003100003732")
     };
-    // Offsets; then position, pages, and above level 1 the first leaf; rest of the separator.
+    // The parts are: offsets; for each child its position, its pages, above level 1 its first leaf, and the rest of its
+    // separator.
     let low = frame("47000000", "01000000") + "3e0040004300" + "0001" + "010131" + "02013237";
     let high = frame("4c000000", "02000000") + "3e0041004600" + "000100" + "0101c80131" + "020190033237";
     for (level, want) in [(1, low), (2, high)] {
@@ -120,7 +122,8 @@ fn tombstone_block() {
     let blocks = tombstones::encode(&ranges);
     let mut block = vec![0xaa; PAGE];
     tombstones::fill(&mut block, blocks[0].0, &blocks[0].1);
-    // Count, length; then seqno, from, to each (the last zero, an empty bound, is cut off here).
+    // The parts are: count; length; seqno, from and to of each tombstone. `body` omits the last byte, the zero of an
+    // empty bound.
     assert_eq!(body(&block), concat!("02000000", "0a000000", "ac0201610162", "050163"));
     let mut decoded = Vec::new();
     tombstones::decode(&block, &mut decoded).unwrap();
@@ -186,7 +189,7 @@ fn filters_of_all_kinds() {
         (FilterKind::Maplet { bits: 19 }, "818080802025 13"),
     ];
     for (kind, want) in kinds {
-        // A maplet has nothing but its filter.
+        // A maplet has only a filter.
         let mut meta = match kind {
             FilterKind::Maplet { .. } => RunMeta { extents: description().extents, keys: 500, ..RunMeta::default() },
             _ => description(),
@@ -216,8 +219,8 @@ fn slice() {
     assert_eq!(hex(&bytes), concat!("066b3030333030", "066b3030363030", "030804"));
 }
 
-/// A whole run: kind and CRC-32C of the body of each page, except for the footer, whose body depends on the run's
-/// position in the file.
+/// Pins a whole run: the kind of each page and the CRC-32C of its body. The footer is not pinned, because its body
+/// depends on the run's position in the file.
 #[test]
 fn whole_run() {
     let bench = Bench::new();

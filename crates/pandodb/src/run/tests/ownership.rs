@@ -61,7 +61,8 @@ fn randomly_clipped_slices_keep_their_pages() {
                 }
             }
             let slice = &slices[random.below(slices.len() as u64) as usize];
-            // Large values make full scans of the unusual sizes slow, so scan these less often.
+            // Full scans of the messages with unusual sizes are slow, because their values are large. So make these
+            // scans less often.
             if id == 0 || random.below(12) == 0 {
                 let reverse = random.below(2) == 0;
                 let mode = if random.below(2) == 0 { ReadAhead::Scan } else { ReadAhead::Streaming(64 << 10) };
@@ -141,7 +142,7 @@ fn two_builders_interleave_their_extents_in_one_file() {
     let bench = Bench::new();
     let before = allocated(&bench);
     let models = [random_messages(3, 4_000, 2, 400), random_messages(4, 4_000, 2, 400)];
-    // Without a size hint the builders allocate in the smallest step, so their extents interleave.
+    // Without a size hint, the builders allocate in the smallest step, so the extents of the two builders interleave.
     let mut builders = [1, 2].map(|id| RunBuilder::new(bench.data.clone(), OwnerId(id), 0));
     for (a, b) in models[0].iter().zip(&models[1]) {
         builders[0].push(a.entry()).unwrap();
@@ -192,7 +193,7 @@ fn a_run_with_range_tombstones_only_is_opened_read_and_clipped() {
     assert_eq!(allocated(&bench), before);
 }
 
-/// A builder that is dropped between two steps leaves nothing on the disk and in the pool.
+/// A builder that is dropped between two steps leaves nothing on the disk and nothing in the pool.
 #[test]
 fn a_builder_dropped_while_its_filter_is_made_leaves_nothing() {
     let bench = Bench::new();

@@ -79,7 +79,7 @@ fn probes_find_every_message_of_a_key_and_nothing_else() {
             false_positives += leaves;
         }
         assert!(false_positives < 5_000 / 50, "{false_positives}");
-        // A slice returns messages of its range only.
+        // A slice returns only messages of its range.
         let middle = messages[messages.len() / 2].key.clone();
         let low = slice.clip(&KeyRange::new(*b"", middle.clone())).unwrap().unwrap();
         assert!(probe(&low, &middle).unwrap().is_empty());
@@ -141,7 +141,7 @@ fn disjoint_runs_are_opened_one_after_the_other() {
     let tombstone = RangeTombstone { range: KeyRange::new(*b"a", *b"z"), seqno: Seqno(1) };
     let no_keys = bench.open(bench.build(990, &[], &[tombstone]));
     for reverse in [false, true] {
-        // Chunks of one page bypass the pool, so each leaf that is visited is read.
+        // Chunks of one page bypass the pool, so each visited leaf is read from disk.
         let mode = ReadAhead::Streaming(crate::base::PAGE);
         let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), &KeyRange::all(), reverse, mode);
         let before = bench.data.stats().read_bytes;
@@ -197,7 +197,7 @@ fn clipping_a_slice_of_one_page_reads_nothing() {
     let part = page.clip(&range(9_004, 9_005)).unwrap().unwrap();
     assert!(part.split_keys(8).unwrap().is_empty());
     assert_eq!(bench.data.stats().reads, before);
-    // The same part of a slice of several pages needs the inner blocks.
+    // Clipping a slice of several pages to the same part needs the inner blocks.
     assert!(slice.clip(&range(9_004, 9_005)).unwrap().is_some());
     assert!(bench.data.stats().reads > before);
 }
@@ -216,7 +216,7 @@ fn leaves_are_filled_to_85_percent() {
     }
 }
 
-/// A run whose builder is finished in small steps is the same as one finished in a single step.
+/// A builder that is finished in small steps writes the same run as a builder that is finished in a single step.
 #[test]
 fn finishing_a_run_in_steps_gives_the_same_run() {
     let messages = random_messages(11, 60_000, 1, 8);

@@ -40,8 +40,8 @@ fn spoil(bench: &Bench, run: &Run, position: u64) {
     bench.data.write(page, AlignedBuf::from_bytes(&[0x5A; PAGE])).unwrap();
 }
 
-/// Checks that the found messages are among `messages`, that each missing one is in a lost range, and that at most
-/// `most` are missing.
+/// Checks that the found messages are among `messages`, that each missing message is in a lost range, and that at most
+/// `most` messages are missing.
 fn check(messages: &[Message], range: &KeyRange, found: &(Vec<Message>, Vec<KeyRange>), most: usize) {
     let inside: Vec<&Message> = messages.iter().filter(|message| range.contains(&message.key)).collect();
     let mut left = found.0.iter().peekable();
@@ -74,7 +74,7 @@ fn one_damaged_page_loses_its_leaf_only() {
             let found = salvage(&slice, &KeyRange::all());
             check(&messages, &KeyRange::all(), &found, len);
             assert_eq!(found.1.len(), 1);
-            // The lost range contains no keys but those of the lost leaf.
+            // The lost range contains only keys of the lost leaf.
             let taken = messages.iter().filter(|message| found.1[0].contains(&message.key)).count();
             assert_eq!(taken, len, "the range is as narrow as the leaf");
             check(&messages, &part, &salvage(&slice, &part), len);
@@ -96,7 +96,7 @@ fn salvage_needs_no_blocks_above_the_leaves() {
     assert_eq!(salvage(&slice, &KeyRange::all()), (messages.clone(), Vec::new()));
     let part = KeyRange::new(messages[300].key.clone(), messages[600].key.clone());
     check(&messages, &part, &salvage(&slice, &part), 0);
-    // Clipping does not need them either.
+    // Clipping does not need the inner blocks.
     let clipped = slice.clip(&part).unwrap().expect("it holds something");
     check(&messages, &part, &salvage(&clipped, &KeyRange::all().intersect(&part)), 0);
 }

@@ -196,7 +196,7 @@ impl From<CompressionName> for Compression {
 pub enum IoName {
     /// Concurrent reads through io_uring if it is available, otherwise one read after the other.
     Auto,
-    /// Like the default, but waiting threads sleep instead of polling.
+    /// Like `auto`, but waiting threads sleep instead of polling.
     Sleeping,
     /// Concurrent reads through io_uring; an error if it is not available.
     Uring,

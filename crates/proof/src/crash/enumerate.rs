@@ -22,7 +22,7 @@ use crate::drive::{Sizes, calmly, contents, options};
 use crate::report::Tally;
 use crate::script::{ROWS, Rng, Script, State};
 
-/// The amount of crashes to try.
+/// The crashes to try on a recorded run.
 #[derive(Clone, Debug)]
 pub struct Effort {
     /// The writes that a crash may lose.

@@ -1,4 +1,4 @@
-//! Sets `PANDO_COMMIT` to the current commit, which lines of results contain.
+//! Sets `PANDO_COMMIT` to the current commit. Each line of results contains this commit.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn main() {
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
     println!("cargo::rustc-env=PANDO_COMMIT={commit}");
     println!("cargo::rerun-if-changed=build.rs");
-    // Outside a work tree there is no log of HEAD to depend on.
+    // Outside a git work tree, the log of HEAD does not exist, so the build cannot depend on it.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -1,5 +1,5 @@
-//! Compiles WiredTiger's shim, links Debian's LevelDB and WiredTiger, and sets environment variables with the versions
-//! of the linked libraries for `configuration()`.
+//! Compiles the shim of WiredTiger and links Debian's LevelDB and WiredTiger. Also sets environment variables with the
+//! versions of the linked libraries, which `configuration()` prints.
 
 use std::env;
 use std::fs;

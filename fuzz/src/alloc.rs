@@ -1,6 +1,6 @@
 //! A counting allocator. Every run of a target checks with it that hostile input cannot cause unbounded allocations.
 //!
-//! It counts per thread, because targets are single-threaded and tests run concurrently.
+//! The allocator counts per thread, because targets are single-threaded and tests run concurrently.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use std::cell::Cell;
 pub struct Demand {
     /// The largest single request, in bytes.
     pub largest: usize,
-    /// The most bytes held at a time, minus the bytes held before.
+    /// The maximum number of bytes allocated at a time, minus the bytes that were allocated before the work.
     pub peak: usize,
 }
 
@@ -26,7 +26,7 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn took(bytes: usize) {
-    // Allocations of a thread that is being torn down are not counted.
+    // Allocations of a thread that is being destroyed are not counted.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes as isize);
         PEAK.set(PEAK.get().max(held.get()));

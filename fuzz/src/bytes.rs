@@ -1,16 +1,17 @@
-//! [`Bytes`]: reads an input as a program.
+//! [`Bytes`]: reads an input as a sequence of small values, which a target interprets as a program.
 
-/// Reads small values from the front of an input. After its end all values are zero, so every input is valid.
+/// Reads small values from the front of an input. After the end of the input all values are zero, so every input is
+/// valid.
 #[derive(Clone, Debug)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    /// Whether nothing is left.
+    /// Whether the whole input has been read.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The next bytes, at most `len`.
+    /// Reads the next bytes, at most `len`.
     pub fn take(&mut self, len: usize) -> &'a [u8] {
         let (head, tail) = self.0.split_at(len.min(self.0.len()));
         self.0 = tail;
@@ -24,29 +25,30 @@ impl<'a> Bytes<'a> {
         out
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> u8 {
         self.array::<1>()[0]
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
-    /// A number below `bound`, from one byte if `bound` is at most 256, else from two. `bound` is at most 65,536.
+    /// Reads a number below `bound`, from one byte if `bound` is at most 256, otherwise from two bytes. `bound` is at
+    /// most 65,536.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!((1..=1 << 16).contains(&bound), "two bytes cannot choose among {bound}");
         if bound <= 256 { usize::from(self.u8()) % bound } else { usize::from(self.u16()) % bound }
     }
 
-    /// A number; small ones and those near powers of two and near the maximum are likely, because code compares with
-    /// them.
+    /// Reads a number. Small numbers, numbers near powers of two, and numbers near the maximum are likely, because code
+    /// often compares with such numbers.
     pub fn number(&mut self) -> u64 {
         let tag = self.u8();
         match tag {
@@ -59,7 +61,7 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Bytes preceded by their length (one byte).
+    /// Reads bytes that are preceded by their length (one byte).
     pub fn string(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8());
         self.take(len)

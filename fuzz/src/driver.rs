@@ -1,4 +1,5 @@
-//! The driver without coverage: runs the corpus, then seeded changes of it. Needs no C++ compiler.
+//! The driver without coverage feedback: runs the corpus, and after that seeded changes of the corpus. This driver
+//! needs no C++ compiler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use pandodb::base::random::Rng;
 
 /// The longest time that a run may take, on any machine.
 const MOST: Duration = Duration::from_secs(30);
-/// The most calls of a target's `mutate` on one input.
+/// The maximum number of calls of a target's `mutate` on one input.
 const MOST_CHANGES: usize = 6;
 
 /// An input on which a property does not hold.
@@ -19,7 +20,7 @@ pub struct Finding {
     pub target: &'static str,
     /// The input.
     pub input: Vec<u8>,
-    /// What was found.
+    /// The description of the violation.
     pub what: String,
 }
 
@@ -31,7 +32,7 @@ pub fn corpus_dir(target: &Target) -> PathBuf {
 /// The checked-in inputs of a target with their names, sorted by name.
 ///
 /// # Panics
-/// If they cannot be read.
+/// If the inputs cannot be read.
 pub fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     let dir = corpus_dir(target);
     let listed = std::fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -51,7 +52,8 @@ pub fn seed_files(target: &Target) -> Vec<(String, Vec<u8>)> {
 
 /// Runs a target on one input and catches a panic.
 pub fn attempt(target: &'static Target, input: &[u8]) -> Result<(), Finding> {
-    // A hang cannot be caught. With this variable set, the file holds the input that hangs.
+    // The driver cannot catch a hang. If this environment variable is set, each input is written to a file first, so
+    // that the file contains the input that hangs.
     if let Some(file) = std::env::var_os("PANDODB_FUZZ_LAST") {
         std::fs::write(file, input).expect("the last input can be written");
     }
@@ -68,19 +70,19 @@ pub fn attempt(target: &'static Target, input: &[u8]) -> Result<(), Finding> {
     Err(Finding { target: target.name, input: input.to_vec(), what })
 }
 
-/// When to stop.
+/// The limits at which the driver stops.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// After this number of inputs.
+    /// The driver stops after this number of inputs.
     Runs(u64),
-    /// After this time.
+    /// The driver stops after this time.
     Elapsed(Duration),
 }
 
 /// Runs a target on its corpus and on seeded changes of it. Returns the number of inputs.
 ///
 /// # Errors
-/// The first finding.
+/// The first finding, if any.
 pub fn drive(target: &'static Target, seed: u64, until: Until) -> Result<u64, Finding> {
     warm(target);
     let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).chain((target.seeds)()).collect();
@@ -111,7 +113,7 @@ pub fn drive(target: &'static Target, seed: u64, until: Until) -> Result<u64, Fi
     Ok(runs)
 }
 
-/// Makes `tries` attempts to shorten or simplify an input. Returns the smallest input that still has a finding.
+/// Makes `tries` attempts to shorten or simplify an input. Returns the smallest input that still causes a finding.
 pub fn minimise(target: &'static Target, input: &[u8], tries: usize) -> Vec<u8> {
     let mut best = input.to_vec();
     let mut rng = Rng(1);

@@ -1,4 +1,4 @@
-//! Fuzz targets: one for each reader of untrusted bytes, with the properties that must hold.
+//! Fuzz targets. Each reader of untrusted bytes has a target, which checks the properties that must hold.
 //!
 //! ```text
 //!   seeds, corpus ──▶ mutate ──▶ execute ──▶ run(bytes)       panics if a property does not hold
@@ -8,10 +8,10 @@
 //!             src/main.rs         the same as a command: `replay TARGET FILE`, `drive TARGET --runs N`
 //! ```
 //!
-//! A target is a function of bytes; a panic in it is a finding. Checksums would stop most changed inputs. So a target
-//! either decodes bytes without their checksum, or its input describes changes to sound files and whether the checksums
-//! are corrected afterwards ([`repair`], which is written from the description of the format and shares no code with
-//! the engine).
+//! A target is a function of bytes, and a panic in this function is a finding. Checksums would reject most changed
+//! inputs. So some targets decode bytes without a checksum. The inputs of the other targets describe changes to sound
+//! files, and say whether the checksums are corrected after the changes. [`repair`] corrects checksums. It is written
+//! from the description of the format and shares no code with the engine.
 #![warn(missing_docs)]
 
 pub mod alloc;
@@ -26,31 +26,31 @@ use pandodb::base::random::Rng;
 
 /// A fuzz target.
 pub struct Target {
-    /// The name, on the command line and of the target's folders.
+    /// The name of the target on the command line, which is also the name of its folders.
     pub name: &'static str,
     /// Longer inputs are cut to this length in bytes.
     pub max_len: usize,
-    /// Bytes that a run may hold in memory at a time, in addition to 64 bytes for each byte of input.
+    /// The maximum number of bytes that a run may allocate at a time, in addition to 64 bytes for each byte of input.
     pub memory: usize,
-    /// Reads an input; panics if a property does not hold.
+    /// Runs the target on an input. Panics if a property does not hold.
     pub run: fn(&[u8]),
     /// Changes an input.
     pub mutate: fn(&mut Vec<u8>, &mut Rng),
-    /// The initial inputs, made by the engine's encoders; deterministic.
+    /// Returns the initial inputs, which the engine's encoders create. They are deterministic.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// The target of that name.
+/// Returns the target with this name.
 pub fn target(name: &str) -> Option<&'static Target> {
     targets::ALL.iter().find(|target| target.name == name)
 }
 
-/// Makes a target build its static data, so that its first input is not charged for it.
+/// Makes a target build its static data, so that the memory of this data is not counted for the first input.
 pub fn warm(target: &Target) {
     (target.run)(&[]);
 }
 
-/// Runs a target on an input and checks its memory bound.
+/// Runs a target on an input and checks the memory bound of the target.
 ///
 /// # Panics
 /// If a property does not hold. The panic is the finding.
@@ -76,7 +76,7 @@ pub fn assert_named(error: &pandodb::Error) {
     }
 }
 
-/// The entry points of the coverage-guided driver for a target.
+/// Defines the entry points of the coverage-guided driver for a target.
 #[cfg(feature = "libfuzzer")]
 #[macro_export]
 macro_rules! fuzz {

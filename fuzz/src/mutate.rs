@@ -1,12 +1,13 @@
 //! Mutations of inputs that work on any bytes. Targets with structured inputs add their own.
 //!
-//! The coverage-guided driver alternates between these mutations and its own, which use the values that the program
-//! compared with the input. The driver of `cargo test` uses only these.
+//! The coverage-guided driver alternates between these mutations and its own mutations, which use the values that the
+//! program compared with the input. The driver of `cargo test` uses only the mutations of this module and of the
+//! targets.
 
 use crate::Target;
 use pandodb::base::random::Rng;
 
-/// Boundary values that code often compares with.
+/// Boundary values with which code often compares.
 const EDGES: [u64; 16] = [
     0,
     1,
@@ -75,7 +76,8 @@ fn overwrite(input: &mut [u8], at: usize, bytes: &[u8]) {
     input[at..at + len].copy_from_slice(&bytes[..len]);
 }
 
-/// One mutation for the coverage-guided driver: half of the time `native`, which is its own, else the target's.
+/// Makes one mutation for the coverage-guided driver. Half of the time this is `native`, the driver's own mutation;
+/// otherwise it is the mutation of the target.
 pub fn for_driver(
     target: &Target,
     data: &mut [u8],

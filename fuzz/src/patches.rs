@@ -1,13 +1,14 @@
-//! [`Sound`]: a directory of undamaged files. An input holds patches, which describe changes to them, and a flag that
-//! decides whether the checksums are corrected afterwards.
+//! [`Sound`]: a directory of undamaged files. An input consists of patches, which describe changes to these files, and
+//! a flag that decides whether the checksums are corrected after the changes.
 //!
 //! ```text
 //!   input    flags u8 │ patch │ patch │ …          patch: what u8 │ region │ offset │ …
 //!   region   a block, a superblock, a segment's header, a record: found by their checksums in the sound files
 //! ```
 //!
-//! Offsets are relative to a region, so that most changes hit meaningful bytes. With corrected checksums, an input
-//! tests the code behind the checksum; without, it tests that the checksum is verified.
+//! Offsets are relative to a region, so that most changes hit meaningful bytes. An input with corrected checksums tests
+//! the code that runs after the check of the checksum. An input with wrong checksums tests that the checksum is
+//! checked.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +19,14 @@ use pandodb::space::data::DATA_FILE;
 use crate::bytes::Bytes;
 use crate::repair::{self, PAGE, RecordPlace, SUPERBLOCKS};
 
-/// The most patches of an input.
+/// The maximum number of patches of an input.
 const MAX_PATCHES: usize = 12;
-/// The longest length that a patch may give a file, in bytes.
+/// The maximum length in bytes to which a patch may extend a file.
 const MAX_LEN: u64 = 16 << 20;
 /// Offset of the first record of a segment.
 const RECORDS: usize = 4096;
 
-/// The kind of a region, which determines its checksum.
+/// The kind of a region, which determines the checksum of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Block {
@@ -38,22 +39,22 @@ enum Kind {
     Bare,
 }
 
-/// A part of a file with one checksum.
+/// A region: a part of a file with one checksum.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     /// The index of the file.
     file: usize,
     at: u64,
-    /// Length in bytes.
+    /// The length of the region in bytes.
     len: usize,
-    /// Length without the zeros at the end.
+    /// The length without the zeros at the end.
     used: usize,
     kind: Kind,
 }
 
 /// Undamaged files.
 pub struct Sound {
-    /// The files.
+    /// The files of the directory.
     pub image: SimImage,
     /// The id of the store.
     pub store: [u8; 16],
@@ -61,9 +62,9 @@ pub struct Sound {
     regions: Vec<Region>,
 }
 
-/// The patched files.
+/// The files after the patches.
 pub struct Patched {
-    /// The files.
+    /// The files of the directory.
     pub image: SimImage,
     /// Whether checksums were corrected.
     pub repaired: bool,
@@ -72,7 +73,7 @@ pub struct Patched {
 }
 
 impl Sound {
-    /// Finds all regions of `image`. The owners of its blocks are below `owners`.
+    /// Finds all regions of `image`. The owners of the blocks in `image` are below `owners`.
     pub fn new(image: SimImage, store: [u8; 16], owners: u64) -> Sound {
         let mut sound = Sound { files: image.files(), image, store, regions: Vec::new() };
         for (file, (name, _)) in sound.files.clone().into_iter().enumerate() {
@@ -121,7 +122,7 @@ impl Sound {
 
     fn owner_of(&self, block: &[u8], page: u64, owners: u64) -> Option<u64> {
         let stored = block.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))?;
-        // Tries all owners. The crc is linear, so two owners never give the same checksum.
+        // This tries all owners. The crc is linear, so two owners never give the same checksum.
         (0..owners).find(|owner| repair::block_crc(block, &self.store, *owner, page) == stored)
     }
 
@@ -142,7 +143,7 @@ impl Sound {
         }
     }
 
-    /// The location of a record at `offset` in the segment with this header.
+    /// The location of a record at `offset` in the segment that has this header.
     fn place(&self, header: &[u8], offset: u64) -> RecordPlace {
         let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
         let number = u64::from_le_bytes(header[32..40].try_into().expect("8 bytes"));
@@ -172,10 +173,12 @@ impl Sound {
         input.below(self.regions.len().min(1 << 16))
     }
 
-    /// Reads the offset of a patch in region `i`. Returns the position in the file, and `len` limited to the region.
+    /// Reads the offset of a patch in region `i`. Returns the position in the file, and `len` limited to the rest of
+    /// the region.
     fn place_in(&self, i: usize, input: &mut Bytes<'_>, len: usize) -> (u64, usize) {
         let region = &self.regions[i];
-        // Up to 8 bytes after the last used byte, so that patches also change zeros that the format requires.
+        // The offset may be up to 8 bytes beyond the last used byte, so that patches also change zeros that the format
+        // requires.
         let offset = input.below((region.used + 8).min(region.len).min(1 << 16));
         (region.at + offset as u64, len.min(region.len - offset))
     }
@@ -219,7 +222,7 @@ impl Sound {
                 write(&mut patched.image, at, &vec![0; len]);
             }
             13..=14 => {
-                // Copies the bytes of another region, like a misdirected write.
+                // This copies the bytes of another region, like a misdirected write.
                 let other = self.regions[self.region(input)];
                 let len = other.len.min(self.regions[i].len);
                 let bytes = self.image.read(&self.files[other.file].0, other.at..other.at + len as u64);
@@ -277,7 +280,7 @@ impl Sound {
             if record.len() < 32 {
                 continue;
             }
-            // A patch may have changed the length field, so use its current value.
+            // A patch may have changed the length field, so this uses the current value of the field.
             let len = record_len(&record);
             if len <= record.len() {
                 record.truncate(len);
@@ -298,13 +301,13 @@ impl Sound {
     }
 }
 
-/// The length of the record at the start of `bytes` from its length field, including padding.
+/// The length of the record at the start of `bytes`, computed from its length field, including padding.
 fn record_len(bytes: &[u8]) -> usize {
     let payload = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes")) as usize;
     (32 + payload).next_multiple_of(8)
 }
 
-/// `count` inputs of one patch each, for any files.
+/// Creates `count` inputs of one patch each, for any files.
 pub fn seeds(count: usize) -> Vec<Vec<u8>> {
     let mut rng = pandodb::base::random::Rng(7);
     (0..count)

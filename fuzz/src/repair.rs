@@ -1,17 +1,18 @@
-//! Corrects checksums after bytes were changed. Written from the description of the format, without the engine's code,
-//! so that the two check each other.
+//! Corrects checksums after bytes were changed. This module is written from the description of the format, without the
+//! engine's code, so that the two implementations check each other.
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// The pages of the superblocks.
+/// The page numbers of the superblocks.
 pub const SUPERBLOCKS: [u64; 2] = [0, 32];
 
-/// Corrects the checksum of the superblock in `page`: crc32c of all but the last four bytes, stored in those.
+/// Corrects the checksum of the superblock in `page`. The checksum is the crc32c of all bytes except the last four, and
+/// is stored in the last four bytes.
 pub fn superblock(page: &mut [u8]) {
     seal_tail(page);
 }
 
-/// Corrects the checksum of the header block of a log segment; same layout as a superblock.
+/// Corrects the checksum of the header block of a log segment, which has the layout of a superblock.
 pub fn segment_header(block: &mut [u8]) {
     seal_tail(block);
 }
@@ -21,7 +22,8 @@ fn seal_tail(block: &mut [u8]) {
     tail.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
 }
 
-/// The checksum of a block of the data file: crc32c of store, owner, page, and the block without its first four bytes.
+/// The checksum of a block of the data file: the crc32c of the store id, the owner, the page number, and the block
+/// without its first four bytes.
 pub fn block_crc(block: &[u8], store: &[u8; 16], owner: u64, page: u64) -> u32 {
     let crc = crc32c::crc32c(store);
     let crc = crc32c::crc32c_append(crc, &owner.to_le_bytes());
@@ -38,19 +40,19 @@ pub fn block(block: &mut [u8], store: &[u8; 16], owner: u64, page: u64) {
 /// The location of a log record, which its checksum covers.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordPlace {
-    /// The store.
+    /// The id of the store.
     pub store: [u8; 16],
-    /// The epoch in the segment's header.
+    /// The epoch in the header of the segment.
     pub epoch: u32,
-    /// The stream.
+    /// The number of the log stream.
     pub stream: u32,
-    /// The segment's number.
+    /// The number of the segment.
     pub number: u64,
-    /// The record's offset.
+    /// The offset of the record.
     pub offset: u64,
 }
 
-/// The checksum of a log record, including its padding.
+/// The checksum of a log record. It covers the padding of the record.
 pub fn record_crc(record: &[u8], place: &RecordPlace) -> u32 {
     let crc = crc32c::crc32c(&place.store);
     let crc = crc32c::crc32c_append(crc, &place.epoch.to_le_bytes());

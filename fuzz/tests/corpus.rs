@@ -1,6 +1,6 @@
-//! Runs every target on its corpus and on seeded changes of it; needs no C++ compiler.
+//! Runs every target on its corpus and on seeded changes of the corpus. This test needs no C++ compiler.
 //!
-//! `PANDODB_FUZZ_RUNS` is the number of changed inputs in percent of the default; `PANDODB_FUZZ_SEED` chooses other
+//! `PANDODB_FUZZ_RUNS` gives the number of changed inputs in percent of the default. `PANDODB_FUZZ_SEED` chooses other
 //! changes.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ macro_rules! targets {
     ($($name:ident: $runs:literal,)*) => {
         $(#[test] fn $name() { try_target(stringify!($name), $runs); })*
 
-        /// Every target is in the list below.
+        /// Checks that every target is in the list of tests below.
         #[test]
         fn every_target_is_tested() {
             let here = [$(stringify!($name)),*];
@@ -59,7 +59,7 @@ targets! {
     ops: 300,
 }
 
-/// The `seed-*` files of the corpus are exactly those that the targets generate.
+/// Checks that the `seed-*` files of the corpus are exactly the files that the targets generate.
 #[test]
 fn the_checked_in_seeds_are_the_generated_ones() {
     let mut bytes = 0;

@@ -1,7 +1,7 @@
 //! The command line: commands, arguments and their help texts.
 //!
-//! The help texts are the doc comments. A mistake on the command line becomes one line on stderr ([`parse`]) and exit
-//! code 2.
+//! The doc comments of the arguments are the help texts. A mistake on the command line becomes one line on stderr
+//! ([`parse`]) and exit code 2.
 
 #[cfg(feature = "lab")]
 mod bench;
@@ -172,7 +172,7 @@ pub struct RangeArgs {
     pub prefix: Option<Bytes>,
 }
 
-/// Unescaped bytes. An alias, because clap reads a literal `Vec` as "many arguments".
+/// Unescaped bytes. This alias is necessary, because clap treats a literal `Vec` as "many arguments".
 pub type Bytes = Vec<u8>;
 
 /// A command that reports on a whole store.
@@ -188,7 +188,7 @@ pub struct ReportArgs {
 /// `pando demo`
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Keep the store in this directory, which must be new or empty.
+    /// Create the store in this directory and keep it. The directory must be new or empty.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Print the figures as JSON.
@@ -214,7 +214,7 @@ pub struct LoadArgs {
     /// The format of the input.
     #[arg(long, value_enum)]
     pub format: Format,
-    /// The names of the fields that form the key; several are joined by a zero byte.
+    /// The names of the fields that form the key. Several fields are joined by a zero byte.
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',')]
     pub key: Vec<String>,
     /// The index type of the keyspace if this command creates it, such as stbe or cola:growth=8.
@@ -223,7 +223,7 @@ pub struct LoadArgs {
     /// Merge the values with this operator instead of putting them.
     #[arg(long, value_name = "OPERATOR")]
     pub merge: Option<String>,
-    /// What each acknowledged commit survives.
+    /// The kind of crash that each acknowledged commit survives.
     #[arg(long, value_enum, default_value_t = DurabilityName::Buffered)]
     pub durability: DurabilityName,
     /// Print `acked COUNT` each time N more records are committed at this durability.
@@ -444,7 +444,7 @@ pub(crate) fn parse_index(text: &str) -> Result<IndexOptions, String> {
     text.parse::<IndexOptions>().map_err(|e| e.what())
 }
 
-/// Reads the process's arguments.
+/// Parses the arguments of the process.
 pub fn parse() -> Outcome<Cli> {
     Cli::try_parse().map_err(|error| {
         use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};

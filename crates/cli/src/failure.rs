@@ -1,4 +1,4 @@
-//! Failures of commands: seven exit codes, and one line on stderr.
+//! Failures of commands. A failure determines one of seven exit codes and prints one line on stderr.
 //!
 //! | code | meaning |
 //! | --- | --- |
@@ -14,7 +14,7 @@ use std::{fmt, io, process::ExitCode};
 
 use pandodb::Error;
 
-/// Why a command stopped.
+/// The reason why a command stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A key, keyspace, store or file does not exist. Exit code 1.
@@ -37,14 +37,14 @@ pub enum Failure {
     Help(String),
 }
 
-/// What a command returns.
+/// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
     /// The exit code that shells report for a process that Ctrl-C ended.
     pub const INTERRUPTED: u8 = 130;
 
-    /// The process's exit code.
+    /// The exit code of the process.
     pub fn code(&self) -> u8 {
         match self {
             Failure::PipeClosed | Failure::Help(_) => 0,
@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// Prints the line and returns the exit code.
+    /// Prints the line on stderr and returns the exit code.
     pub fn report(&self) -> ExitCode {
         match self {
             Failure::PipeClosed => {}
@@ -67,7 +67,7 @@ impl Failure {
         ExitCode::from(self.code())
     }
 
-    /// The same failure with `context` in front of its message.
+    /// Returns the same failure with `context` in front of the message.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Failure {
         let with = |message: String| format!("{context}: {message}");
@@ -83,7 +83,7 @@ impl Failure {
         }
     }
 
-    /// An error of the operating system during `what`.
+    /// The failure for an error of the operating system during `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::PipeClosed,

@@ -1,4 +1,5 @@
-//! Ctrl-C during a load: the load stops between two commits, closes the store and reports how much is in it.
+//! Handles Ctrl-C during a load: the load stops between two commits, closes the store and reports the number of records
+//! in the store.
 //!
 //! ```text
 //! SIGINT, SIGTERM ─▶ signal thread ─▶ `asked` ─▶ the command sees it before its next record, stops, closes, reports
@@ -28,10 +29,10 @@ use crate::{
     output,
 };
 
-/// The time that the command has to notice the request to stop.
+/// The time within which the command must notice the request to stop.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether a signal asked the command to stop, and how far it has come.
+/// The state of a load that signals can interrupt: whether a signal has arrived, and the number of committed records.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts(Arc<State>);
 
@@ -44,11 +45,11 @@ struct State {
 }
 
 impl Interrupts {
-    /// Starts to listen. If the command does not notice a signal within a second, another thread makes the commits of
-    /// `store` durable and ends the process.
+    /// Starts to listen for signals. If the command does not notice a signal within a second, another thread makes the
+    /// commits of `store` durable and ends the process.
     ///
     /// # Errors
-    /// If the system refuses the signal handler or the thread.
+    /// If the system does not allow the signal handler or the thread.
     pub fn listen(store: Store) -> Outcome<Interrupts> {
         let failed = |e: io::Error| Failure::io("listening for Ctrl-C", &e);
         let interrupts = Interrupts::default();
@@ -79,7 +80,8 @@ impl Interrupts {
         asked
     }
 
-    /// Notes that `records` are committed, the last of them from `line` of the input.
+    /// Records that `records` records are committed, and that the last of these records is from line `line` of the
+    /// input.
     pub fn committed(&self, records: u64, line: u64) {
         self.0.records.store(records, SeqCst);
         self.0.line.store(line, SeqCst);

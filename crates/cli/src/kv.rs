@@ -10,9 +10,9 @@
 //! all other UTF-8                 themselves
 //! ```
 //!
-//! Reading is strict, so that a mistake is reported instead of stored: a backslash must start one of the five escapes
-//! (`\xNN` with digits in either case), and a line has exactly one TAB. Raw control characters other than TAB and LF
-//! are accepted unchanged, except that a CR before the LF is part of the line end. Arguments of the command line use
+//! Reading is strict, so that a mistake is reported instead of stored. A backslash must start one of the five escapes
+//! (`\xNN` with digits in either case), and a line must have exactly one TAB. Raw control characters other than TAB and
+//! LF are accepted unchanged, except that a CR before the LF is part of the line end. Arguments of the command line use
 //! the same escapes.
 //!
 //! No line of data starts with `\!`: dumps use this prefix for their directives (`commands::dump`).
@@ -45,7 +45,7 @@ pub fn escaped(bytes: &[u8]) -> String {
     String::from_utf8(out).expect("the escaped form is UTF-8")
 }
 
-/// Whether a byte needs no escape in any context.
+/// Whether a byte is written without an escape in every context.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, 0x20..=0x7e) && byte != b'\\'
 }
@@ -67,7 +67,8 @@ fn push_hex(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&[b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// Decodes `text` and appends the bytes to `out`. After an error `out` has the bytes before it.
+/// Decodes `text` and appends the bytes to `out`. After an error, `out` contains the bytes that were decoded before the
+/// error.
 pub fn unescape_into(out: &mut Vec<u8>, text: &[u8]) -> Result<(), Malformed> {
     let mut rest = text;
     while let Some(plain) = rest.iter().position(|&b| b == b'\\') {
@@ -89,7 +90,7 @@ pub fn unescape(text: &str) -> Result<Vec<u8>, Malformed> {
     Ok(out)
 }
 
-/// Decodes the escape at the start of `text`: the byte, and the length of the escape.
+/// Decodes the escape at the start of `text`. Returns the byte, and the length of the escape.
 fn decode_escape(text: &[u8]) -> Option<(u8, usize)> {
     debug_assert_eq!(text.first(), Some(&b'\\'));
     Some(match text.get(1)? {

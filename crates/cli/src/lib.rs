@@ -6,10 +6,10 @@
 //!     input (kv, csv, tsv, ndjson)      output (tables, JSON, bars)
 //! ```
 //!
-//! Every command ends with one of seven exit codes ([`Failure`]), and every failure prints one line on stderr that says
-//! what to do next. Keys and values are printed and read in one form only, that of [`kv`].
+//! Every command ends with one of seven exit codes ([`Failure`]). Every failure prints one line on stderr that says
+//! what the user can do. Keys and values are printed and read only in the form of [`kv`].
 //!
-//! This is a library with one caller, `main.rs`, so that tests and fuzzers can call its input parsers.
+//! This crate is a library and not only a program, so that tests and fuzzers can call its input parsers.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 pub use args::Format;
 pub use failure::{Failure, Outcome};
 
-/// Runs the command of the command line and reports a failure on stderr.
+/// Runs the command that the command line names, and reports a failure on stderr.
 pub fn main() -> ExitCode {
     let outcome = args::parse().and_then(commands::run);
     match outcome {

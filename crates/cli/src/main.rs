@@ -1,4 +1,4 @@
-//! The process of [`pando_cli`].
+//! The program `pando`, which only calls [`pando_cli`].
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {

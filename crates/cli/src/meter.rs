@@ -14,13 +14,13 @@ pub struct Latencies(Histogram<u64>);
 pub struct LatencyFigures {
     /// The number of measurements.
     pub count: u64,
-    /// The median.
+    /// The median latency.
     pub p50_us: f64,
     /// The 99th percentile.
     pub p99_us: f64,
     /// The 99.9th percentile.
     pub p99_9_us: f64,
-    /// The maximum.
+    /// The maximum latency.
     pub max_us: f64,
 }
 
@@ -36,7 +36,7 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// The figures so far; all zero if nothing was measured.
+    /// The current figures, which are all zero if nothing was measured.
     pub fn figures(&self) -> LatencyFigures {
         let us = |ns: u64| ns as f64 / 1e3;
         LatencyFigures {
@@ -49,7 +49,7 @@ impl Latencies {
     }
 }
 
-/// The peak resident memory of the process in bytes (`VmHWM`); `None` where the system does not report it.
+/// The peak resident memory of the process in bytes (`VmHWM`). `None` if the system does not report this figure.
 pub fn peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,7 +1,7 @@
-//! Conversion between decimal numbers on the command line and little-endian integers in the store.
+//! Converts between decimal numbers on the command line and little-endian integers in the store.
 //!
-//! The values of `add_u64` and `add_i64` have eight bytes, little-endian; their operands are typed as decimal numbers.
-//! All other operators take their operands as bytes.
+//! The values of the operators `add_u64` and `add_i64` are little-endian integers of eight bytes, and their operands
+//! are typed as decimal numbers. The operands of all other operators are typed as bytes.
 
 use clap::ValueEnum;
 
@@ -33,7 +33,7 @@ impl ValueForm {
 /// The form in which operands of a merge operator are typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandForm {
-    /// The bytes themselves.
+    /// The typed text is the bytes of the operand.
     Raw,
     /// A decimal number from 0 to 2⁶⁴ − 1.
     U64,
@@ -42,7 +42,7 @@ pub enum OperandForm {
 }
 
 impl OperandForm {
-    /// The form of the operator with that name.
+    /// The form of the operands of the operator with this name.
     pub fn of(operator: &str) -> OperandForm {
         match operator {
             "add_u64" => OperandForm::U64,
@@ -54,7 +54,7 @@ impl OperandForm {
     /// Converts typed text into the bytes of the operand, in place.
     ///
     /// # Errors
-    /// A message, if the operator needs a number and `text` is not one.
+    /// A message, if the operator needs a number and `text` is not a number.
     pub fn encode(self, text: &mut Vec<u8>) -> Result<(), String> {
         let bytes = match self {
             OperandForm::Raw => return Ok(()),
@@ -77,8 +77,8 @@ fn number<N: std::str::FromStr>(text: &[u8]) -> Result<N, String> {
     })
 }
 
-/// Reads a size such as `256MiB`, `64M`, `1.5GiB` or `4096`, in bytes. `K`, `M`, `G`, `T` alone mean powers of 1,024;
-/// `KB`, `MB`, `GB`, `TB` powers of 1,000.
+/// Parses a size such as `256MiB`, `64M`, `1.5GiB` or `4096`. Returns the size in bytes. `K`, `M`, `G`, `T` alone mean
+/// powers of 1,024; `KB`, `MB`, `GB`, `TB` mean powers of 1,000.
 ///
 /// # Errors
 /// A message, if the text is not a size.
@@ -101,7 +101,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     let number: f64 =
         digits.parse().map_err(|_| format!("`{text}` is not a size; write 64MiB or a number of bytes"))?;
     let bytes = number * unit;
-    // Above 2⁵³ a double does not represent every integer. No memory is that large.
+    // A double does not represent every integer above 2⁵³. Real sizes are smaller.
     if bytes.is_finite() && (1.0..9_007_199_254_740_992.0).contains(&bytes) {
         Ok(bytes as usize)
     } else {

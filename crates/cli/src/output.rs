@@ -10,10 +10,10 @@ use serde::Serialize;
 
 use crate::failure::{Failure, Outcome};
 
-/// Stdout, buffered. Flush it with [`finish`].
+/// Buffered stdout. Flush it with [`finish`].
 pub type Out = BufWriter<StdoutLock<'static>>;
 
-/// Buffered stdout, for many lines.
+/// Opens buffered stdout, for many lines.
 pub fn stdout() -> Out {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }
@@ -23,12 +23,12 @@ pub fn finish(mut out: Out) -> Outcome {
     out.flush().map_err(|e| lost(&e))
 }
 
-/// The failure of a write to stdout.
+/// Converts an error of a write to stdout into a failure.
 pub fn lost(error: &io::Error) -> Failure {
     Failure::io("stdout", error)
 }
 
-/// Prints one line to stdout at once.
+/// Prints one line to stdout and flushes it.
 pub fn line(text: impl Display) -> Outcome {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|e| lost(&e))
@@ -44,7 +44,8 @@ pub fn json(value: &impl Serialize) -> Outcome {
 pub enum Shown<'a> {
     /// A decimal number.
     Number(&'a str),
-    /// Bytes: a string if they are UTF-8, else hexadecimal digits in a field with another name.
+    /// Bytes. They are printed as a string if they are UTF-8, otherwise as hexadecimal digits in a field with another
+    /// name.
     Bytes(&'a [u8]),
 }
 
@@ -76,14 +77,14 @@ fn json_bytes(text: &mut String, name: &str, bytes: &[u8]) {
     text.push_str(&format!("\"{name}{suffix}\":{value}"));
 }
 
-/// Formats names and figures in two columns, one pair on each line.
+/// Formats names and figures in two columns, one pair per line.
 pub fn figures(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let lines: Vec<String> = rows.iter().map(|(name, figure)| format!("{name:width$}  {figure}")).collect();
     lines.join("\n")
 }
 
-/// Formats a table: the first column left-aligned, the others right-aligned.
+/// Formats a table. The first column is left-aligned; the other columns are right-aligned.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -101,7 +102,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-/// Formats a number with thousands separators: `1,234,567`.
+/// Formats a number with thousands separators, such as `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -114,7 +115,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// Formats a number of bytes: `1.5 MiB`.
+/// Formats a number of bytes, such as `1.5 MiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -129,7 +130,7 @@ pub fn bytes(n: u64) -> String {
     format!("{size:.1} {}", UNITS[unit])
 }
 
-/// Formats a duration in microseconds: `12.3 µs`, `4.5 ms`, `6.70 s`.
+/// Formats a duration that is given in microseconds, such as `12.3 µs`, `4.5 ms` or `6.70 s`.
 pub fn micros(us: f64) -> String {
     if us < 1e3 {
         format!("{us:.1} µs")
@@ -140,7 +141,7 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// Whether to show progress: if stderr is a terminal.
+/// Whether to show progress, which is the case if stderr is a terminal.
 fn watched() -> bool {
     io::stderr().is_terminal()
 }

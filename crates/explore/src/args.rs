@@ -1,4 +1,4 @@
-//! The command line.
+//! Parses the command line.
 
 use pandodb::IndexKind;
 
@@ -48,7 +48,7 @@ pub struct Args {
     pub seed: u64,
     /// Whether to report in JSON.
     pub json: bool,
-    /// With `--replay`: the index of the stores.
+    /// The index of the stores of a replay (`--replay`).
     pub index: IndexKind,
     /// Whether a single batch or replay runs with the deliberate mistake.
     canary: bool,

@@ -1,8 +1,8 @@
-//! The simulated device for explored threads: each operation is a point at which the explorer may switch threads, and
-//! threads that the device spawns are threads of the explorer.
+//! The simulated device for explored threads. At each operation, the explorer may switch threads (such a place is a
+//! *point*). Threads that the device spawns are threads of the explorer.
 //!
-//! The [`SimDevice`] implements the operations and the effects of a crash. Its lock is never held at a point of the
-//! explorer.
+//! The [`SimDevice`] implements the operations and the effects of a crash. The lock of the [`SimDevice`] is never held
+//! at a point of the explorer.
 
 use std::io;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Point {
 }
 
 impl ExploredDevice {
-    /// Wraps `sim`. The caller keeps a handle of it for marks, faults and images.
+    /// Wraps `sim`. The caller keeps a handle of `sim` for marks, faults and images.
     pub fn new(sim: Arc<SimDevice>) -> Arc<ExploredDevice> {
         Arc::new(ExploredDevice { sim, point: Arc::default() })
     }
@@ -133,8 +133,8 @@ impl FileWrapper for ExploredFile {
         self.file.punch_hole(offset, len)
     }
 
-    /// Two points: writes of other threads between the end of the inner sync and the return of this call are not
-    /// covered by it.
+    /// This function has two points, because writes of other threads between the end of the inner sync and the return
+    /// of this call are not covered by the sync.
     fn sync(&self) -> io::Result<()> {
         self.point.pass();
         let done = self.file.sync();
@@ -148,7 +148,8 @@ impl FileWrapper for ExploredFile {
     }
 }
 
-/// Reads in flight: a write of another thread between the start and the end of a read may be visible to it or not.
+/// Reads in flight. A write of another thread between the start and the end of a read may be visible to the read or
+/// not.
 #[derive(Debug)]
 struct ExploredQueue {
     inner: Box<dyn Queue>,

@@ -1,7 +1,7 @@
 //! Runs scenarios under schedules, in batches of executions. A batch has one strategy and one seed.
 //!
 //! A batch is deterministic: the same scenario, strategy, seed and length give the same schedules and the same failure,
-//! if one fails. A single execution can be replayed from its schedule, which `shuttle` prints when the execution fails.
+//! if any. A single execution can be replayed from its schedule, which `shuttle` prints when the execution fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -16,22 +16,23 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::indexes;
 use crate::scenarios::{Scenario, Twist};
 
-/// The most points that an execution may pass: far more than any needs, so an execution that exceeds them is a
-/// livelock.
+/// The maximum number of points in an execution. The maximum is far higher than any execution needs, so an execution
+/// that exceeds it is a livelock.
 const MAX_STEPS: usize = 400_000;
-/// Bytes of the stack of an explored thread.
+/// The stack size of an explored thread in bytes.
 const STACK_BYTES: usize = 512 << 10;
-/// Number of priority changes of a PCT schedule plus one. Bugs of this depth are found with a known probability.
+/// Number of priority changes of a PCT schedule, plus one. The strategy finds bugs of this depth with a known
+/// probability.
 const PCT_DEPTH: usize = 3;
 
-/// How schedules are chosen.
+/// The strategy that chooses the schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strategy {
-    /// At each point, any runnable thread with equal probability.
+    /// Chooses any runnable thread at each point, with equal probability.
     Random,
-    /// Probabilistic concurrency testing: priorities that change at few random points.
+    /// Probabilistic concurrency testing (PCT): threads have priorities, which change at a few random points.
     Pct,
-    /// Depth-first enumeration; the seed has no effect on the schedules.
+    /// Enumerates schedules depth-first. The seed has no effect on the schedules.
     Dfs,
 }
 
@@ -39,7 +40,7 @@ impl Strategy {
     /// All strategies.
     pub const ALL: [Strategy; 3] = [Strategy::Random, Strategy::Pct, Strategy::Dfs];
 
-    /// The name in reports.
+    /// The name of the strategy in reports.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::Random => "random",
@@ -52,7 +53,7 @@ impl Strategy {
 /// The parameters of a batch: `strategy:seed:length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How schedules are chosen.
+    /// The strategy that chooses the schedules.
     pub strategy: Strategy,
     /// The seed of all random choices.
     pub seed: u64,
@@ -93,12 +94,13 @@ fn config() -> Config {
     config.stack_size = STACK_BYTES;
     config.max_steps = MaxSteps::FailAfter(MAX_STEPS);
     config.failure_persistence = FailurePersistence::Print;
-    // Do not warn that orderings weaker than sequential consistency are not modelled: the models of `loom` cover those.
+    // This turns off the warning that orderings weaker than sequential consistency are not modelled. The models of
+    // `loom` cover weaker orderings.
     config.silence_warnings = true;
     config
 }
 
-/// Runs a batch; stops at its first failure.
+/// Runs a batch, and stops at the first failure.
 pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
     indexes::with(indexes::of(plan.seed), || match plan.strategy {
         Strategy::Random => drive(scenario, twist, RandomScheduler::new_from_seed(plan.seed, plan.length)),
@@ -107,13 +109,13 @@ pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
     })
 }
 
-/// Replays one execution from a schedule that `shuttle` printed, with the index of its batch.
+/// Replays one execution from a schedule that `shuttle` printed, with the index type of the execution's batch.
 pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str, index: IndexKind) -> Outcome {
     indexes::with(index, || drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim())))
 }
 
-/// Seeded bugs are activated for the whole process. A batch with a bug holds this lock exclusively; other batches share
-/// it.
+/// Seeded bugs are activated for the whole process. So a batch with a bug holds this lock exclusively, and other
+/// batches share it.
 static MISTAKES: RwLock<()> = RwLock::new(());
 
 fn drive(scenario: &Scenario, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {

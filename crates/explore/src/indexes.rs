@@ -1,6 +1,6 @@
 //! Draws the index type of the stores of a batch from the seed of the batch.
 //!
-//! A batch runs on one system thread, whatever threads it explores, so the choice is stored in a thread-local.
+//! A batch runs on one system thread, even if it explores several threads. So the choice is stored in a thread-local.
 
 use std::cell::Cell;
 
@@ -10,14 +10,14 @@ thread_local! {
     static CURRENT: Cell<Option<IndexKind>> = const { Cell::new(None) };
 }
 
-/// The index type of the batch of a seed.
+/// The index type of the batch that has this seed.
 pub fn of(seed: u64) -> IndexKind {
     let scattered = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let at = scattered % IndexKind::all().len() as u64;
     IndexKind::all().nth(at as usize).expect("a number below the count")
 }
 
-/// Runs `work`, whose stores use this index type.
+/// Runs `work`. The stores that `work` creates use this index type.
 pub fn with<T>(kind: IndexKind, work: impl FnOnce() -> T) -> T {
     let before = CURRENT.replace(Some(kind));
     let made = work();
@@ -30,7 +30,7 @@ pub fn current() -> IndexKind {
     CURRENT.get().unwrap_or_default()
 }
 
-/// The index of this batch, with the minimum of each numeric option.
+/// The index of this batch, with the minimum value of each numeric option.
 pub fn options() -> IndexOptions {
     let kind = current();
     kind.options().iter().fold(IndexOptions::from(kind), |options, spec| match spec.values {

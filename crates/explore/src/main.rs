@@ -2,14 +2,15 @@
 //!
 //! The engine is built with its feature `explore`: each use of a lock, an atomic or a condition variable, and each I/O,
 //! is a point at which `shuttle` chooses the thread that runs next. Small scenarios ([`scenarios`]) run under many
-//! schedules: uniformly random ones, those of PCT, and depth-first ones for the smallest scenarios. A failure, a panic,
-//! a deadlock or a livelock ends a scenario; it is printed with the command that reproduces it.
+//! schedules: uniformly random schedules, PCT schedules, and depth-first schedules for the smallest scenarios. A
+//! failure, a panic, a deadlock or a livelock ends a scenario. It is printed with the command that reproduces it.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/Cargo.toml --release -- --schedules 100000 --seconds 240 --seed 7 --json
 //! ```
 //!
-//! `--canaries` instead runs every scenario with its deliberate mistake, and fails if a mistake is not found.
+//! With `--canaries`, the program runs every scenario with its deliberate mistake instead, and fails if the explorer
+//! does not find a mistake.
 
 mod args;
 mod device;
@@ -28,9 +29,9 @@ use args::{Action, Args};
 use explore::{Outcome, Plan, Strategy, replay, run};
 use scenarios::{Scenario, Twist};
 
-/// Executions in a batch.
+/// The number of executions in a batch.
 const BATCH: usize = 250;
-/// The most batches in which a canary must be found.
+/// The maximum number of batches within which a canary must be found.
 const CANARY_BATCHES: u64 = 40;
 /// Number of system threads that run batches concurrently.
 const THREADS: usize = 2;
@@ -77,7 +78,7 @@ fn again(scenario: &Scenario, plan: Plan) -> String {
     )
 }
 
-/// Executions and failures so far.
+/// The numbers of executions and failures up to now.
 #[derive(Default)]
 struct Tally {
     runs: BTreeMap<(&'static str, Strategy), usize>,
@@ -89,7 +90,7 @@ impl Tally {
         self.runs.values().sum()
     }
 
-    /// Adds a batch. A failed execution counts too.
+    /// Adds the result of a batch. A failed execution counts too.
     fn add(&mut self, scenario: &'static Scenario, plan: Plan, outcome: Outcome) {
         let runs = outcome.runs + usize::from(outcome.failure.is_some());
         *self.runs.entry((scenario.name, plan.strategy)).or_default() += runs;
@@ -122,7 +123,7 @@ impl Tally {
 }
 
 /// The batches to run: rounds over all scenarios, alternating between strategies. A depth-first batch always starts
-/// with the same schedules, so each tiny scenario gets only one such batch, a long one.
+/// with the same schedules, so each tiny scenario gets only one depth-first batch, which is long.
 struct Queue {
     rounds: u64,
     next: usize,
@@ -145,7 +146,7 @@ impl Queue {
     }
 }
 
-/// Runs batches until the number of executions or the time limit is reached. Returns whether none failed.
+/// Runs batches until the number of executions or the time limit is reached. Returns whether all batches passed.
 fn explore(args: &Args) -> bool {
     let started = Instant::now();
     let end = started + Duration::from_secs(args.seconds);
@@ -187,7 +188,7 @@ fn explore(args: &Args) -> bool {
     tally.failures.is_empty() && !short
 }
 
-/// Runs all canaries. Returns whether each one was found.
+/// Runs all canaries. Returns whether every canary was found.
 fn canaries(args: &Args) -> bool {
     let mut all = true;
     for scenario in &args.scenarios {
@@ -201,7 +202,7 @@ fn canaries(args: &Args) -> bool {
     all
 }
 
-/// Runs a scenario's canary until its mistake is found.
+/// Runs the canary of a scenario until the mistake is found.
 fn find_canary(scenario: &Scenario, seed: u64) -> Option<(Plan, usize, String)> {
     (0..CANARY_BATCHES).find_map(|i| {
         let strategy = if i % 2 == 0 { Strategy::Random } else { Strategy::Pct };

@@ -1,4 +1,4 @@
-//! Tests the explorer: it detects failures, it is deterministic, and a few schedules of each scenario pass.
+//! Tests the explorer: the explorer detects failures and is deterministic, and a few schedules of each scenario pass.
 
 use super::*;
 
@@ -27,16 +27,18 @@ fn every_canary_is_found_and_reproduced() {
     }
 }
 
-/// Batches that failed because of bugs of the engine that have been fixed since.
+/// Batches that failed because of bugs of the engine that are fixed now.
 #[test]
 fn past_failures_stay_fixed() {
     let found = [
-        // A checkpoint or a worker that ran into a close counted that as a failure, and the close then synced nothing.
+        // A checkpoint or a worker that was interrupted by a close counted the interruption as a failure, and because
+        // of this failure, the close synced nothing.
         ("close", "random:7000022:250"),
         ("close", "pct:7005067:250"),
         // A checkpoint waited for a seqno whose append to the log had failed, and panicked.
         ("sync-large", "random:7000022:250"),
-        // A checkpoint's sync of the data file failed. The commit of a large value that relied on it was acknowledged.
+        // A checkpoint's sync of the data file failed. The store acknowledged the commit of a large value although the
+        // commit relied on this sync.
         ("sync-large", "pct:7001031:250"),
     ];
     for (name, plan) in found {

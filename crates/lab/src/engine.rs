@@ -1,4 +1,4 @@
-//! [`Engine`]: the interface between the lab and a store under measurement, PandoDB or a rival.
+//! [`Engine`]: the interface between the lab and a measured store (PandoDB or a rival).
 //!
 //! ```text
 //!   Opener ──open(directory, setup)──▶ Engine ──session()──▶ Session   one a thread
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The trait has only operations that workloads need and that ordered embedded stores offer. If an engine lacks an
-//! operation, [`Engine::lacks`] returns the reason, and the lab prints it instead of a result.
+//! operation, [`Engine::lacks`] returns the reason, and the lab prints the reason instead of a result.
 //!
-//! The durability is the same for all engines: an acknowledged write survives the death of the process, not of the
-//! machine ([`pandodb::Durability::Buffered`]). Each operation is one commit.
+//! The durability is the same for all engines: an acknowledged write survives a crash of the process, but may be lost
+//! in a crash of the machine ([`pandodb::Durability::Buffered`]). Each operation is one commit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// The result of a function of the lab.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The form of an index that is measured; printed with every result.
+/// The mode of the measured index, which is printed with every result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -35,16 +35,16 @@ pub enum Mode {
 /// Settings for opening an engine.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Bytes of memory for everything that the engine holds.
+    /// The memory budget of the engine in bytes, for all its data in memory.
     pub memory_budget: usize,
-    /// The form of the index.
+    /// The mode of the index.
     pub mode: Mode,
-    /// The same operations on the engine must cause the same operations on the device. So there are no background
+    /// The same operations on the engine must cause the same operations on the device. So the engine uses no background
     /// threads and no concurrent reads.
     pub deterministic: bool,
 }
 
-/// Opens engines.
+/// Opens the stores of one engine.
 pub trait Opener: Send + Sync {
     /// The name on the command line and in results, such as `rocksdb`.
     fn name(&self) -> String;
@@ -61,11 +61,12 @@ pub trait Opener: Send + Sync {
     fn survives_kill(&self) -> bool {
         true
     }
-    /// Whether data survives a close. If not, the engine is not closed between workloads, so its caches are never cold.
+    /// Whether data survives a close. If not, the lab does not close the engine between workloads, so the caches of the
+    /// engine are never cold.
     fn survives_close(&self) -> bool {
         true
     }
-    /// Opens the store in the existing directory `directory`; creates the store if there is none.
+    /// Opens the store in the existing directory `directory`, or creates the store if the directory has none.
     ///
     /// # Errors
     /// The engine's error.
@@ -75,28 +76,28 @@ pub trait Opener: Send + Sync {
 /// Operations besides `put`, `get`, `delete` and `scan` that a workload may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// [`Session::merge_add`], with or without reading first.
+    /// [`Session::merge_add`], with or without reading the old value.
     Merge,
     /// [`Session::delete_range`].
     RangeDelete,
 }
 
-/// Internal figures of an engine, by name. The lab prints the increase of counters over a workload, and the values of
-/// gauges at its end.
+/// Internal figures of an engine, by name. The lab prints the increase of each counter over a workload, and the value
+/// of each gauge at the end of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Values that only grow: bytes written by cause, blocks read, probes.
+    /// Counters, whose values only grow: bytes written by cause, blocks read, probes.
     pub counters: BTreeMap<String, u64>,
-    /// Current values: debt, memory by part, levels.
+    /// Gauges, which are current values: debt, memory by part, levels.
     pub gauges: BTreeMap<String, f64>,
 }
 
-/// An open store under measurement. Several threads use it concurrently, each with its own session.
+/// An open store that is measured. Several threads use the store concurrently, each with its own session.
 pub trait Engine: Send + Sync {
     /// The engine's version and all settings, for printing: (`write_buffer_size`, `64 MiB`).
     fn configuration(&self) -> Vec<(String, String)>;
 
-    /// The reason why the engine lacks an operation; `None` if it has it.
+    /// The reason why the engine lacks an operation, or `None` if the engine has the operation.
     fn lacks(&self, _need: Need) -> Option<&'static str> {
         None
     }
@@ -114,7 +115,8 @@ pub trait Engine: Send + Sync {
     /// The engine's error.
     fn settle(&self) -> Result<()>;
 
-    /// Bytes of pending background work, if the engine reports it. Must be cheap, since it is called every 100 ms.
+    /// Bytes of pending background work, if the engine reports them. This function must be cheap, because the lab calls
+    /// it every 100 ms.
     fn debt(&self) -> Option<u64> {
         None
     }
@@ -127,13 +129,13 @@ pub trait Engine: Send + Sync {
         Ok(Figures::default())
     }
 
-    /// Bytes (read, written) on the device since the store was opened, if the engine counts them. Otherwise the lab
-    /// uses the operating system's counters for the process.
+    /// The numbers of bytes read and written on the device since the store was opened, if the engine counts these
+    /// bytes. Otherwise the lab uses the operating system's counters for the process.
     fn device_bytes(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// Closes the store. All acknowledged writes are in its files afterwards.
+    /// Closes the store. When this function returns, all acknowledged writes are in the files of the store.
     ///
     /// # Errors
     /// The engine's error.
@@ -145,45 +147,46 @@ pub trait Session {
     /// Sets the value of a key. Returns when the write is acknowledged with the lab's durability.
     ///
     /// # Errors
-    /// The engine's error, as for all functions below.
+    /// The engine's error.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Clears `value` and copies the value of a key into it. Returns whether the key exists.
     ///
     /// # Errors
-    /// As above.
+    /// The engine's error.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
     /// Deletes a key.
     ///
     /// # Errors
-    /// As above.
+    /// The engine's error.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
-    /// Adds to the little-endian `u64` of a key, wrapping; an absent key counts as 0. Uses a merge operator if the
-    /// engine has one, else an atomic read-modify-write.
+    /// Adds a number to the little-endian `u64` value of a key, wrapping; an absent key counts as 0. Uses a merge
+    /// operator if the engine has one, otherwise an atomic read-modify-write.
     ///
     /// # Errors
-    /// As above.
+    /// The engine's error.
     fn merge_add(&mut self, key: &[u8], delta: u64) -> Result<()>;
 
-    /// Deletes all keys of `from..to`.
+    /// Deletes all keys in the range `from..to`.
     ///
     /// # Errors
-    /// As above.
+    /// The engine's error.
     fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()>;
 
-    /// Visits at most `limit` entries in key order, from the first key that is at least `from`. Returns their number.
+    /// Visits at most `limit` entries in key order, from the first key that is at least `from`. Returns the number of
+    /// visited entries.
     ///
     /// # Errors
-    /// As above.
+    /// The engine's error.
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
 
-    /// Looks up several keys and returns the number of keys found; one after the other if the engine has no batched
-    /// lookup.
+    /// Looks up several keys and returns the number of keys found. If the engine has no batched lookup, looks up one
+    /// key after the other.
     ///
     /// # Errors
-    /// As above.
+    /// The engine's error.
     fn multi_get(&mut self, keys: &[Vec<u8>], visit: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {
         let (mut value, mut found) = (Vec::new(), 0);
         for (i, key) in keys.iter().enumerate() {

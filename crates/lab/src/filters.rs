@@ -1,4 +1,5 @@
-//! Compares the blocked Bloom filter of a run, the quotient filter of 002 §3.6.3 and the maplet of a bundle.
+//! Compares three filters: the blocked Bloom filter of a run, the quotient filter of 002 §3.6.3 and the maplet of a
+//! bundle.
 //!
 //! ```text
 //!   hashes ─▶ build each ─▶ bits a key, ns to build a key
@@ -8,11 +9,12 @@
 //!   node      R runs of keys / R each: R Bloom filters, R quotient filters, or the maplet that is merged of these
 //! ```
 //!
-//! Questions are precomputed hashes that are asked in a loop. So the processor overlaps independent questions, as it
-//! would for lookups of several keys, but less for a single key. Times are CPU times of the thread, so that other
-//! processes affect them through the caches only. The cost of a page in the buffer pool is not included; a maplet saves
-//! it R − 1 times. A present key is in one run: filters are asked in turn until that run is found; a maplet returns the
-//! runs that may have the key.
+//! A *question* is a lookup of one precomputed hash in a filter. The questions run in a loop, so the processor overlaps
+//! independent questions. It would do so for lookups of several keys, but less for a single key. Times are CPU times of
+//! the thread, so that other processes affect the times only through the caches. The cost of a lookup of a page in the
+//! buffer pool is not included; a maplet saves this cost R − 1 times. A present key is in one run. Bloom and quotient
+//! filters are queried one after the other until that run is found, whereas one query of a maplet returns the runs that
+//! may have the key.
 
 use std::hint::black_box;
 use std::sync::LazyLock;
@@ -29,7 +31,7 @@ use crate::engine::Result;
 
 /// The numbers of runs in a node.
 pub const RUNS: [u64; 4] = [1, 4, 8, 16];
-/// The number of pages for near questions.
+/// The number of pages of filters for near questions.
 const NEAR_PAGES: u64 = 32;
 /// Bytes of filters for far questions.
 const FAR_BYTES: u64 = 256 << 20;
@@ -49,60 +51,60 @@ impl Default for Config {
     }
 }
 
-/// Nanoseconds of a question.
+/// The duration of a question in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
-    /// For a present key, in cache.
+    /// A question about a present key, in cache.
     pub present_near: f64,
-    /// About one that was not, in cache.
+    /// A question about an absent key, in cache.
     pub absent_near: f64,
-    /// For a present key, out of cache.
+    /// A question about a present key, out of cache.
     pub present_far: f64,
-    /// About one that was not, out of cache.
+    /// A question about an absent key, out of cache.
     pub absent_far: f64,
 }
 
-/// One filter.
+/// The results of one filter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alone {
     /// `filter`.
     pub kind: String,
     /// The name of the filter.
     pub filter: String,
-    /// Keys.
+    /// The number of keys in the filter.
     pub keys: u64,
-    /// Bytes of its pages.
+    /// The size of the filter's pages in bytes.
     pub bytes: u64,
-    /// Bits a key.
+    /// Bits per key.
     pub bits_a_key: f64,
-    /// False positives for each absent key; for a maplet the number of wrong runs.
+    /// The number of false positives per absent key. For a maplet, the number of wrong runs per absent key.
     pub rate: f64,
-    /// Nanoseconds for each key to add it and build the filter.
+    /// Nanoseconds per key for adding the keys and building the filter.
     pub build_ns: f64,
-    /// Nanoseconds of a question.
+    /// The duration of a question in nanoseconds.
     pub ask_ns: Ask,
 }
 
-/// A lookup in all runs of a node.
+/// The results of lookups in all runs of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// `node`.
     pub kind: String,
     /// The kind of the filters.
     pub filter: String,
-    /// Keys of all runs.
+    /// The total number of keys in all runs.
     pub keys: u64,
-    /// Runs.
+    /// The number of runs.
     pub runs: u64,
-    /// Bits a key.
+    /// Bits per key.
     pub bits_a_key: f64,
-    /// Pages of filters that a lookup of an absent key reads.
+    /// The number of filter pages that a lookup of an absent key reads.
     pub pages_a_lookup: u64,
-    /// False positives: runs in which an absent key would be looked up.
+    /// The number of false positives, which are runs in which an absent key would be looked up.
     pub wrong_runs: f64,
-    /// Nanoseconds for each entry to merge the quotient filters of the runs to a maplet.
+    /// Nanoseconds per entry for merging the quotient filters of the runs into a maplet.
     pub merge_ns: Option<f64>,
-    /// Nanoseconds of a look-up.
+    /// The duration of a lookup in nanoseconds.
     pub ask_ns: Ask,
 }
 
@@ -169,8 +171,8 @@ impl Filter for Maplet {
     }
 }
 
-/// Filters of one kind that a lookup asks: one in all, or one for each run. Each filter has copies, stored
-/// contiguously.
+/// The filters of one kind that a lookup queries: one filter for all runs, or one filter for each run. Each filter has
+/// copies, which are stored contiguously.
 struct Asked<F> {
     filters: Vec<(F, AlignedBuf)>,
     copies: Vec<AlignedBuf>,
@@ -193,8 +195,8 @@ impl<F: Filter> Asked<F> {
         self.filters.iter().map(|(_, buf)| buf.len() as u64).sum()
     }
 
-    /// The number of runs reported for a key that is in `run` or absent (255). Asks the filters in turn until that of
-    /// `run`.
+    /// The number of runs reported for a key that is in `run`, or that is absent if `run` is 255. Queries the filters
+    /// one after the other, up to the filter of `run`.
     #[inline]
     fn look(&self, copy: u64, hash: u64, run: u8) -> (u64, bool) {
         let (mut named, mut found) = (0, false);
@@ -211,7 +213,8 @@ impl<F: Filter> Asked<F> {
         (named, found)
     }
 
-    /// Nanoseconds and reported runs for each question. A question is a hash with its run.
+    /// Returns the nanoseconds and the number of reported runs per question. A question is given as a hash and the run
+    /// of the key.
     fn time(&self, questions: &[(u64, u8)], times: usize, copies: u64) -> (f64, f64) {
         let (mut named, mut copy) = (0, 0);
         let start = Moment::now();
@@ -227,7 +230,7 @@ impl<F: Filter> Asked<F> {
         (start.elapsed_ns() / asked, black_box(named) as f64 / asked)
     }
 
-    /// Times of all four kinds of questions, and the number of runs reported for an absent key.
+    /// Returns the times of all four kinds of questions, and the number of runs reported per absent key.
     fn measure(&self, config: &Config, data: &Data, runs: u64) -> (Ask, f64) {
         let pages = self.filters.iter().map(|(filter, _)| filter.pages()).sum::<u64>().max(1);
         let near = if pages <= NEAR_PAGES { u64::MAX } else { u64::MAX / pages * NEAR_PAGES };
@@ -250,8 +253,8 @@ impl<F: Filter> Asked<F> {
 struct Moment(f64);
 
 impl Moment {
-    /// The CPU time of the thread in nanoseconds, accurate to a few milliseconds; wall time if the system does not
-    /// report it.
+    /// The CPU time of the thread in nanoseconds, accurate to a few milliseconds. If the system does not report CPU
+    /// time, this is the wall-clock time.
     fn now() -> Moment {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         let ran = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -264,10 +267,10 @@ impl Moment {
     }
 }
 
-/// The run number of an absent key.
+/// The run number that marks an absent key.
 const ABSENT: u8 = u8::MAX;
 
-/// The hashes of keys 0, 1, …; key i is in run i mod R.
+/// The hashes of the keys 0, 1, …, where key i is in run i mod R.
 struct Data {
     hashes: Vec<u64>,
 }
@@ -283,7 +286,7 @@ impl Data {
 
     /// `count` keys with hashes up to `limit`, spread over all keys, with their runs.
     fn present(&self, limit: u64, count: usize, runs: u64) -> Vec<(u64, u8)> {
-        // The multiplier may share a factor with the number of keys, which matters for tiny numbers only.
+        // The multiplier may share a factor with the number of keys. This matters only for tiny numbers of keys.
         let spread = (0..self.hashes.len()).map(|i| (i as u64).wrapping_mul(0x9e37_79b1) % self.hashes.len() as u64);
         let all = spread.map(|i| (self.hashes[i as usize], (i % runs) as u8));
         let mut found: Vec<(u64, u8)> = all.filter(|&(hash, _)| hash <= limit).take(count).collect();
@@ -323,10 +326,10 @@ fn maplet(data: &Data, runs: u64) -> (Maplet, AlignedBuf) {
     (Maplet(meta), buf)
 }
 
-/// Measures each filter alone.
+/// Measures each kind of filter alone.
 ///
 /// # Errors
-/// Without keys.
+/// If the number of keys is 0.
 pub fn alone(config: &Config, keys: u64) -> Result<Vec<Alone>> {
     if keys == 0 {
         return Err("the number of keys must be at least 1".into());
@@ -351,7 +354,7 @@ fn one<F: Filter>(config: &Config, data: &Data, name: &str, runs: u64, build: im
     Alone { kind, filter, keys, bytes: asked.bytes(), bits_a_key, rate, build_ns, ask_ns }
 }
 
-/// Measures a node of `runs` runs with `keys` keys in total, for each kind of filter.
+/// Measures lookups in a node of `runs` runs with `keys` keys in total, for each kind of filter.
 ///
 /// # Errors
 /// If `runs` is not 1 to 128, there are fewer keys than runs, or a merge fails.
@@ -392,7 +395,7 @@ pub fn node(config: &Config, keys: u64, runs: u64) -> Result<Vec<Node>> {
     Ok(rows)
 }
 
-/// Merges filters to a maplet; the run number is the index of the filter.
+/// Merges filters into a maplet. The run number in the maplet is the index of the filter.
 fn merge(filters: &[(Quotient, AlignedBuf)]) -> Result<(Maplet, AlignedBuf)> {
     let inputs = (0..).zip(filters).map(|(run, (filter, buf))| Input {
         meta: filter.0,

@@ -6,18 +6,19 @@
 //!                       └── line::Line, one JSON line a workload
 //! ```
 //!
-//! * [`workload`]: YCSB, loads, merges, deletes, queues, each as a deterministic stream of operations for each thread.
+//! * [`workload`]: YCSB, loads, merges, deletes and queues. Each workload is a deterministic stream of operations for
+//!   each thread.
 //! * [`mod@bench`]: runs workloads and measures rates over time, latencies, amplifications and memory.
-//! * [`engine`]: the trait of a store under measurement; [`pando`]: its implementation by PandoDB. Adapters of other
-//!   stores are in a crate of their own, which builds C++.
-//! * [`mod@line`]: the results of a workload as a line of JSON. [`report`] compares lines in a page, images and tables;
-//!   [`plot`] draws.
-//! * [`figures`]: figures of the sources, measured again; each claim is compared with a measurement.
-//! * [`theory`]: costs compared with the bounds of the sources while N doubles.
-//! * [`filters`]: the filters of runs and bundles, each alone and for a node of several runs.
-//! * [`pool`]: the buffer pool compared with other designs, and the gain from a second reader thread.
+//! * [`engine`]: the trait of a measured store. [`pando`]: the implementation of this trait for PandoDB. Adapters for
+//!   other stores are in a separate crate, because they need a C++ build.
+//! * [`mod@line`]: the results of a workload as a line of JSON. [`report`] compares lines in a page, images and tables.
+//!   [`plot`] draws plots.
+//! * [`figures`]: measures figures of the sources again, and compares each claim with a measurement.
+//! * [`theory`]: compares costs with the bounds of the sources while the number of records N doubles.
+//! * [`filters`]: measures the filters of runs and bundles, each alone and in a node of several runs.
+//! * [`pool`]: compares the buffer pool with other designs, and measures the gain from a second reader thread.
 //!
-//! It works without other stores. Its command line is `pando bench` and `pando lab`.
+//! The lab does not need other stores. Its commands are `pando bench` and `pando lab`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,7 +1,7 @@
 //! [`Line`]: all results of one workload, as one line of JSON.
 //!
-//! [`crate::report`] compares lines of several runs. Unknown fields are ignored and missing ones have defaults, so that
-//! older files stay readable.
+//! [`crate::report`] compares lines of several runs. Unknown fields are ignored and missing fields get default values,
+//! so that older files stay readable.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::engine::{Figures, Mode};
 pub struct LatencyFigures {
     /// The number of operations.
     pub count: u64,
-    /// The mean.
+    /// The mean latency.
     pub mean_us: f64,
     /// 50 % took at most this.
     pub p50_us: f64,
@@ -27,7 +27,7 @@ pub struct LatencyFigures {
     pub p99_9_us: f64,
     /// 99.99 % took at most this.
     pub p99_99_us: f64,
-    /// The slowest.
+    /// The latency of the slowest operation.
     pub max_us: f64,
 }
 
@@ -37,9 +37,9 @@ pub struct LatencyFigures {
 pub struct Series {
     /// Milliseconds of a bucket.
     pub bucket_ms: u64,
-    /// Operations that ended in each bucket.
+    /// The number of operations that ended in each bucket.
     pub ops: Vec<u64>,
-    /// The slowest operation that ended in each bucket, in microseconds.
+    /// The latency of the slowest operation that ended in each bucket, in microseconds.
     pub max_us: Vec<f64>,
     /// Bytes of pending background work at the end of each bucket; empty if the engine does not report it.
     pub debt_bytes: Vec<u64>,
@@ -51,7 +51,7 @@ pub struct Series {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asked {
-    /// Records loaded before or by the workload.
+    /// The number of records that were loaded before the workload or by the workload.
     pub records: u64,
     /// Bytes of a key.
     pub key_len: usize,
@@ -59,25 +59,25 @@ pub struct Asked {
     pub value_len: usize,
     /// The share of a value that is zeros, in percent.
     pub zeros: f64,
-    /// `uniform`, `zipf` or `latest`.
+    /// The distribution: `uniform`, `zipf` or `latest`.
     pub dist: String,
     /// Seed of all random choices.
     pub seed: u64,
     /// The memory budget of the engine, in bytes.
     pub memory_budget: u64,
-    /// `cold` (reopened, page cache dropped), `warm` (after a warm-up), or `as-is`.
+    /// The state of the caches: `cold` (reopened, page cache dropped), `warm` (after a warm-up), or `as-is`.
     pub cache: String,
-    /// Operations a second that all threads together issue (open loop); 0 for as many as the engine can do.
+    /// Operations per second that all threads together issue (open loop); 0 for as many as the engine can execute.
     pub rate: f64,
     /// The share of sequential insertions in `load-mixed`, in percent.
     pub seq_share: f64,
-    /// Without background threads.
+    /// Whether the engine runs without background threads.
     pub deterministic: bool,
     /// Bytes of the memory cgroup that limits the engine and its page cache; 0 for none.
     pub memory_limit: u64,
 }
 
-/// The machine.
+/// The machine of the measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -105,55 +105,56 @@ pub struct Line {
     pub index: String,
     /// The mode of the index.
     pub mode: Mode,
-    /// Client threads.
+    /// The number of client threads.
     pub threads: usize,
-    /// The reason why the workload was not run; the results are then empty.
+    /// The reason why the workload was not run. If there is a reason, the results are empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Acknowledged writes of the engine do not survive a kill, so no ratio to it is computed.
+    /// Whether acknowledged writes of the engine are lost in a kill. If so, no ratio to this engine is computed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub apart: bool,
-    /// Operations done.
+    /// The number of finished operations.
     pub ops: u64,
     /// Seconds from the first operation to the last acknowledgement.
     pub seconds: f64,
-    /// Operations a second until the last acknowledgement.
+    /// Operations per second until the last acknowledgement.
     pub ops_per_s: f64,
     /// Seconds from the first operation until all background work was done; 0 if the workload does not write.
     pub settled_seconds: f64,
-    /// Latency of all operations; in an open loop counted from the time when each was due.
+    /// Latency of all operations. In an open loop, the latency is measured from the time when the operation was due.
     pub latency: LatencyFigures,
     /// Latency by kind: `write`, `read`, `scan`.
     pub latency_by: BTreeMap<String, LatencyFigures>,
-    /// The longest oversleep of an idle thread during the workload, in microseconds: the delay that the machine itself
-    /// adds.
+    /// The longest oversleep of an idle thread during the workload, in microseconds. This is the delay that the machine
+    /// adds to latencies.
     pub control_max_us: f64,
-    /// Bytes written to the device, background work included, for each byte of keys and values that the workload wrote;
-    /// 0 if it wrote none.
+    /// Bytes written to the device (background work included) for each byte of keys and values that the workload wrote.
+    /// 0 if the workload wrote nothing.
     pub write_amplification: f64,
-    /// Bytes read from the device for each operation, as counted by the engine, else by the operating system.
+    /// Bytes read from the device per operation, as counted by the engine, or by the operating system if the engine
+    /// does not count them.
     pub read_bytes_per_op: f64,
-    /// Bytes of all the store's files for each byte of live keys and values.
+    /// Total size of the store's files for each byte of live keys and values.
     pub space_amplification: f64,
     /// Peak memory of the process during the workload, in bytes.
     pub peak_rss_bytes: u64,
     /// The lab's own part of `peak_rss_bytes`: the resident size before the store was opened, plus the latency
-    /// recorders of all client threads. 0 in files of earlier versions.
+    /// recorders of all client threads. The value is 0 in files of earlier versions.
     #[serde(default)]
     pub lab_bytes: u64,
-    /// Processor seconds (user and system, background included) for a million operations.
+    /// Processor seconds (user and system, background work included) per million operations.
     pub cpu_s_per_million: f64,
     /// The operating system's counters for the process: `read_bytes`, `write_bytes`, `syscr`, `syscw`.
     pub process_io: BTreeMap<String, u64>,
     /// The engine's internal figures.
     pub inside: Figures,
-    /// The number of wrong answers among the checked ones. If it is not 0, the other results are not valid.
+    /// The number of wrong answers among the checked answers. If this number is not 0, the other results are not valid.
     pub wrong_answers: u64,
     /// The number of checked answers.
     pub checked_answers: u64,
     /// The number of entries that scans returned or keys that lookups found.
     pub found: u64,
-    /// Identifies the operations: a hash of the first 10,000 of each thread.
+    /// Identifies the operations: a hash of the first 10,000 operations of each thread.
     pub stream: String,
     /// Values over time.
     pub series: Series,
@@ -165,13 +166,13 @@ pub struct Line {
     pub commit: String,
     /// The time of the measurement, in seconds since 1970.
     pub at: u64,
-    /// The machine.
+    /// The machine of the measurement.
     pub machine: Machine,
 }
 
 impl Line {
-    /// The rate for comparisons: operations divided by the time until all background work was done, or until the last
-    /// acknowledgement if that is later.
+    /// The rate for comparisons: the number of operations divided by the time until all background work was done, or
+    /// until the last acknowledgement if this was later.
     pub fn fair_ops_per_s(&self) -> f64 {
         let seconds = self.seconds.max(self.settled_seconds);
         if seconds > 0.0 { self.ops as f64 / seconds } else { 0.0 }

@@ -12,10 +12,10 @@ use pandodb::{
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
 
-/// The only keyspace.
+/// The name of the only keyspace.
 const KEYSPACE: &str = "bench";
 
-/// Opens PandoDB with an index.
+/// An [`Opener`] for PandoDB with an index.
 #[derive(Clone)]
 pub struct Pando {
     index: IndexOptions,
@@ -32,19 +32,20 @@ impl Pando {
         Pando { index, device: None, durability: Durability::Buffered, io: Io::Auto, tune: Arc::new(|builder| builder) }
     }
 
-    /// Uses this device instead of the directory, at each opening. Caches cannot be made cold then.
+    /// Uses this device instead of the directory, at each opening. With such a device, the caches cannot be made cold.
     pub fn on(mut self, device: Arc<dyn Device>) -> Pando {
         self.device = Some(device);
         self
     }
 
-    /// Uses another durability than the lab's; the configuration in every line shows it.
+    /// Uses another durability than the default of the lab. The configuration in every line of results shows this
+    /// durability.
     pub fn durability(mut self, durability: Durability) -> Pando {
         self.durability = durability;
         self
     }
 
-    /// Sets how the data file is read.
+    /// Sets the way in which the data file is read.
     pub fn io(mut self, io: Io) -> Pando {
         self.io = io;
         self
@@ -59,7 +60,7 @@ impl Pando {
     /// Opens the store as a [`PandoEngine`], for callers that need more than [`Engine`].
     ///
     /// # Errors
-    /// If the store does not open, or the index does not have the mode.
+    /// If the store does not open, or the index does not support the mode.
     pub fn open_itself(&self, directory: &Path, setup: &Setup) -> Result<PandoEngine> {
         // Concurrent reads complete in any order, and the order of loads affects evictions from the pool.
         let io = if setup.deterministic { Io::Sync } else { self.io };
@@ -90,8 +91,9 @@ impl Pando {
     }
 }
 
-/// [`AddU64`] for a keyspace that also has rows of other lengths, like the stores of the other engines: it accepts
-/// every value. It replaces the built-in operator of the same name, so that the command line can read the lab's stores.
+/// A variant of [`AddU64`] that accepts every value, because the keyspace also has rows of other lengths, as in the
+/// stores of the other engines. This operator replaces the built-in operator of the same name, so that the command line
+/// can read the lab's stores.
 struct AddAmongRows;
 
 impl MergeOperator for AddAmongRows {
@@ -140,9 +142,9 @@ pub fn class_of(name: &str) -> FileClass {
 pub struct PandoEngine {
     /// The store.
     pub store: Store,
-    /// Its only keyspace.
+    /// The only keyspace of the store.
     pub keyspace: Keyspace,
-    /// The device that counts its I/O.
+    /// The device that counts the I/O of the store.
     pub device: Arc<CountingDevice>,
     configuration: Vec<(String, String)>,
 }

@@ -1,4 +1,4 @@
-//! Keys and values: generated from a number, and checked when they are read.
+//! Keys and values, which are generated from a number and checked when they are read.
 //!
 //! ```text
 //!   key of 20 bytes or more   tag (4) │ 16 hexadecimal digits of `place` │ filled with more digits of its hash
@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The `place` of a hashed record is a bijection of its number, so consecutive numbers give distinct keys in random
-//! order. The `place` of an ordered record is the number itself, spread over the whole range. Values are noise and do
-//! not compress, except for requested zeros. A value contains the hash of its key, so that a wrong answer is detected.
+//! order. The `place` of an ordered record is proportional to the number, so that the records are spread over the whole
+//! range. Values are noise and do not compress, except for the zeros that a plan requests. A value contains the hash of
+//! its key, so that a wrong answer is detected.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,18 +18,19 @@ use xxhash_rust::xxh3::xxh3_64;
 pub enum Space {
     /// Rows in random order, as in YCSB.
     Rows,
-    /// Rows in key order of their numbers, `stride` apart, so that a load of all of them fills the range evenly.
+    /// Rows whose keys are in the order of their numbers. The keys are `stride` apart, so that a load of all rows fills
+    /// the range evenly.
     Sorted {
-        /// The distance between neighbours.
+        /// The distance between neighbouring keys.
         stride: u64,
     },
     /// Counters in random order.
     Counters,
     /// Keys that are never inserted.
     Absent,
-    /// Events in the order of time.
+    /// Events, whose keys are in the order of time.
     Events,
-    /// Entries of a queue; the value is the number of the queue.
+    /// Entries of a queue. The field is the number of the queue.
     Queue(u8),
 }
 
@@ -42,7 +44,8 @@ impl Space {
         }
     }
 
-    /// The number from which the key is made. Short keys have no tag; the top bits of the number keep the spaces apart.
+    /// The number from which the key is made. Short keys have no tag, so the top bits of the number distinguish the
+    /// kinds of records.
     fn place(self, number: u64) -> u64 {
         match self {
             Space::Rows => mix(number),
@@ -60,38 +63,38 @@ pub use pandodb::base::random::scatter as mix;
 
 /// The minimum bytes of a key.
 pub const MIN_KEY: usize = 8;
-/// The minimum bytes of a value that can be checked; shorter values are allowed and not checked.
+/// The minimum bytes of a value that can be checked. Shorter values are allowed but not checked.
 pub const MIN_CHECKED_VALUE: usize = 16;
 const TAGGED_KEY: usize = 20;
 const NOISE: usize = 1 << 18;
 
-/// The lengths of keys and values, and the noise for values.
+/// The shape of records: the lengths of keys and values, and the noise for values.
 #[derive(Debug)]
 pub struct Shape {
-    /// Bytes of a key, at least [`MIN_KEY`].
+    /// The length of a key in bytes, at least [`MIN_KEY`].
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// Bytes of zeros at the end of a value, included in `value_len`.
+    /// The number of zero bytes at the end of a value, included in `value_len`.
     zeros: usize,
     noise: Vec<u8>,
 }
 
 impl Shape {
-    /// Creates a shape; the noise is always the same.
+    /// Creates a shape. The noise is always the same.
     pub fn new(key_len: usize, value_len: usize) -> Shape {
         let words = (NOISE + value_len).div_ceil(8) as u64;
         Shape { key_len, value_len, zeros: 0, noise: (0..words).flat_map(|i| mix(i).to_le_bytes()).collect() }
     }
 
-    /// Makes the last `percent` of each value zeros; the hash and the nonce stay.
+    /// Replaces the last `percent` percent of each value by zeros. The hash and the nonce are never replaced.
     #[must_use]
     pub fn with_zeros(self, percent: f64) -> Shape {
         let zeros = (self.value_len as f64 * percent / 100.0) as usize;
         Shape { zeros: zeros.min(self.value_len.saturating_sub(MIN_CHECKED_VALUE)), ..self }
     }
 
-    /// Bytes of a key and a value.
+    /// Bytes of a key and a value together.
     pub fn record_bytes(&self) -> u64 {
         (self.key_len + self.value_len) as u64
     }
@@ -116,13 +119,13 @@ impl Shape {
         key.truncate(self.key_len);
     }
 
-    /// The length of the prefix of a row's key with its first `digits` hexadecimal digits. Short keys are binary: two
-    /// digits a byte.
+    /// The length of the prefix of a row's key that contains the first `digits` hexadecimal digits. Short keys are
+    /// binary and have two digits per byte.
     pub fn prefix_len(&self, digits: usize) -> usize {
         if self.key_len >= TAGGED_KEY { 4 + digits } else { digits.div_ceil(2) }.min(self.key_len)
     }
 
-    /// Writes a value of a key into `value`; another `nonce` gives another value of the same key.
+    /// Writes a value of a key into `value`. Each `nonce` gives a different value of the same key.
     pub fn value(&self, key: &[u8], nonce: u64, value: &mut Vec<u8>) {
         value.clear();
         value.extend_from_slice(&xxh3_64(key).to_le_bytes());
@@ -134,7 +137,7 @@ impl Shape {
         value.truncate(self.value_len);
     }
 
-    /// Whether this is a complete, unmodified value of that key.
+    /// Whether `value` is a complete, unmodified value of the key.
     pub fn is_value_of(&self, key: &[u8], value: &[u8]) -> bool {
         if value.len() != self.value_len {
             return false;

@@ -1,4 +1,5 @@
-//! Checks the structure of plots: titles, units, legends, gaps, stacks; and that every plot can be written as an image.
+//! Checks the structure of plots (titles, units, legends, gaps, stacks), and that every plot can be written as an
+//! image.
 
 use pandodb_lab::plot::{Axis, Plot, Series, Style};
 

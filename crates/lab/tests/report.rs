@@ -1,4 +1,4 @@
-//! Checks the structure of the report: required contents, and inputs that must not break it.
+//! Checks the structure of the report: required contents, and inputs that must not break the report.
 //!
 //! The page and the images of the sample are left in `target/tmp/report` for inspection.
 
@@ -24,7 +24,7 @@ fn small(workload: &str, engine: &str, rate: f64) -> Line {
     }
 }
 
-/// Checks that tags are closed in order, and that the page fetches nothing and has no scripts.
+/// Checks that tags are closed in order, and that the page loads no other files and has no scripts.
 fn check_page(html: &str) {
     const VOID: [&str; 1] = ["meta"];
     let mut open: Vec<&str> = Vec::new();
@@ -57,7 +57,8 @@ fn around<'a>(text: &'a str, word: &str) -> &'a str {
     &text[from..to]
 }
 
-/// The eleven columns of the table of costs fit on the page only if no word has more than 14 characters.
+/// Checks that no word of the table of costs has more than 14 characters, because its eleven columns would not fit on
+/// the page otherwise.
 #[test]
 fn words_in_the_table_of_costs_have_at_most_14_characters() {
     let html = report::html(&[small("a", "pando", 9e3), small("a", "pando", 8e3)]);
@@ -205,7 +206,7 @@ fn a_page_of_one_engine_has_no_comparisons() {
         assert!(!html.contains(word), "`{word}`: {}", around(&html, word));
     }
     assert!(html.contains("3 measurements") && html.contains("Of several rounds"), "{}", around(&html, "measure"));
-    // With one round each, rounds are not mentioned.
+    // If each entry has one round, the report does not mention rounds.
     assert!(!report::html(&lines[..2]).contains("Of several rounds"));
     let refused = Line { refused: Some("no merge".into()), ..small("merge", "redb", 0.0) };
     let both = report::html(&[&lines[..], &[small("a", "redb", 10.0), refused]].concat());
@@ -225,7 +226,7 @@ fn settings_without_effect_on_a_workload_are_not_shown() {
         let from = html.find(&format!("<section id=\"{id}")).expect("a section");
         html[from..].split("</section>").next().unwrap().to_owned()
     };
-    // With one workload, all settings are in the overview.
+    // If the report has one workload, all settings are in the overview.
     let overview = |workload: &str| report::html(&[line(workload)]);
     for workload in ["queue", "load", "expiry", "delete"] {
         assert!(!overview(workload).contains("distribution"), "{workload} picks no rows");

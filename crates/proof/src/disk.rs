@@ -1,4 +1,5 @@
-//! A full disk can be emptied again: for random disk sizes, memory budgets, kinds of data and ways to free space.
+//! Tests that a full disk can be emptied again, with random disk sizes, memory budgets, kinds of data and ways to free
+//! space.
 //!
 //! ```text
 //!  open ─▶ fill until refused ─▶ [reopen] ─▶ read all ─▶ free everything ─▶ [reopen] ─▶ space is freed?
@@ -10,9 +11,9 @@
 //! The steps run on the simulated device, where the seed determines the run ([`run`]), and in a directory of a real
 //! file system, which the caller has made small ([`run_in`]).
 //!
-//! While deletes run, memtables that cannot be packed for want of space must stay within the memory budget. A run is
-//! *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or `settle` fails after everything is
-//! deleted, or if the space is not freed.
+//! While deletes run, memtables that cannot be packed (because the disk is full) must stay within the memory budget. A
+//! run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or `settle` fails after all
+//! data was deleted, or if the space is not freed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,13 +26,13 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, mix};
 
-/// Refusals in a row after which a freeing operation counts as stuck.
+/// The number of consecutive refusals after which a freeing operation counts as stuck.
 const PATIENCE: u32 = 250;
-/// The pause between two tries on a real disk.
+/// The pause between two tries of an operation on a real disk.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Number of deletes between two checks of the memory use.
 const LOOK: usize = 1000;
-/// Refusals in all after which a writer that retries stops.
+/// The total number of refusals after which a retrying writer stops.
 const REFUSALS: u32 = 60;
 /// The keyspace of values.
 const ROWS: &str = "rows";
@@ -41,7 +42,7 @@ const SUMS: &str = "sums";
 /// The data that fills the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Values of up to 900 bytes, one by one.
+    /// Values of up to 900 bytes, each in a commit of its own.
     Puts,
     /// The same values, in batches of up to 64.
     Batches,
@@ -53,25 +54,25 @@ pub enum Fill {
     Large,
 }
 
-/// How everything is deleted.
+/// The ways to delete all data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Free {
     /// Key by key.
     Singles,
-    /// By a range delete of everything.
+    /// By one range delete over all keys.
     Range,
     /// By dropping the keyspaces.
     Drop,
 }
 
-/// When the store is closed and opened again, apart from the end of the run.
+/// The times when the store is closed and opened again, in addition to the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopen {
     /// Only at the end.
     Never,
-    /// On the full disk, before anything is deleted.
+    /// On the full disk, before any data is deleted.
     Before,
-    /// Before and after everything is deleted.
+    /// Before and after all data is deleted.
     Both,
 }
 
@@ -82,9 +83,9 @@ pub struct Plan {
     pub seed: u64,
     /// The kind of data.
     pub fill: Fill,
-    /// How everything is deleted.
+    /// The way in which all data is deleted.
     pub free: Free,
-    /// When the store is reopened.
+    /// The times when the store is reopened.
     pub reopen: Reopen,
     /// Whether the writer retries after the first refusal.
     pub insists: bool,
@@ -138,11 +139,11 @@ fn number(key: &[u8]) -> Option<usize> {
 /// A run in progress.
 struct Run<'a> {
     plan: Plan,
-    /// Opens the store on the device of the run.
+    /// Opens the store on the device of this run.
     open: &'a dyn Fn() -> Result<Store, Error>,
-    /// Sleeps, so that background threads can work; does nothing if the store has none.
+    /// Sleeps, so that background threads can work. Does nothing if the store has no background threads.
     pause: &'a dyn Fn(),
-    /// `true`: another file takes the remaining space of the full disk. `false`: that file is removed.
+    /// With `true`, another file takes the remaining space of the full disk. With `false`, that file is removed.
     squeeze: &'a dyn Fn(bool),
     store: Option<Store>,
     model: Model,
@@ -193,7 +194,7 @@ impl Run<'_> {
         value
     }
 
-    /// Writes one step of the filling. Returns the number of records written.
+    /// Writes one step of the fill phase. Returns the number of records written.
     fn step(&mut self, rows: &Keyspace, sums: &Keyspace) -> Result<usize, Error> {
         let next = self.model.rows.len();
         let die = self.rng.below(100);
@@ -291,7 +292,7 @@ impl Run<'_> {
         if found == expected { Ok(()) } else { wrong(format!("found {found} of {expected} counters")) }
     }
 
-    /// Runs a freeing operation, and retries it while it is refused for want of space.
+    /// Runs a freeing operation, and retries it while it is refused because the disk is full.
     fn insist(&mut self, what: &str, operation: &dyn Fn() -> Result<(), Error>) -> Result<(), String> {
         for _ in 0..PATIENCE {
             match operation() {
@@ -344,7 +345,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Checks that memtables, which may be unpackable for want of space, stay within the memory budget.
+    /// Checks that the memtables stay within the memory budget. On a full disk the store may be unable to pack them.
     fn check_memory(&self) -> Result<(), String> {
         let memory = during("statistics", self.store().stats())?.memory;
         if memory.memtables > memory.budget {
@@ -353,7 +354,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Bytes of data file and log.
+    /// The size of data file and log in bytes.
     fn bytes(&self) -> Result<u64, String> {
         let stats = during("statistics", self.store().stats())?;
         Ok(stats.disk_bytes + stats.log_bytes)
@@ -391,7 +392,8 @@ impl Run<'_> {
                 "STUCK: {empty_bytes} of {full_bytes} bytes are still used after everything was deleted"
             ));
         }
-        // A mixed fill deletes and overwrites some of its records, so `records` is larger than the number that existed.
+        // A mixed fill deletes and overwrites some of its records, so `records` is larger than the number of records on
+        // the full disk.
         let share = if self.plan.fill == Fill::Mixed { 5 } else { 2 };
         self.seen.again = self.fill(self.seen.records / share)?;
         if self.seen.again < self.seen.records / share {
@@ -431,16 +433,17 @@ pub fn run_in(dir: &Path, plan: Plan, options: &dyn Fn(StoreBuilder) -> StoreBui
     go(plan, &open, &|| std::thread::sleep(PAUSE), &|_| ())
 }
 
-/// The size of the simulated disk of a seed, the memory budget, and the hole unit, all in bytes.
+/// For a seed: the size of the simulated disk, the memory budget, and the hole unit, all in bytes.
 fn sizes(seed: u64) -> (u64, usize, u64) {
     let mut rng = Rng(seed ^ 0x7369_7a65);
     let disk = (3 << 20) + rng.below(5 << 20);
     let budget = [1 << 20, 4 << 20, 16 << 20][rng.index(3)];
-    // Two of three have the hole unit of most file systems; one has a larger one, like btrfs, scaled to the small disk.
+    // Two of three disks have the hole unit of most file systems. The third has a larger hole unit, like btrfs, scaled
+    // to the small disk.
     (disk, budget, [4 << 10, 4 << 10, 16 << 10][rng.index(3)])
 }
 
-/// Runs a unit: one simulated disk.
+/// Runs a unit of the harness: one simulated disk.
 pub fn run(unit: &Unit) -> Tally {
     let plan = Plan::of(unit.seed);
     let (bytes, budget, hole_unit) = sizes(unit.seed);

@@ -1,4 +1,4 @@
-//! Runs scripts on stores, opens images, reads all their contents.
+//! Runs scripts on stores, opens images, and reads the whole contents of stores.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,9 +24,10 @@ pub struct Sizes {
     pub segment: u64,
     /// Bytes reserved for work on a full disk.
     pub reserve: u64,
-    /// Number of log streams. The driver alternates between as many writers.
+    /// Number of log streams. The driver alternates between the same number of writers.
     pub streams: usize,
-    /// The seed that the index of new keyspaces is drawn from; `None`: the default index with small options.
+    /// The seed for drawing the index of new keyspaces. With `None`, new keyspaces have the default index with small
+    /// options.
     pub index: Option<u64>,
     /// Paper mode or product mode.
     pub mode: Mode,
@@ -34,7 +35,7 @@ pub struct Sizes {
     pub compression: Compression,
 }
 
-/// Compression drawn from a number: one of three stores uses LZ4.
+/// Draws the compression from a number: one of three stores uses LZ4.
 pub fn compression(number: u64) -> Compression {
     if mix(number ^ 0x006c_7a34).is_multiple_of(3) { Compression::Lz4 } else { Compression::None }
 }
@@ -55,7 +56,7 @@ impl Sizes {
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
 
-    /// [`Sizes::LOGGY`] in paper mode: leaves of its memtables are split while their messages are only in the log.
+    /// [`Sizes::LOGGY`] in paper mode. Memtable leaves are split while their messages are only in the log.
     pub const LOGGY_PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::LOGGY };
 
     /// These sizes with 1 to 3 log streams, drawn from a number.
@@ -101,7 +102,7 @@ impl Sizes {
     /// Opens a store on a device, without background threads.
     ///
     /// # Errors
-    /// The error of opening.
+    /// The error of opening the store.
     pub fn open(self, device: Arc<dyn Device>) -> Result<Store> {
         self.builder(device).open()
     }
@@ -109,7 +110,7 @@ impl Sizes {
     /// Opens the store of an image.
     ///
     /// # Errors
-    /// The error of opening.
+    /// The error of opening the store.
     pub fn open_image(self, image: &SimImage, seed: u64) -> Result<(Arc<SimDevice>, Store)> {
         let device = SimDevice::from_image(image, seed);
         let store = self.open(device.clone())?;
@@ -126,7 +127,7 @@ pub fn options(name: &str) -> KeyspaceOptions {
 /// Reads all keyspaces of a store.
 ///
 /// # Errors
-/// The first error of a read.
+/// The error of the first read that fails.
 pub fn contents(store: &Store) -> Result<State> {
     let mut state = State::default();
     for info in store.keyspaces() {
@@ -141,7 +142,7 @@ fn read_all(range: pandodb::Range) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
 }
 
 /// Compacts every keyspace and checks that `verify` has read every allocated page that is not in quarantine. A page
-/// that nothing refers to would be lost for ever; damage to a page that `verify` skips would go unnoticed. The caller
+/// without references would be lost for ever, and damage to a page that `verify` skips would go unnoticed. The caller
 /// must not hold snapshots or scans of the store.
 ///
 /// # Errors
@@ -161,7 +162,7 @@ pub fn accounts(store: &Store) -> Result<Result<(), String>> {
     })
 }
 
-/// Bytes of both superblocks.
+/// The size of both superblocks together, in bytes.
 const SUPERBLOCK_BYTES: u64 = 2 * 4096;
 
 /// Runs `work` and turns a panic into an error.
@@ -176,9 +177,10 @@ pub fn calmly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Runs a script on a store, on one thread, which alternates between as many writers as the log has streams.
+/// Runs a script on a store. One thread does all the work and alternates between writers; there is one writer per log
+/// stream.
 pub struct Driver {
-    /// The store; a reopening replaces it.
+    /// The store, which is replaced when the script reopens it.
     pub store: Store,
     sizes: Sizes,
     index: IndexOptions,
@@ -191,7 +193,7 @@ impl Driver {
     /// Opens a store on the device.
     ///
     /// # Errors
-    /// The error of opening.
+    /// The error of opening the store.
     pub fn open(sizes: Sizes, device: Arc<dyn Device>) -> Result<Driver> {
         Driver::open_with(sizes, device, sizes.index())
     }
@@ -199,13 +201,13 @@ impl Driver {
     /// Opens a store on the device, with `index` for new keyspaces.
     ///
     /// # Errors
-    /// The error of opening.
+    /// The error of opening the store.
     pub fn open_with(sizes: Sizes, device: Arc<dyn Device>, index: IndexOptions) -> Result<Driver> {
         let store = sizes.builder(device.clone()).index(index.clone()).open()?;
         Ok(Driver { store, sizes, index, device, snapshots: VecDeque::new(), commits: 0 })
     }
 
-    /// Performs one step; `before` is the state before it.
+    /// Performs one step. `before` is the state before the step.
     ///
     /// # Errors
     /// The error of the store.
@@ -231,7 +233,7 @@ impl Driver {
         }
     }
 
-    /// Closes the store and opens it again. If either fails, `self.store` stays the closed one.
+    /// Closes the store and opens it again. If closing or opening fails, `self.store` remains the closed store.
     fn reopen(&mut self) -> Result<()> {
         self.snapshots.clear();
         self.store.clone().close()?;
@@ -268,7 +270,8 @@ impl Driver {
         batch.commit(durability)
     }
 
-    /// Reads the oldest snapshot and releases it. Skips keyspaces that have been dropped or created since.
+    /// Reads the oldest snapshot and releases it. Skips keyspaces that were dropped or created after the snapshot was
+    /// taken.
     fn release(&mut self) -> Result<()> {
         let Some((snapshot, then)) = self.snapshots.pop_front() else { return Ok(()) };
         for name in ["rows", SUMS] {
@@ -282,7 +285,8 @@ impl Driver {
     }
 }
 
-/// The mark of a step in the recorded history: even when the step begins, odd when it is acknowledged.
+/// The mark of a step in the recorded history. The mark is even when the step begins, and odd when the step is
+/// acknowledged.
 pub fn mark_of(step: usize, acknowledged: bool) -> u64 {
     2 * step as u64 + u64::from(acknowledged)
 }

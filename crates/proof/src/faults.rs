@@ -1,16 +1,18 @@
-//! The nth device call fails: for every kind of fault, once and permanently, at every call of a small workload.
+//! Tests in which the nth device call fails. Every kind of fault is tried once and permanently, at every call of a
+//! small workload.
 //!
-//! 1. Set the fault and run the script. A step may fail; nothing may panic. After each failure the store must still
+//! 1. Set the fault and run the script. A step may fail, but no call may panic. After each failure the store must still
 //!    return what it acknowledged, with or without the failed commit, unless the fault makes the reads fail. The script
-//!    continues: commits acknowledged after a failure count like all others.
-//! 2. Clear the fault. Reopen the image of a kill and the image of a power cut. Each must hold a prefix of the
-//!    acknowledged steps, with every step whose durability covers that kind of crash.
-//! 3. Reopen on the same device too. After a failed sync its page cache returns data that is not on the disk.
-//!    Everything that the reopened store returns must survive a later power cut.
-//! 4. A device that *loses* writes may shorten the log without notice. Then any prefix, or an error, is allowed, and
-//!    nothing else.
+//!    then continues: commits acknowledged after a failure count like all others.
+//! 2. Clear the fault. Reopen the image of a kill and the image of a power cut. Each of these stores must have the
+//!    state after a prefix of the acknowledged steps. The prefix must contain every step whose durability covers that
+//!    kind of crash.
+//! 3. Reopen on the same device too. After a failed sync, the page cache of this device returns data that is not on the
+//!    disk. Everything that the reopened store returns must survive a later power cut.
+//! 4. A device that *loses* writes may shorten the log without notice. In this case only a prefix of the history or an
+//!    error is allowed.
 //!
-//! A unit is one kind of fault at every call of one script; full disks ([`crate::full`]) are one more kind.
+//! A unit tries one kind of fault at every call of one script. Full disks ([`crate::full`]) are one more kind.
 
 use std::sync::Arc;
 
@@ -41,15 +43,15 @@ pub const KINDS: [FaultKind; 13] = [
     FaultKind::FullSync,
 ];
 
-/// Number of seeds that share a script: each kind, once and permanently, and full disks.
+/// Number of seeds that share a script: two for each kind of fault (once and permanently), and one for full disks.
 const SHARE: u64 = 2 * KINDS.len() as u64 + 1;
-/// The most replays that minimising a failing history may take.
+/// The maximum number of replays while a failing history is minimised.
 const TRIES: usize = 40;
 
 /// What a run under a fault acknowledged.
 #[derive(Default)]
 struct Outcome {
-    /// The state before the first step and after each acknowledged one.
+    /// The state before the first step, and the state after each acknowledged step.
     states: Vec<State>,
     /// Further states that the failed steps may have left.
     uncertain: Vec<State>,
@@ -57,7 +59,7 @@ struct Outcome {
     synced: usize,
     /// Number of acknowledged steps that must survive a kill.
     buffered: usize,
-    /// How often the fault was applied.
+    /// The number of times the fault was applied.
     struck: u64,
 }
 
@@ -76,7 +78,7 @@ impl Outcome {
         if step.promise() == Durability::Synced {
             self.synced = acknowledged;
         }
-        // A store that accepts writes has resolved the fate of the one that failed.
+        // A store that accepts writes again knows whether the failed write took effect.
         if matches!(step, Step::Commit(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
             self.uncertain.clear();
         }
@@ -87,7 +89,7 @@ impl Outcome {
         let found = contents(&driver.store).ok();
         if found.as_ref() == Some(&after) {
             if self.states.last() != Some(&after) {
-                // The failed step had its effect, but nothing guarantees that it survives a crash.
+                // The failed step took effect, but the store does not guarantee that the step survives a crash.
                 self.states.push(after);
             }
         } else if !refused(step, error) {
@@ -99,8 +101,8 @@ impl Outcome {
         found.is_some()
     }
 
-    /// Records a reopening: the contents that the store returns now must survive. Returns whether the store could be
-    /// read.
+    /// Records a reopening: from now on, the contents that the reopened store returns must survive. Returns whether the
+    /// store could be read.
     fn reopened(&mut self, driver: &Driver) -> Result<bool, String> {
         let Ok(found) = contents(&driver.store) else { return Ok(false) };
         check_contents(Ok(found.clone()), self, self.buffered, false).map_err(|e| format!("reopened at once: {e}"))?;
@@ -109,7 +111,7 @@ impl Outcome {
     }
 }
 
-/// Whether the device reports success for a write that it did not do, so that damage or a shorter history is allowed
+/// Whether the device reports success for a write that it did not do. If so, damage or a shorter history is allowed
 /// later.
 fn lies(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::LostWrite | FaultKind::MisdirectedWrite)
@@ -120,8 +122,8 @@ fn harmless(fault: &Fault) -> bool {
     matches!(fault.kind, FaultKind::ClockJump | FaultKind::ShortTransfer)
 }
 
-/// Whether the step was refused before it had any effect: because the disk is full, or because memtables cannot be
-/// packed, since blocks of the index are damaged.
+/// Whether the step was refused before it had any effect. The reason is a full disk, or damaged blocks of the index,
+/// which prevent the packing of memtables.
 fn refused(step: &Step, error: &Error) -> bool {
     matches!((step, error), (Step::Commit(..) | Step::Create(_), Error::DiskFull { .. } | Error::Corruption { .. }))
 }
@@ -135,7 +137,7 @@ fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<
         device.set_fault(None);
         return Ok((out, None));
     };
-    // Whether the contents of the store are known.
+    // Whether the harness knows the contents of the store.
     let mut known = true;
     for step in &script.steps {
         let before = out.states.last().expect("not empty").clone();
@@ -147,13 +149,14 @@ fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<
         after.apply(step);
         match driver.step(step, &before) {
             Ok(()) if matches!(step, Step::Reopen) => known = out.reopened(&driver)?,
-            // The keyspace existed already, perhaps because a drop failed. Opening it guarantees no durability.
+            // The keyspace existed already, perhaps because a drop failed. Opening an existing keyspace guarantees no
+            // durability.
             Ok(()) if matches!(step, Step::Create(_)) && after == before => {}
             Ok(()) => out.acknowledge(step, after),
             Err(e) if harmless(fault) => {
                 return Err(format!("{step:?} failed under a fault that the store must handle: {e}"));
             }
-            // Refused without any effect.
+            // The store refused the step without any effect.
             Err(Error::Poisoned { .. }) => {}
             Err(e) => known = out.failed(step, after, &e, &driver),
         }
@@ -179,7 +182,7 @@ fn check_reads(driver: &Driver, out: &Outcome) -> Result<(), String> {
     Err("the running store has wrong contents".into())
 }
 
-/// Opens an image and checks its contents. `floor`: number of steps that must be there.
+/// Opens an image and checks its contents. `floor`: number of steps that the contents must include.
 fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Result<(), String> {
     let opened = calmly(|| Sizes::TINY.open_image(image, 1).and_then(|(_, store)| contents(&store)))?;
     check_contents(opened, out, floor, lying)
@@ -198,15 +201,15 @@ fn check_contents(opened: pandodb::Result<State>, out: &Outcome, floor: usize, l
     }
 }
 
-/// One run under a fault. Returns how often the fault was applied. `lying`: the device reports success for writes that
-/// it did not do, so the store may lose data, but must not return wrong data.
+/// Performs one run under a fault. Returns the number of times the fault was applied. `lying`: the device reports
+/// success for writes that it did not do, so the store may lose data, but must not return wrong data.
 ///
 /// # Errors
 /// Describes the violated guarantee.
 pub fn attempt(script: &Script, fault: &Fault, lying: bool) -> Result<u64, String> {
     let device = SimDevice::new(script.seed);
     let (out, driver) = calmly(|| run_under(script, &device, fault))??;
-    // Before the driver is dropped, because closing the store would sync.
+    // The images are taken before the driver is dropped, because closing the store would sync.
     let (killed, cut) = (device.image(), device.durable_image());
     check_image(&killed, &out, out.buffered, lying).map_err(|e| format!("killed: {e}"))?;
     check_image(&cut, &out, out.synced, lying).map_err(|e| format!("power cut: {e}"))?;
@@ -217,8 +220,8 @@ pub fn attempt(script: &Script, fault: &Fault, lying: bool) -> Result<u64, Strin
     Ok(out.struck)
 }
 
-/// Opens the store again on the same device, where data of a failed sync may be only in the page cache for ever.
-/// Everything that the store returns then must survive a power cut.
+/// Opens the store again on the same device. Data of a failed sync may stay in the page cache of this device without
+/// ever reaching the disk. Everything that the reopened store returns must survive a power cut.
 fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
     let opened = calmly(|| {
         let store = Sizes::TINY.open(device.clone())?;
@@ -251,7 +254,8 @@ fn every_call(script: &Script, kind: FaultKind, sticky: bool) -> Tally {
     let mut tally = Tally::default();
     let mut script = script.clone();
     if lies(kind) {
-        // A reopened store may then hold any earlier state, which the rest of the script would not fit.
+        // With such a fault, a reopened store may have any earlier state, and the rest of the script would not fit that
+        // state.
         script.steps.retain(|step| !matches!(step, Step::Reopen));
     }
     let part = format!("{kind:?}{}", if sticky { " for ever" } else { "" });
@@ -271,7 +275,7 @@ fn every_call(script: &Script, kind: FaultKind, sticky: bool) -> Tally {
     tally
 }
 
-/// Runs a unit: one kind of fault at every call of one script, or full disks.
+/// Runs a unit of the harness: one kind of fault at every call of one script, or full disks.
 pub fn run(unit: &Unit) -> Tally {
     let (number, share) = (unit.seed / SHARE, unit.seed % SHARE);
     let mut tally = if share == SHARE - 1 {

@@ -1,7 +1,7 @@
-//! Full disks of random sizes, all too small for the workload.
+//! Tests on full disks of random sizes, all of them too small for the workload.
 //!
-//! A refused commit leaves no trace. Reads and deletes work. Space that is freed by deleting and compacting, or by
-//! dropping a keyspace, can be written again. After a reopening, all acknowledged writes are there.
+//! A refused commit has no effect. Reads and deletes work. Space that is freed by deleting and compacting, or by
+//! dropping a keyspace, can be written again. A reopened store contains all acknowledged writes.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::drive::{Sizes, calmly, contents, options};
 use crate::report::Tally;
 use crate::script::{ROWS, Rng, State, TEMP, key};
 
-/// Limit of the reserve in bytes, above what these stores reserve by default.
+/// Limit of the reserve in bytes. The limit is higher than the default reserve of these stores.
 const RESERVE: u64 = 1 << 20;
 
-/// Fills a keyspace until a put is refused and is refused again after a checkpoint, which frees log segments. Returns
+/// Fills a keyspace until a put is refused twice: once, and again after a checkpoint, which frees log segments. Returns
 /// `false` if the disk never became full.
 fn fill(store: &Store, state: &mut State, name: &str, seed: u64) -> Result<bool, Error> {
     let keyspace = store.keyspace_with(name, options(name))?;
@@ -48,7 +48,8 @@ fn during<T>(what: &str, result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
 }
 
-/// A new store on a disk of `budget` bytes, or of the needed size if opening reports that `budget` is too small.
+/// A new store on a disk of `budget` bytes. If opening reports that `budget` is too small, the disk has the size that
+/// the error asks for.
 fn made(sizes: Sizes, mut budget: u64) -> Result<(Arc<SimDevice>, u64, Store), String> {
     let mut told = false;
     loop {
@@ -61,8 +62,8 @@ fn made(sizes: Sizes, mut budget: u64) -> Result<(Arc<SimDevice>, u64, Store), S
     }
 }
 
-/// Fills a disk of `budget` bytes, frees space, writes again, reopens. Frees by dropping a keyspace if `by_drop`, else
-/// by deleting and compacting.
+/// Fills a disk of `budget` bytes, frees space, writes again, and reopens the store. With `by_drop`, space is freed by
+/// dropping a keyspace; otherwise by deleting and compacting.
 fn fill_and_free(sizes: Sizes, budget: u64, by_drop: bool) -> Result<(), String> {
     let (device, budget, store) = made(sizes, budget)?;
     let mut state = State::default();
@@ -84,8 +85,8 @@ fn fill_and_free(sizes: Sizes, budget: u64, by_drop: bool) -> Result<(), String>
     during("settling", store.settle())?;
     during("filling again", fill(&store, &mut state, ROWS, budget + 1))?;
     let (first, second) = (taken, state.0[ROWS].len());
-    // Fewer rows may fit: if a value of 2,000 bytes comes early, less is packed together, and such a disk holds only a
-    // few runs.
+    // Fewer rows may fit than before: an early value of 2,000 bytes makes the store pack fewer rows into a run, and the
+    // disk has space for only a few runs.
     assert!(
         second * 8 >= first,
         "budget {budget}: {first} rows fitted at first, only {second} after freeing the space"

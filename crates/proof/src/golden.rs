@@ -1,11 +1,12 @@
-//! Golden stores: written by an earlier build and checked in. Every later build must open them with the same contents.
+//! Golden stores: stores that an earlier build wrote and that are checked in. Every later build must open them with the
+//! same contents.
 //!
 //! | store | contents |
 //! | --- | --- |
-//! | `closed` | a settled tree, a large value, a few commits in the log; closed |
-//! | `killed` | the same kind of store, killed: its log has an open end |
-//! | `deep` | more keys and levels, with range deletes and merges on several levels; closed |
-//! | `levels` | as `deep`, in a lookahead array (`cola`); closed |
+//! | `closed` | a tree without pending background work, a large value, a few commits in the log; closed |
+//! | `killed` | the same kind of store, but killed, so that its log has an open end |
+//! | `deep` | more keys and levels than `closed`, with range deletes and merges on several levels; closed |
+//! | `levels` | the contents of `deep`, in a lookahead array (`cola`); closed |
 //!
 //! `golden/NAME-v3.bin` is a whole directory without holes (integers are u32, little-endian):
 //!
@@ -13,9 +14,9 @@
 //!  for each file: name length | name | file length | span count | (offset | length | bytes)…
 //! ```
 //!
-//! `golden/NAME-v3.txt` lists the entries: keyspace, key, length of the value, xxh3 of the value. Then it lists, after
-//! `#`, the [`digest`] of every state of the history. [`write()`] writes both files. Only do so for a new format
-//! version, under a new name.
+//! `golden/NAME-v3.txt` lists the entries: keyspace, key, length of the value, xxh3 of the value. The last lines, which
+//! begin with `#`, list the [`digest`] of every state of the history. [`write()`] writes both files. Call [`write()`]
+//! only for a new format version, under a new name.
 
 use std::io;
 use std::path::Path;
@@ -33,9 +34,9 @@ const GAP: usize = 16;
 /// A golden store.
 #[derive(Clone, Copy, Debug)]
 pub struct Golden {
-    /// Its name.
+    /// The name of the store.
     pub name: &'static str,
-    /// The index of its keyspaces.
+    /// The index type of the store's keyspaces.
     pub index: &'static str,
     bytes: &'static [u8],
     listing: &'static str,
@@ -63,7 +64,7 @@ pub const GOLDEN: [Golden; 4] = [
     golden!("levels", "cola:growth=2"),
 ];
 
-/// The golden stores of the index type that [`indexes::use_only`] set; all of them if none was set.
+/// The golden stores of the index type that [`indexes::use_only`] set, or all golden stores if no type was set.
 pub fn chosen() -> impl Iterator<Item = &'static Golden> {
     GOLDEN.iter().filter(|golden| indexes::only().is_none_or(|kind| golden.kind() == kind))
 }
@@ -74,18 +75,18 @@ impl Golden {
         decode(self.bytes)
     }
 
-    /// The list of its entries, made when the store was written.
+    /// The list of the entries, made when the store was written.
     pub fn listing(&self) -> &'static str {
         self.listing.split('#').next().expect("the part before the first separator")
     }
 
-    /// The digests of the states of its history, in order.
+    /// The digests of the states of the store's history, in order.
     pub fn states(&self) -> Vec<u64> {
         let lines = self.listing.lines().filter_map(|line| line.strip_prefix('#'));
         lines.map(|hex| u64::from_str_radix(hex, 16).expect("a digest")).collect()
     }
 
-    /// The index type of its keyspaces.
+    /// The index type of the store's keyspaces.
     pub fn kind(&self) -> IndexKind {
         self.index.parse::<IndexOptions>().expect("options of an index").kind()
     }
@@ -95,13 +96,13 @@ impl Golden {
         self.name != "killed"
     }
 
-    /// Whether decoding and encoding its bytes loses nothing.
+    /// Whether decoding and encoding again returns the same bytes.
     pub fn is_faithful(&self) -> bool {
         encode(&self.image()) == self.bytes
     }
 }
 
-/// A line for each entry: keyspace, key, length, hash.
+/// The list of all entries, one line for each: keyspace, key, length, hash.
 pub fn list(state: &State) -> String {
     let mut text = String::new();
     for (name, entries) in &state.0 {
@@ -113,12 +114,13 @@ pub fn list(state: &State) -> String {
     text
 }
 
-/// A hash of the list; the same in every build.
+/// A hash of the list of entries. It is the same in every build.
 pub fn digest(state: &State) -> u64 {
     xxhash_rust::xxh3::xxh3_64(list(state).as_bytes())
 }
 
-/// The script of a store. It ends with a large value, a settle, and a few steps whose commits are only in the log.
+/// The script of a store. The script ends with a large value, a `settle`, and a few steps whose commits are only in the
+/// log.
 fn script(name: &str) -> Script {
     let (seed, mix) = match name {
         "deep" | "levels" => (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 }),
@@ -167,7 +169,7 @@ fn put(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&u32::try_from(number).expect("a small store").to_le_bytes());
 }
 
-/// The spans of a file between gaps of at least [`GAP`] zero bytes.
+/// The spans of a file that are separated by at least [`GAP`] zero bytes.
 fn spans(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte != 0) {

@@ -1,8 +1,8 @@
-//! Draws the index type and the index options of a harness's stores from the seed of the unit.
+//! Draws the index type and the index options for the stores of a harness, from the seed of the unit.
 //!
-//! Every index type in the engine's registry takes part in every harness. The options are drawn from those that the
-//! type declares. Numbers are near the minimum of their range, so that short histories reach every part of the
-//! structure.
+//! Every index type in the engine's registry takes part in every harness. The options are drawn from the options that
+//! the type declares. Numeric options are near the minimum of their range, so that short histories reach every part of
+//! the structure.
 
 use std::sync::OnceLock;
 
@@ -11,10 +11,10 @@ use pandodb::{IndexKind, IndexOptions, Values};
 use crate::report::Tally;
 use crate::script::mix;
 
-/// The only type that is used, if one was set.
+/// The only index type that the harnesses use, if one was set.
 static ONLY: OnceLock<IndexKind> = OnceLock::new();
 
-/// Makes every later unit of this process use this type. Only the first call has an effect.
+/// Makes every later unit of this process use this index type. Only the first call has an effect.
 pub fn use_only(kind: IndexKind) {
     let _ = ONLY.set(kind);
 }
@@ -38,8 +38,8 @@ pub fn options(seed: u64) -> IndexOptions {
     with_options(kind(seed), seed)
 }
 
-/// A type with options drawn from `number`. A numeric option is the minimum of its range, or one or two above. A word
-/// option is the first word at least half of the time, else any.
+/// An index type with options drawn from `number`. A numeric option is the minimum of its range, or the minimum plus
+/// one or two. A word option is the first word at least half of the time, and any word otherwise.
 pub fn with_options(kind: IndexKind, number: u64) -> IndexOptions {
     let set = |options: IndexOptions, (i, spec): (usize, &pandodb::OptionSpec)| {
         let drawn = mix(number ^ (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -53,12 +53,12 @@ pub fn with_options(kind: IndexKind, number: u64) -> IndexOptions {
     kind.options().iter().enumerate().fold(IndexOptions::from(kind), set)
 }
 
-/// A type with the minimum of each numeric option: its structure is as deep as possible.
+/// An index type with the minimum of each numeric option, so that the structure is as deep as possible.
 pub fn deepest(kind: IndexKind) -> IndexOptions {
     above_least(kind, 0)
 }
 
-/// A type with a small value of each numeric option, and defaults otherwise.
+/// An index type with a small value for each numeric option, and the default for every other option.
 pub fn small(kind: IndexKind) -> IndexOptions {
     above_least(kind, 1)
 }

@@ -1,5 +1,5 @@
-//! A device that skips some syncs but reports success. It makes the store lose acknowledged commits, and the crash
-//! enumerator must report that: a canary.
+//! A device that skips some syncs but reports success. This device makes the store lose acknowledged commits, and the
+//! crash enumerator must report the loss. So the device is a canary.
 //!
 //! With [`Lie::Log`], commits are acknowledged before the log is synced. With [`Lie::Data`], the superblock may reach
 //! the disk before the blocks that it refers to.
@@ -12,10 +12,10 @@ use pandodb::device::sim::SimDevice;
 use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
 use pandodb::device::{Device, File, OpenHow};
 
-/// Which syncs are skipped.
+/// The syncs that the device skips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// None.
+    /// No sync is skipped.
     Never,
     /// Syncs of log segments that hold records.
     Log,
@@ -42,11 +42,11 @@ struct LyingFile {
     file: Arc<dyn File>,
     lie: Lie,
     log: bool,
-    /// The last write was a superblock or the header of a log segment.
+    /// Whether the last write was a superblock or the header of a log segment.
     at_head: AtomicBool,
 }
 
-/// Offsets of the superblocks.
+/// The offsets of the two superblocks.
 const SUPERBLOCKS: [u64; 2] = [0, 32 * 4096];
 
 impl DeviceWrapper for Liar {

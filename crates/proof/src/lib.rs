@@ -1,5 +1,5 @@
-//! Test harnesses, as a library. Each one breaks something (power, device calls, stored bytes, a process) and checks
-//! that PandoDB still keeps its guarantees.
+//! Test harnesses, as a library. Each harness injects one kind of failure (a power cut, failing device calls, changed
+//! bytes, a killed process) and checks that PandoDB still keeps its guarantees.
 //!
 //! ```text
 //!   script (seed) ──drive──▶ SimDevice ──history──▶ crash: images ──open──▶ contents ∈ allowed states?
@@ -15,22 +15,22 @@
 //! | [`indexes`] | draws the index type and its options from the seed of a unit |
 //! | [`crash`] | power cuts and kills at every point of a recorded run, crashes inside recovery, all short histories |
 //! | [`liar`] | a device that lies about syncing: the canary of `crash` |
-//! | [`disk`] | a full disk can be emptied again |
-//! | [`faults`] | the nth device call fails |
+//! | [`disk`] | filling a disk and emptying it again |
+//! | [`faults`] | failure of the nth device call |
 //! | [`full`] | reads, deletes and recovery on a full disk |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`model`] | random histories of the whole interface, compared with sorted maps |
 //! | [`histories`] | isolation: compares what threads read with what was committed |
 //! | [`verify`] | `Store::verify` concurrent with writers |
 //! | [`kill`] | a real process on a real disk, killed with SIGKILL |
-//! | [`soak`] | runs units on several threads; resumable |
-//! | [`golden`] | stores written by an earlier build still open |
-//! | [`seeded`] | which harness must catch which seeded bug |
+//! | [`soak`] | runs units on several threads; an interrupted soak can be resumed |
+//! | [`golden`] | opening of stores that an earlier build wrote |
+//! | [`seeded`] | the harness that must catch each seeded bug |
 //! | [`minimise`] | shortens a history that fails |
 //!
-//! A seed determines a whole unit of work, and each failure reports its seed. The same seed gives the same states in a
-//! test, in `pando sim` and in an overnight soak. `docs/TESTING.md` lists the guarantees and the figures reached so
-//! far.
+//! A seed determines a whole unit of work, and each failure report contains the seed of the unit. The same seed gives
+//! the same states in a test, in `pando sim` and in an overnight soak. `docs/TESTING.md` lists the guarantees, and how
+//! many runs were done.
 #![forbid(unsafe_code)]
 
 pub mod corrupt;

@@ -1,14 +1,14 @@
 //! Minimises a failing history: delta debugging over its steps.
 //!
-//! 1. Try to leave out ever smaller pieces: halves, quarters, …, single steps.
+//! 1. Try to leave out pieces of decreasing size: halves, quarters, …, single steps.
 //! 2. If the history still fails without a piece, drop that piece. Stop when no single step can be left out, or when
 //!    the tries are used up.
 //!
-//! Source: A. Zeller and R. Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, 2002. It tests complements
-//! only: a single piece of a failing history rarely fails alone.
+//! Source: A. Zeller and R. Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, 2002. This implementation
+//! tests complements only, because a single piece of a failing history rarely fails alone.
 
 /// The smallest subset of `0..len` found for which `fails` holds, ascending. Assumes that `fails` holds for `0..len`.
-/// Makes at most `tries` calls.
+/// Calls `fails` at most `tries` times.
 pub fn minimise(len: usize, tries: usize, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..len).collect();
     let mut left = tries;
@@ -26,8 +26,8 @@ pub fn minimise(len: usize, tries: usize, mut fails: impl FnMut(&[usize]) -> boo
                 at = end;
             }
         }
-        // Repeat the pass over single steps while it removes any: without one step, another may have become
-        // unnecessary.
+        // Repeat the pass over single steps as long as it removes a step, because the removal of one step may make
+        // another step unnecessary.
         piece = if piece == 1 && kept.len() < before { 1 } else { piece / 2 };
     }
     kept

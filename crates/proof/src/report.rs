@@ -1,15 +1,15 @@
-//! Input and output of a harness: a unit of work, its tally, its failures.
+//! Input and output of a harness: a unit of work, the tally of a unit, and failures.
 //!
-//! The seed alone determines a *unit*: run twice, it visits the same states in the same order and gives the same counts
-//! and the same digest. Exceptions are the kinds with real threads or processes: [`Kind::Histories`], [`Kind::Kill`]
-//! and [`Kind::Verify`]. Everything larger (a test, an overnight soak) is a sum of units.
+//! The seed alone determines a *unit*. Two runs of a unit visit the same states in the same order, and return the same
+//! counts and the same digest. Exceptions are the kinds with real threads or processes: [`Kind::Histories`],
+//! [`Kind::Kill`] and [`Kind::Verify`]. A larger run (a test, an overnight soak) is a sum of units.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The most failures that one unit reports; further ones would add no information.
+/// The maximum number of failures that one unit reports. Further failures would add no information.
 pub const ENOUGH: usize = 5;
 
 /// A harness.
@@ -67,12 +67,12 @@ impl Kind {
     }
 }
 
-/// Which goal applies.
+/// The goal that applies to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Before a change is merged: under 15 minutes for all kinds.
+    /// The goal before a change is merged: all kinds together take less than 15 minutes.
     Ci,
-    /// An overnight soak: 8 hours.
+    /// The goal of an overnight soak: 8 hours.
     Soak,
 }
 
@@ -101,7 +101,7 @@ impl Kind {
 pub struct Unit {
     /// The seed that determines the unit.
     pub seed: u64,
-    /// Only these steps of the seed's history, ascending; `None`: all of them.
+    /// The steps of the seed's history to run, ascending. `None` means all steps.
     pub steps: Option<Vec<usize>>,
 }
 
@@ -115,11 +115,12 @@ impl Unit {
 /// A violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The unit's seed.
+    /// The seed of the unit.
     pub seed: u64,
-    /// What was found, and where.
+    /// A description of the violation and its location.
     pub what: String,
-    /// The history that reproduces it, one step a line; minimised if the harness supports that.
+    /// The history that reproduces the failure, one step per line. The history is minimised if the harness supports
+    /// minimising.
     pub history: Vec<String>,
     /// The steps of the seed's history that the minimised history keeps, if it was minimised.
     pub steps: Option<Vec<usize>>,
@@ -143,14 +144,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What was tried, and the failures.
+/// The counts of a unit or of a sum of units, and the failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Number of runs, in the unit of [`Kind::what`].
     pub runs: u64,
     /// Further counts, by name.
     pub counts: BTreeMap<String, u64>,
-    /// A sum of hashes of the states visited, to compare two runs; independent of the order of units.
+    /// A sum of hashes of the visited states, for comparing two runs. The sum does not depend on the order of units.
     pub digest: u64,
     /// The failures.
     pub failures: Vec<Failure>,
@@ -177,7 +178,7 @@ impl Tally {
         self.failures.push(Failure { seed, what, history: Vec::new(), steps: None });
     }
 
-    /// Whether there are [`ENOUGH`] failures to stop.
+    /// Whether the number of failures has reached [`ENOUGH`], so that the unit can stop.
     pub fn is_enough(&self) -> bool {
         self.failures.len() >= ENOUGH
     }
@@ -196,7 +197,7 @@ impl Tally {
         parts.join(", ")
     }
 
-    /// For tests: asserts that there is no failure.
+    /// Asserts that there is no failure. Tests call this function.
     ///
     /// # Panics
     /// If there is a failure.

@@ -1,9 +1,9 @@
 //! Seeded workloads, and a model of the contents of the store after each step.
 //!
-//! A script is a list of steps generated from a seed. Keyspaces: `rows` (puts, deletes, range deletes, small and large
-//! values), `sums` (counters, changed by merges), `temp` (as `rows`, dropped and created again). Batches span all of
-//! them. Any subset of the steps gives a script: [`Script::keep`] also removes operations on keyspaces whose creation
-//! was removed.
+//! A script is a list of steps generated from a seed. It uses three keyspaces: `rows` (puts, deletes, range deletes,
+//! small and large values), `sums` (counters, changed by merges), and `temp` (like `rows`, but dropped and created
+//! again). A batch may write to all three keyspaces. Any subset of the steps gives a script, because [`Script::keep`]
+//! also removes operations on keyspaces whose creation was removed.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,8 +13,8 @@ use std::hash::{Hash, Hasher};
 use pandodb::Durability;
 pub use pandodb::base::random::{Rng, mix};
 
-/// `len` bytes for a value. Three of four values repeat their first 8 bytes, so that a store has both compressible and
-/// incompressible values.
+/// Returns a value of `len` bytes. Three of four values repeat their first 8 bytes, so that a store has both
+/// compressible and incompressible values.
 pub fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes = rng.bytes(len);
     if len % 4 != 3 {
@@ -46,7 +46,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The keyspace that it changes.
+    /// The keyspace that the operation changes.
     pub fn keyspace(&self) -> &'static str {
         match self {
             Op::Put(name, ..) | Op::Delete(name, _) | Op::DeleteRange(name, ..) => name,
@@ -88,7 +88,7 @@ pub enum Step {
     Snapshot,
     /// Reads the oldest snapshot and releases it.
     Release,
-    /// Copies the store into another one and compares.
+    /// Copies the store into another store and compares the contents.
     Backup,
     /// Closes the store and opens it again; snapshots are released.
     Reopen,
@@ -256,7 +256,7 @@ impl Script {
         self.steps.iter().enumerate().map(|(i, step)| format!("{i}: {step:?}")).collect()
     }
 
-    /// The state before the first step and after each.
+    /// The state before the first step and the state after each step.
     pub fn states(&self) -> Vec<State> {
         let mut states = vec![State::default()];
         for step in &self.steps {

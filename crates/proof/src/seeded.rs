@@ -1,31 +1,32 @@
-//! Which harness must catch which seeded bug. This tests the test harnesses.
+//! The list of seeded bugs, each with the harness that must catch it. This list is used to test the test harnesses.
 //!
 //! The engine defines the bugs and contains them ([`pandodb::base::seeded`]). Each line of [`HUNTS`] gives the harness
-//! that must catch a bug, the seeds to try, and the expected symptom. `tests/seeded.rs` activates one bug after the
-//! other and fails if one survives.
+//! that must catch a bug, the seeds to try, and the expected symptom. `tests/seeded.rs` activates the bugs one at a
+//! time, and fails if no failure exposes a bug.
 //!
-//! A bug that survives usually shows a gap in the harness. The list leaves out bugs that no harness *can* detect,
-//! mostly because the engine has a second check:
+//! A bug that is not caught usually shows a gap in the harness. The list leaves out bugs that no harness *can* detect,
+//! mostly because a second check of the engine has the same effect:
 //!
 //! | not seeded | why no harness would detect it |
 //! | --- | --- |
 //! | a block's kind is not compared | the checksum covers the owner, which is never reused, and an owner has only one kind of block at a page |
-//! | a log record's checksum lacks segment and epoch | seqnos are contiguous: a record in the wrong place is a gap or a repetition |
+//! | a log record's checksum lacks segment and epoch | seqnos are contiguous, so a record in the wrong position causes a gap or a repetition |
 //! | a child that is partly outside a compaction's ranges inherits its output | no such child exists, because nodes under compaction are not merged |
-//! | a child that was given the inputs during their compaction gets the output twice | requires a flush during an inner node's compaction: 1 of 7,006 without threads |
+//! | a child that received the inputs of a compaction while it ran gets the output twice | requires a flush during an inner node's compaction: 1 of 7,006 without threads |
 //! | `verify` allows a page two owners | requires a store that another bug has damaged |
 //! | bugs that need two threads: visible before inserted, horizon not consulted, blobs freed early | the harnesses of this table use one thread |
 //!
-//! The bugs of [`BY_SCHEDULES`] need two threads as well; the canaries of `crates/explore` catch them.
+//! The bugs of [`BY_SCHEDULES`] also need two threads. The canaries of `crates/explore` catch these bugs.
 
 use pandodb::base::SeededBug;
 
 use crate::drive::calmly;
 use crate::report::{Kind, Unit};
 
-/// The most units that are tried before a bug counts as a survivor.
+/// The maximum number of units that are tried before a bug counts as not caught.
 const TRIES: u64 = 40;
-/// More steps than any history has. Choosing all of them explicitly turns off the minimising of a failure.
+/// A number of steps that is larger than any history. A unit with an explicit choice of all these steps does not
+/// minimise its failures.
 const ALL_STEPS: usize = 4_096;
 
 /// The harness and the seeds that must catch a bug.
@@ -48,7 +49,7 @@ pub struct Hunt {
 pub struct Caught {
     /// The seed of the unit that failed.
     pub seed: u64,
-    /// Runs until then, in the unit of the harness.
+    /// The number of runs until the failure, in the unit of the harness.
     pub runs: u64,
     /// The description of the failure.
     pub what: String,
@@ -80,24 +81,25 @@ const fn hunt(bug: SeededBug, kind: Kind, (from, every): (u64, u64), sign: &'sta
     Hunt { bug, kind, from, every, sign }
 }
 
-/// All seeds.
+/// All seeds, without an offset or a distance.
 const ANY: (u64, u64) = (0, 1);
-/// [`Kind::Corrupt`]: closed stores generated from the seed.
+/// Seeds of [`Kind::Corrupt`] that damage closed stores generated from the seed.
 const CLOSED: (u64, u64) = (6, 8);
-/// [`Kind::Corrupt`]: the log of a golden store; a closed store of the current build has no log records.
+/// Seeds of [`Kind::Corrupt`] that damage the log of a golden store, because a closed store of the current build has no
+/// log records.
 const GOLDEN_LOG: (u64, u64) = (597, 1);
-/// [`Kind::Faults`]: one sync fails.
+/// Seeds of [`Kind::Faults`] in which one sync fails.
 const FORGOTTEN: (u64, u64) = (8, 27);
-/// [`Kind::Faults`]: one sync fails, in a checkpoint that removes a dropped keyspace.
+/// Seeds of [`Kind::Faults`] in which one sync fails in a checkpoint that removes a dropped keyspace.
 const FORGOTTEN_IN_CHECKPOINT: (u64, u64) = (116, 27);
-/// [`Kind::Faults`]: the disk is full.
+/// Seeds of [`Kind::Faults`] in which the disk is full.
 const FULL: (u64, u64) = (26, 27);
-/// [`Kind::Model`]: deep trees.
+/// Seeds of [`Kind::Model`] that build deep trees.
 const DEEP: (u64, u64) = (1, 16);
-/// [`Kind::Model`]: small trees in which runs arrive while maplets are built.
+/// Seeds of [`Kind::Model`] that build small trees, in which runs arrive while maplets are built.
 const BUSY: (u64, u64) = (3, 16);
 
-/// Bugs that only concurrent threads expose. These scenarios of the explorer catch them: `memtable` and
+/// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`,
 /// `rows` and `rows-merge`, `close-read`.
 pub const BY_SCHEDULES: &[SeededBug] = &[

@@ -1,12 +1,12 @@
-//! Runs units on several threads until a time or a number is reached; resumable.
+//! Runs units on several threads until a time limit or a number of runs is reached. An interrupted soak can be resumed.
 //!
 //! ```text
 //!   seeds S, S+1, … ──▶ threads ──▶ tallies, out of order ──▶ frontier ──▶ total ──▶ state file
 //! ```
 //!
 //! The *frontier* adds tallies to the total in the order of their seeds, without gaps. So the state file always holds
-//! the exact sum over all seeds below `next`, even if the soak is interrupted. A later run continues there: no unit is
-//! counted twice, none is left out.
+//! the exact sum over all seeds below `next`, even if the soak is interrupted. A later run continues with seed `next`,
+//! so no unit is counted twice and no unit is left out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,20 +23,20 @@ const PULSE: Duration = Duration::from_millis(500);
 /// Number of failures after which a soak ends.
 const ENOUGH: usize = 20;
 
-/// When a soak ends: at the first limit reached.
+/// The limits of a soak, which ends when the first limit is reached.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Until {
     /// Time limit of this process.
     pub time: Option<Duration>,
-    /// Number of runs, including those of earlier processes.
+    /// Number of runs, including the runs of earlier processes.
     pub runs: Option<u64>,
-    /// Number of units, including those of earlier processes.
+    /// Number of units, including the units of earlier processes.
     pub units: Option<u64>,
     /// `runs` ends the soak only after at least this number of units.
     pub least: u64,
 }
 
-/// The result of a soak so far, over all its processes.
+/// The current result of a soak, over all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Total {
     /// The name of the kind.
@@ -62,7 +62,8 @@ impl Total {
         if self.seconds > 0.0 { self.tally.runs as f64 / self.seconds } else { 0.0 }
     }
 
-    /// Loads the total of a kind from a folder; returns a new total that begins with `seed` if there is none.
+    /// Loads the total of a kind from a folder. If the folder has no total of that kind, returns a new total that
+    /// begins with `seed`.
     ///
     /// # Errors
     /// If the file cannot be read or is not a total of that kind.
@@ -98,11 +99,11 @@ fn state_file(folder: &Path, kind: Kind) -> PathBuf {
 pub struct Soak<'a> {
     /// The kind.
     pub kind: Kind,
-    /// What runs a unit.
+    /// The function that runs a unit.
     pub run: &'a (dyn Fn(&Unit) -> Tally + Sync),
-    /// How many threads run units.
+    /// The number of threads that run units.
     pub threads: usize,
-    /// When to end.
+    /// The limits of the soak.
     pub until: Until,
     /// The folder of the state file; `None`: the total is not saved.
     pub state: Option<&'a Path>,
@@ -193,8 +194,8 @@ impl Soak<'_> {
     }
 }
 
-/// Ignores poisoning: a harness that panics cannot leave the totals inconsistent, because they change only after a
-/// unit.
+/// Locks and ignores poisoning. A harness that panics cannot leave the totals inconsistent, because the totals change
+/// only after a unit.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

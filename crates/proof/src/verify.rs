@@ -1,4 +1,5 @@
-//! `Store::verify` concurrent with writers: it must report no damage in a sound store, and must report real damage.
+//! Tests of `Store::verify` concurrent with writers. `verify` must report no damage in a sound store, and must report
+//! real damage.
 //!
 //! ```text
 //!   4 writers: puts, merges, large values, deletes, batches over several keyspaces   ┐
@@ -7,8 +8,9 @@
 //!   verify repeatedly: does each report contain this damage, and nothing else?
 //! ```
 //!
-//! Pages move from one keyspace to another all the time: each drop takes three checkpoints, and two of them release
-//! freed pages. A `verify` that does not read all keyspaces at one moment finds pages with two owners.
+//! Pages move from one keyspace to another all the time, because each drop takes three checkpoints, and two of these
+//! checkpoints release freed pages. A faulty `verify` that does not read all keyspaces as of one moment would find
+//! pages with two owners.
 //!
 //! A run is one call of `verify`. The seed determines the operations, but not how threads interleave.
 
@@ -23,21 +25,21 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, SUMS};
 
-/// Rounds of a unit on the sound store.
+/// The number of `verify` calls of a unit on the sound store.
 const ROUNDS: u64 = 60;
-/// Rounds of a unit on the store with a damaged block.
+/// The number of `verify` calls of a unit on the store with a damaged block.
 const DAMAGED_ROUNDS: u64 = 4;
 const WRITERS: u64 = 4;
-/// Keyspaces that all writers write to; one of them holds counters.
+/// The keyspaces that all writers write to. One of these keyspaces holds counters.
 const SHARED: [&str; 4] = ["rows", SUMS, "more", "last"];
 /// A keyspace that is written once at the start.
 const QUIET: &str = "quiet";
-/// The first bytes of each value in it.
+/// The first bytes of each value in the quiet keyspace.
 const MARK: [u8; 8] = *b"untouche";
-/// Distinct keys of a keyspace; few, so that the store stays small.
+/// The number of distinct keys of a keyspace. The number is small, so that the store stays small.
 const KEYS: u64 = 300;
 
-/// Runs a unit. A choice of steps is ignored.
+/// Runs a unit. Ignores a choice of steps, because this harness does not minimise failures.
 pub fn run(unit: &Unit) -> Tally {
     let mut tally = Tally::default();
     match calmly(|| beside_writers(unit.seed, &mut tally)) {
@@ -53,7 +55,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
 }
 
-/// A store with all keyspaces; all data of the quiet one is in its index.
+/// Creates a store with all keyspaces. All data of the quiet keyspace is in its index.
 fn open(seed: u64, device: Arc<MemDevice>) -> Result<Store> {
     let workers = 1 + (seed % 2) as usize;
     let store = Sizes::TINY.drawn(seed).builder(device).background_threads(workers).open()?;
@@ -62,7 +64,7 @@ fn open(seed: u64, device: Arc<MemDevice>) -> Result<Store> {
     }
     let quiet = store.keyspace_with(QUIET, options(QUIET))?;
     for i in 0..KEYS {
-        // Incompressible, so that the bytes are in the file unchanged.
+        // The value is incompressible, so that its bytes are in the file unchanged.
         let mut rng = Rng(i);
         let value: Vec<u8> = MARK.iter().copied().chain((0..92).map(|_| rng.next_u64() as u8)).collect();
         quiet.put(key(i), value)?;
@@ -83,7 +85,7 @@ fn write(store: &Store, seed: u64, done: &AtomicBool) -> Result<()> {
             match rng.below(20) {
                 0 => batch.delete(space, key),
                 1 => batch.delete_range(space, key.clone()..[key, b"x".to_vec()].concat()),
-                // Counters take numbers only.
+                // The counter keyspace accepts only numbers.
                 2 | 3 if space.name() != SUMS => batch.put(space, key, vec![7; 3_000 + rng.below(6_000) as usize]),
                 _ if space.name() == SUMS => batch.merge(space, key, 1i64.to_le_bytes()),
                 _ => batch.put(space, key, vec![rng.next_u64() as u8; 20 + rng.below(200) as usize]),
@@ -103,7 +105,7 @@ fn come_and_go(store: &Store, seed: u64, done: &AtomicBool) -> Result<u64> {
         for _ in 0..rng.below(60) {
             keyspace.put(key(rng.below(KEYS)), vec![3; 20 + rng.below(5_000) as usize])?;
         }
-        // Seldom, because settling takes long while four threads write.
+        // Settling is rare, because it takes long while four threads write.
         match rng.below(12) {
             0 => store.checkpoint()?,
             1 => keyspace.compact(..)?,
@@ -132,8 +134,8 @@ fn damage(device: &MemDevice, rng: &mut Rng) -> std::io::Result<()> {
     pandodb::device::write_all_at(&*file, at as u64, &[bytes[at] ^ 4])
 }
 
-/// Calls `verify` up to `rounds` times. `right` describes what is wrong with a report; the first description is
-/// returned.
+/// Calls `verify` up to `rounds` times. `right` returns a description of what is wrong with a report, if anything. This
+/// function returns the first description.
 fn verify(
     store: &Store,
     rounds: u64,

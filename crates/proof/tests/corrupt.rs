@@ -1,4 +1,5 @@
-//! Damage to stores at rest is never returned as data. Canary: a sound store with other contents is detected.
+//! Tests that damage to stores at rest is never returned as data. Canary: the harness must detect a sound store with
+//! other contents.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Power cuts and kills, a tenth of those in continuous integration. Canaries: the loss on devices that lie is
-//! detected.
+//! Tests with power cuts and kills; the number is a tenth of the number in continuous integration. Canaries: the
+//! harness must detect the lost commits on devices that lie about syncing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use pandodb_proof::liar::{Liar, Lie};
 use pandodb_proof::script::{Mix, Script};
 use pandodb_proof::{Kind, Tally, Unit, run, run_until};
 
-/// The test visits at least this number of states.
+/// The minimum number of states that the test must visit.
 const STATES: u64 = 50_000;
 
 #[test]

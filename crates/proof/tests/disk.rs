@@ -1,5 +1,5 @@
-//! Full disks can be emptied again: the first simulated disks of `pando sim disk`. Their stores have no background
-//! threads; `scripts/full-disk` tests stores with background threads on real file systems.
+//! Tests that full disks can be emptied again, on the first simulated disks of `pando sim disk`. The stores of these
+//! tests have no background threads. `scripts/full-disk` tests stores with background threads on real file systems.
 
 use pandodb_proof::{Kind, run_until};
 
@@ -15,8 +15,8 @@ fn full_disks_can_be_emptied() {
     assert!(tally.runs == DISKS && tally.counted("records") > 20_000 * DISKS, "too few records for full disks");
 }
 
-/// Seeds that failed in a longer run: a fifth of these disks was occupied by free pages in hole units of 16 KiB that
-/// were partly in use, and compactions did not write there. Deletes were refused for ever.
+/// Seeds that failed in a longer run. A fifth of each disk was occupied by free pages in hole units of 16 KiB that were
+/// partly in use. Compactions did not write to these pages, so deletes were refused for ever.
 #[test]
 fn compactions_on_a_full_disk_reuse_free_pages_that_still_occupy_space() {
     for seed in [719, 3803] {

@@ -1,4 +1,5 @@
-//! The nth device call fails. Canary: a device that loses writes, judged by the rules for an honest one, is detected.
+//! Tests in which the nth device call fails. Canary: the harness must detect a device that loses writes when it applies
+//! the rules for an honest device.
 
 use pandodb::device::sim::{Fault, FaultKind};
 use pandodb_proof::faults::{KINDS, attempt};
@@ -8,13 +9,14 @@ use pandodb_proof::{Kind, Unit, run};
 #[test]
 fn no_fault_violates_a_guarantee() {
     let mut tally = pandodb_proof::Tally::default();
-    // Two scripts, every kind on each, and full disks.
+    // Two scripts, every kind of fault on each script, and full disks.
     for seed in 0..2 * (2 * KINDS.len() as u64 + 1) {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }
-    // Seeds that failed in longer runs. Opening a keyspace whose drop has failed was treated as a durable creation. A
-    // directory sync that failed for want of space was handled as an ordinary refusal, although it had lost a removal:
-    // the next segment of that name was missing after a power cut.
+    // Seeds that failed in longer runs. In one, opening a keyspace whose drop had failed was treated as a durable
+    // creation. In another, a directory sync failed because the disk was full, and the store handled the failure as an
+    // ordinary refusal. But the failed sync had lost a removal, so the next segment of the same name was missing after
+    // a power cut.
     for seed in [100_279, 100_281, 100_287, 375, 591] {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }

@@ -1,7 +1,8 @@
-//! Stores that an earlier build wrote open with the same contents. A store can be opened only once at a time.
+//! Tests that stores of an earlier build open with the same contents, and that a store can be opened only once at a
+//! time.
 //!
-//! With `PANDODB_GOLDEN_WRITE=1`, the test writes the stores and fails, because the new files are not compiled in yet.
-//! Run it again afterwards.
+//! With `PANDODB_GOLDEN_WRITE=1`, the test writes the golden stores and fails, because the new files are not compiled
+//! in yet. Run the test again without the variable.
 
 use std::path::PathBuf;
 
@@ -25,7 +26,7 @@ fn the_golden_stores_open() {
         assert!(!found.is_empty() && found == golden.listing(), "{name} holds\n{found}");
         let report = store.verify().expect("looks");
         assert!(report.is_clean(), "{name}: {report:?}");
-        // Nodes of runs that recovery packed are only in memory until a checkpoint.
+        // Until the next checkpoint, the nodes of runs that recovery packed are only in memory.
         store.checkpoint().expect("written");
         let report = store.verify().expect("looks");
         assert!(report.is_clean(), "{name}: {report:?}");

@@ -1,4 +1,4 @@
-//! Isolation: every kind of history, and clients that lie. `pando sim histories` runs more of them.
+//! Isolation tests with every kind of history and with clients that lie. `pando sim histories` runs more histories.
 
 use pandodb_proof::histories::{Canary, Place, Plan, run_black_box, run_plan};
 use pandodb_proof::{Kind, run_until};
@@ -21,7 +21,7 @@ fn crashes_and_faults_preserve_isolation() {
     parts.into_iter().for_each(|part| assert!(tally.counted(part) > 0, "no {part}"));
 }
 
-/// Tries a few seeds; returns the first failure that a lie causes.
+/// Tries a few seeds and returns the first failure that a lie causes.
 fn noticed(lie: impl Fn(u64) -> Vec<String>) -> Option<String> {
     (0..5).find_map(|seed| lie(seed).into_iter().next())
 }

@@ -1,11 +1,11 @@
-//! Random histories agree with the model. Canary: mistakes made on purpose are detected.
+//! Tests that random histories agree with the model. Canary: the harness must detect mistakes made on purpose.
 
 use std::time::Instant;
 
 use pandodb_proof::model::{ACTIONS, Config, Sabotage, play, words};
 use pandodb_proof::{Kind, run_until};
 
-/// Actions of the whole test.
+/// The number of actions of the whole test.
 const ALL: u64 = 140 * ACTIONS as u64;
 
 #[test]
@@ -46,7 +46,7 @@ fn every_deliberate_mistake_is_detected() {
         );
     }
     for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, TornBatch, LateSnapshot] {
-        // Not the first occasions: in a store that is still empty, a lost delete has no effect.
+        // The mistake skips the first operations, because a lost delete has no effect in a store that is still empty.
         let caught = (0..10).find(|&seed| {
             play(Config::from_seed(seed), &words(seed, ACTIONS), Some((sabotage, 2 + 4 * seed as usize))).is_err()
         });

@@ -1,10 +1,11 @@
-//! The cost of damage: every page of a store is damaged, alone and in pairs.
+//! Tests the data lost through damage: every page of a store is damaged, alone and in pairs.
 //!
 //! 1. A single fault in the data file never prevents opening the store, for reading or for writing. Every lookup is
 //!    right or returns an error that names file and offset. Keys outside the damaged block stay readable. `verify`
-//!    finds the damage. If a copy of the block exists, the store repairs it.
-//! 2. `salvage` copies all readable data: each key is in the copy with its right value, or inside a reported loss.
-//! 3. A damaged store continues to work: writes, compactions and checkpoints of undamaged data succeed.
+//!    finds the damage. If a copy of the block exists, the store repairs the block.
+//! 2. `salvage` copies all readable data. Each key is either in the copy with its right value, or in the key range of a
+//!    reported loss.
+//! 3. A damaged store continues to work. Writes, compactions and checkpoints of undamaged data succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +49,8 @@ fn spoil(image: &SimImage, name: &str, page: u64, rng: &mut Rng) -> SimImage {
     image
 }
 
-/// A closed store whose runs hold several versions and range deletes on several levels, which snapshots have kept.
+/// A closed store whose runs hold several versions and range deletes on several levels. Snapshots have kept the older
+/// versions.
 fn layered(seed: u64, index: IndexKind) -> Specimen {
     let script = Script::generate(seed, Mix { steps: 260, blobs: 6, lazy: 20, buffered: 60, keys: 500 });
     let (device, states) = (SimDevice::new(seed), script.states());
@@ -67,7 +69,7 @@ fn layered(seed: u64, index: IndexKind) -> Specimen {
     Specimen::new(device.image(), SimImage::default(), right, Vec::new(), Rule::Exact)
 }
 
-/// The kind in the block header at a page, if a block seems to begin there.
+/// The kind in the block header at a page, if a block seems to begin at this page.
 fn kind(image: &SimImage, page: u64) -> Option<BlockKind> {
     let head = image.read(DATA, page * PAGE..page * PAGE + 16);
     let plausible = head[5..8] == [0; 3] && head[12..16] == [0; 4] && head[8..12] != [0; 4];
@@ -135,7 +137,7 @@ fn judge(report: &SalvageReport, copy: &State, right: &State, what: &str) -> BTr
     let mut missing = BTreeSet::new();
     for (name, entries) in &right.0 {
         let Some(got) = copy.0.get(name) else {
-            // Only a log that was cut may have lost the creation of the keyspace.
+            // The creation of the keyspace may be lost only if the log was cut.
             assert!(report.log_cut.is_some(), "{what}: keyspace {name} is missing");
             missing.extend(entries.keys().map(|key| (name.clone(), key.clone())));
             continue;
@@ -169,7 +171,7 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
     let kind = kind(&specimen.image, page);
     let what = format!("page {page} ({kind:?})");
     let image = spoil(&specimen.image, DATA, page, rng);
-    // Read only, so that nothing is repaired.
+    // The store is opened read-only, so that it repairs no block.
     let store = read_only(&image).unwrap_or_else(|e| panic!("{what}: a single fault prevents opening the store: {e}"));
     let failed = unreadable(&store, &specimen.right, &what);
     let report = store.verify().expect("looks");
@@ -189,16 +191,16 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
             // leaf.
             assert!(strangers <= 2, "{what}: {strangers} keys outside the leaf cannot be read");
         }
-        // This test does not decompress the leaf, so it does not know its keys.
+        // This test does not decompress the leaf, so it does not know the keys of the leaf.
         Some(BlockKind::RunCompressedLeaf) => {}
         Some(BlockKind::RunInner) => assert!(report_of.is_complete(), "{what}: salvage must read leaves without it"),
         Some(BlockKind::RunTombstones) => {}
-        // A block with a second copy, a filter or a footer: nothing may be lost.
+        // The block has a second copy, or it is a filter or a footer. No data may be lost.
         Some(_) => assert!(failed.is_empty() && report_of.is_complete(), "{what}: {failed:?} {report_of:?}"),
         None => {}
     }
     *found.entry(kind.map_or("none", BlockKind::name)).or_default() += u64::from(!report.is_clean());
-    // For writing: a block with a second copy is repaired.
+    // Opening for writing repairs a block that has a second copy.
     let (device, store) = Sizes::TINY.open_image(&image, 1).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(unreadable(&store, &specimen.right, &what), failed);
     if kind.is_some_and(|kind| kind.is_node() || kind == BlockKind::LargeValueMap) {
@@ -255,7 +257,7 @@ fn two_faults_lose_only_what_salvage_reports() {
         let live = pages(&specimen.image, DATA);
         for round in 0..150 {
             let a = live[rng.below(live.len() as u64) as usize];
-            // Every third time two blocks of the same kind, perhaps both copies of a metadata block.
+            // Every third time, damage two blocks of the same kind, which may be both copies of a metadata block.
             let alike: Vec<u64> = live
                 .iter()
                 .copied()
@@ -302,8 +304,8 @@ fn losing_both_copies_of_a_node_loses_only_its_key_range() {
     assert!(lost >= 6 && whole >= 6, "{lost} {whole}");
 }
 
-/// Damages both copies of each node of a store in turn. Returns how often data was lost, and how often some key stayed
-/// readable.
+/// Damages both copies of each node of a store in turn. Returns the number of times data was lost, and the number of
+/// times some key stayed readable.
 fn lose_nodes(specimen: &Specimen) -> (usize, usize) {
     let nodes: Vec<u64> = pages(&specimen.image, DATA)
         .into_iter()
@@ -335,7 +337,8 @@ fn lose_nodes(specimen: &Specimen) -> (usize, usize) {
     (lost, whole)
 }
 
-/// Every node of a map of large values in turn, both copies: messages name the values, so every read works.
+/// Damages both copies of every node of a map of large values, one node at a time. Every read still works, because
+/// messages contain the addresses of the values.
 #[test]
 fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on() {
     let (mut lost, mut levels) = (0, 0);
@@ -344,7 +347,7 @@ fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on
         let is_of_map = |page: &u64| kind(&specimen.image, *page) == Some(BlockKind::LargeValueMap);
         let nodes: Vec<u64> = pages(&specimen.image, DATA).into_iter().filter(is_of_map).collect();
         let body = |page: u64| specimen.image.read(DATA, page * PAGE + 16..(page + 1) * PAGE);
-        // The height is the first byte behind the length.
+        // The height is the first byte after the length field.
         levels = levels.max(nodes.iter().map(|page| body(*page)[4] + 1).max().unwrap_or(0));
         let mut rng = Rng(seed);
         for (i, &a) in nodes.iter().enumerate() {
@@ -357,7 +360,7 @@ fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on
                 drop(store);
                 let (report, copy) = salvaged(&image, false).expect("copies");
                 assert!(report.is_complete() && copy == specimen.right, "{what}: salvage needs no map");
-                // Else it is a node that a later one has replaced.
+                // Otherwise the node is obsolete, because a later node has replaced it.
                 if is_reported {
                     let refused = Sizes::TINY.open_image(&image, 1);
                     assert!(refused.is_err_and(|e| is_named(&e)), "{what}: pages of values could be overwritten");
@@ -419,7 +422,7 @@ fn a_damaged_log_yields_an_earlier_state_of_each_keyspace() {
     assert!(cut > 5);
 }
 
-/// A closed store of one keyspace with one damaged leaf; with its contents and the keys of that leaf.
+/// Returns a closed store of one keyspace with one damaged leaf, the contents of the store, and the keys of that leaf.
 fn one_bad_leaf() -> (Arc<SimDevice>, State, BTreeSet<Vec<u8>>) {
     let device = SimDevice::new(40);
     let store = Sizes::TINY.open(device.clone()).expect("opens");
@@ -462,7 +465,8 @@ fn a_store_with_a_damaged_leaf_continues_to_work() {
             state.0.entry("other".to_owned()).or_default().insert(key, value);
         }
         told += u64::from(rows.compact(..).is_err_and(|e| is_named(&e)));
-        // The compaction has reported the damage. Background work now skips the damaged run and counts no debt for it.
+        // The compaction has reported the damage. From now on, background work skips the damaged run and counts no debt
+        // for it.
         store.settle().expect("the rest is undamaged");
         assert_eq!(store.debt(), 0);
         let stats = store.stats().expect("looks").keyspaces.remove(0).index;
@@ -529,7 +533,7 @@ fn a_target_with_keyspaces_is_refused() {
     assert!(matches!(salvage(from, &out, false), Err(Error::InvalidArgument { .. })));
 }
 
-/// The canary: a loss that is not reported is detected.
+/// The canary: the check must detect a loss that is not reported.
 #[test]
 #[should_panic(expected = "is lost but not reported")]
 fn a_loss_that_is_not_reported_is_detected() {

@@ -1,8 +1,9 @@
-//! Tests the test harnesses: activates each seeded bug, which the harness of its `Hunt` must catch.
+//! Tests the test harnesses: activates each seeded bug, and checks that the harness named in the bug's `Hunt` catches
+//! it.
 //!
-//! The switch is global to the process, so this binary has no other test. A release build has no switch, and nothing to
-//! test. With `BUGS=Range` in the environment, only bugs with `Range` in their names are tried; a word that is in no name
-//! fails and lists the names.
+//! The switch is global to the process, so this binary has no other test. A release build has no switch, so this test
+//! does nothing there. With `BUGS=Range` in the environment, only bugs with `Range` in their names are tried. If no
+//! name contains the word, the test fails and lists the names.
 #![cfg(debug_assertions)]
 
 use std::collections::HashSet;
@@ -35,7 +36,7 @@ fn every_seeded_bug_is_caught() {
         let (bug, kind, seconds) = (hunt.bug, hunt.kind.name(), begun.elapsed().as_secs_f64());
         match caught {
             Some(caught) => {
-                // The same unit passes without the bug, so the bug caused the failure.
+                // The same unit must pass without the bug, which shows that the bug caused the failure.
                 let calm = pandodb_proof::run(hunt.kind, &Unit::of(caught.seed));
                 assert!(calm.failures.is_empty(), "{bug:?}: seed {} fails without the bug too", caught.seed);
                 let words = last_words(&caught.what);
@@ -52,7 +53,8 @@ fn every_seeded_bug_is_caught() {
     assert!(survivors.is_empty(), "{} bugs survived: {survivors:?}", survivors.len());
 }
 
-/// The end of a failure text, which describes the failure; the location before it is long.
+/// The end of a failure text, which describes the failure. The location at the beginning of the text is left out,
+/// because it is long.
 fn last_words(what: &str) -> String {
     let flat: Vec<char> = what.chars().map(|c| if c == '\n' || c == '|' { ' ' } else { c }).collect();
     let cut = flat.len().saturating_sub(110);

@@ -1,4 +1,4 @@
-//! `verify`, concurrent with writers, reports all damage and nothing else.
+//! Tests that `verify`, running concurrently with writers, reports all damage and nothing else.
 
 use pandodb_proof::{Kind, run_until};
 

@@ -1,9 +1,9 @@
-//! Bf-Tree: mini-pages of hot records in a circular buffer over 4 KiB leaf pages in a file.
+//! The adapter of Bf-Tree, which keeps mini-pages of hot records in a circular buffer, over 4 KiB leaf pages in a file.
 //!
-//! It is measured without a log. It can write one, but cannot replay it: `BfTree::recovery` is documented as
+//! Bf-Tree is measured without a log. It can write a log but cannot replay it: `BfTree::recovery` is documented as
 //! "incomplete, internal use only", and stops at the first split. So acknowledged writes are lost when the process
-//! dies, and every result of this engine is marked accordingly. `close` writes a snapshot; `open` starts from the
-//! newest one.
+//! dies, and every result of this engine is marked accordingly. `close` writes a snapshot, and `open` starts from the
+//! newest snapshot.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const LONGEST_KEY: usize = 64;
 const LONGEST_RECORD: usize = 1900;
 const SNAPSHOT: &str = "closed-";
 
-/// A kill of the process loses all writes since the store was opened. Only short records are accepted.
+/// The promise: a kill of the process loses all writes since the store was opened, and only short records are accepted.
 pub const PROMISE: Promise = Promise {
     survives_close: true,
     survives_kill: false,
@@ -32,8 +32,8 @@ pub const PROMISE: Promise = Promise {
 /// Opens Bf-Tree.
 pub struct Bf;
 
-/// Bytes of the circular buffer: a power of two, at most 7/8 of the budget. Inner nodes and the mapping table are not
-/// in it.
+/// The size of the circular buffer in bytes: a power of two, at most 7/8 of the budget. The buffer does not contain
+/// inner nodes and the mapping table.
 fn buffer(budget: usize) -> usize {
     let most = budget - budget / 8;
     1 << most.ilog2()
@@ -96,7 +96,7 @@ fn config(pages: &Path, buffer: usize) -> Config {
 struct Store {
     tree: BfTree,
     buffer: usize,
-    /// The file of pages while the store is open: a new file, or the snapshot that was opened, which is then modified
+    /// The file of pages while the store is open. This is a new file, or the opened snapshot, which the store modifies
     /// in place.
     source: PathBuf,
     /// The snapshot that `close` writes.
@@ -141,7 +141,7 @@ impl Engine for Store {
         let Self { tree, snapshot, source, .. } = *self;
         tree.cpr_snapshot(&snapshot);
         drop(tree);
-        // The snapshot holds all pages now; the old file is not needed.
+        // The snapshot contains all pages now, so the old file is not needed.
         Ok(fs::remove_file(source)?)
     }
 }
@@ -152,7 +152,7 @@ struct Handle<'a> {
 }
 
 impl Handle<'_> {
-    /// Reads the value of a key into the buffer and returns its length; `None` if the key is absent.
+    /// Reads the value of a key into the buffer and returns the length of the value, or `None` if the key is absent.
     fn read(&mut self, key: &[u8]) -> Result<Option<usize>> {
         match self.store.tree.read(key, &mut self.buffer) {
             LeafReadResult::Found(len) => Ok(Some(len as usize)),
@@ -187,7 +187,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        // Bf-Tree ignores an invalid key here without an error.
+        // In this call, Bf-Tree ignores an invalid key without an error.
         if key.is_empty() || key.len() > LONGEST_KEY {
             return Err(refused(key));
         }
@@ -211,7 +211,7 @@ impl Session for Handle<'_> {
         if limit == 0 {
             return Ok(0);
         }
-        // Bf-Tree does not accept an empty start key; a single zero byte is the smallest valid key.
+        // Bf-Tree does not accept an empty start key. A single zero byte is the smallest valid key.
         let from = if from.is_empty() { &[0] } else { from };
         let iterator = self.store.tree.scan_with_count(from, limit, ScanReturnField::KeyAndValue);
         let mut iterator = iterator.map_err(|e| format!("Bf-Tree cannot scan: {e:?}"))?;

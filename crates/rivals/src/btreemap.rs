@@ -1,4 +1,5 @@
-//! The standard library's `BTreeMap` under a `RwLock`: memory only, an upper bound for stores on a device.
+//! The adapter of the standard library's `BTreeMap` under a `RwLock`. It is only in memory, and is an upper bound for
+//! stores on a device.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,11 +10,11 @@ use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
 
 use crate::{Promise, add, admit, settings};
 
-/// Nothing is persisted, and the memory budget is ignored.
+/// The promise: no data is persisted, and the memory budget is ignored.
 pub const PROMISE: Promise =
     Promise { survives_close: false, survives_kill: false, background_threads: false, ..Promise::FULL };
 
-/// Creates empty maps.
+/// The opener of the map, which is empty at each opening.
 pub struct Map;
 
 #[derive(Default)]

@@ -1,14 +1,14 @@
-//! Runs a child process in a memory cgroup of its own. One limit then covers the engine's own caches and the page
-//! cache, so that LMDB (page cache) and RocksDB (block cache) get the same memory.
+//! Runs a child process in its own memory cgroup. The limit of the cgroup covers the engine's own caches and the page
+//! cache together, so that LMDB (page cache) and RocksDB (block cache) get the same memory.
 //!
 //! ```text
 //!   parent: Group::create(delegated, budget + allowance) ─▶ command.env(JOIN, …) ─▶ spawn ─▶ wait ─▶ drop: removed
 //!   child:  join_if_asked(), first thing in main: writes its own id into the group, before it holds any memory
 //! ```
 //!
-//! The group is created under a directory that the caller names and owns. Root could write elsewhere in the hierarchy,
-//! but a process that leaves its group would escape limits that the administrator has set. The files in a directory
-//! show which of the two versions of the interface it has.
+//! The group is created under a directory that the caller names and owns. Root could create the group elsewhere in the
+//! hierarchy, but then the process would leave its own group and escape limits that the administrator has set. The
+//! kernel has two versions of the interface; the files in a directory show its version.
 
 use std::env;
 use std::ffi::OsString;
@@ -27,13 +27,13 @@ pub const DELEGATED: &str = "PANDO_RIVALS_CGROUP";
 /// The two interfaces of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// `memory.limit_in_bytes`.
+    /// Version 1, with the file `memory.limit_in_bytes`.
     One,
-    /// `memory.max`.
+    /// Version 2, with the file `memory.max`.
     Two,
 }
 
-/// A memory cgroup, removed when dropped; its processes must have ended by then.
+/// A memory cgroup, which is removed when dropped. Its processes must have ended before the drop.
 #[derive(Debug)]
 pub struct Group {
     directory: PathBuf,
@@ -60,15 +60,16 @@ impl Group {
     /// Creates the group `pando-rivals-PID` under `parent`, with a limit of `bytes` of memory and no swap.
     ///
     /// # Errors
-    /// The reason, for printing: no directory was named, it has no memory controller, or permission is denied.
+    /// The reason, for printing: no directory was named, the directory has no memory controller, or permission is
+    /// denied.
     pub fn create(parent: Option<&Path>, bytes: u64) -> Result<Self, String> {
         let parent = parent.ok_or_else(|| {
             format!("no cgroup was delegated; name one with --cgroup or the environment variable {DELEGATED}")
         })?;
         let version = version_of(parent)?;
         if version == Version::Two {
-            // Child groups have the controller only if the parent enables it for them; this fails while the parent has
-            // processes.
+            // Child groups have the controller only if the parent enables it for them. Enabling fails while the parent
+            // has processes.
             set(parent, "cgroup.subtree_control", "+memory")?;
         }
         let directory = parent.join(format!("pando-rivals-{}", std::process::id()));
@@ -86,7 +87,7 @@ impl Group {
     fn forbid_swap(&self, bytes: u64) -> Result<(), String> {
         match self.version {
             Version::One => {
-                // Memory and swap together; a kernel without swap accounting has no such file.
+                // This file limits memory and swap together. A kernel without swap accounting has no such file.
                 set(&self.directory, "memory.swappiness", "0")?;
                 let both = "memory.memsw.limit_in_bytes";
                 if self.directory.join(both).exists() { set(&self.directory, both, &bytes.to_string()) } else { Ok(()) }
@@ -110,7 +111,7 @@ impl Group {
         self.swap_is_off
     }
 
-    /// The peak memory of the group in bytes, page cache included; `None` if the kernel does not report it.
+    /// The peak memory of the group in bytes, page cache included. `None` if the kernel does not report it.
     pub fn peak_bytes(&self) -> Option<u64> {
         let file = match self.version {
             Version::One => "memory.max_usage_in_bytes",
@@ -119,7 +120,8 @@ impl Group {
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// The number of processes of the group that the kernel killed at the limit; `None` if it does not report it.
+    /// The number of processes of the group that the kernel killed at the limit. `None` if the kernel does not report
+    /// this number.
     pub fn killed(&self) -> Option<u64> {
         let file = match self.version {
             Version::One => "memory.oom_control",
@@ -132,7 +134,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The group stays busy for a moment after its last process has ended.
+        // The group remains busy for a moment after its last process has ended.
         for _ in 0..100 {
             match fs::remove_dir(&self.directory) {
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => thread::sleep(Duration::from_millis(10)),
@@ -149,15 +151,15 @@ fn set(directory: &Path, file: &str, value: &str) -> Result<(), String> {
     fs::write(&path, value).map_err(|e| format!("{} = {value}: {e}", path.display()))
 }
 
-/// The directory for groups: the given one, else the one in the environment.
+/// The directory for groups: the given directory, or the directory in the environment if none is given.
 pub fn delegated(given: Option<PathBuf>) -> Option<PathBuf> {
     given.or_else(|| env::var_os(DELEGATED).map(PathBuf::from))
 }
 
-/// In a child: joins the group that its parent made for it, if any.
+/// Joins the group that the parent process created for this process, if any.
 ///
 /// # Errors
-/// If joining fails; the process must not measure then, since no limit would apply.
+/// If joining fails. In this case the process must not measure, because no limit would apply.
 pub fn join_if_asked() -> io::Result<bool> {
     match env::var_os(JOIN) {
         Some(list) => join(&list).map(|()| true),
@@ -176,7 +178,8 @@ mod tests {
 
     const ALLOCATE: &str = "PANDO_RIVALS_TEST_ALLOCATE";
 
-    /// A directory with plain files in place of a controller's, to check what is written to them on any machine.
+    /// A directory with plain files in place of the files of a controller. With this directory, tests can check on any
+    /// machine what is written to these files.
     fn pretend(files: &[(&str, &str)]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -224,8 +227,8 @@ mod tests {
         assert_eq!(fs::read_to_string(list.path()).unwrap(), std::process::id().to_string());
     }
 
-    /// The child process of `a_child_is_limited`: joins the group and allocates memory. Without the variable it does
-    /// nothing.
+    /// The child process of `a_child_is_limited`, which joins the group and allocates memory. Without the environment
+    /// variable, this test does nothing.
     #[test]
     fn the_child_in_a_group() {
         let Some(bytes) = env::var(ALLOCATE).ok().and_then(|n| n.parse().ok()) else { return };
@@ -234,7 +237,7 @@ mod tests {
         assert_eq!(std::hint::black_box(&memory)[bytes / 2], 1);
     }
 
-    /// Uses the real controller; skipped unless a directory was delegated.
+    /// Uses the real controller. The test is skipped unless a directory was delegated.
     #[test]
     fn a_child_is_limited() {
         const LIMIT: u64 = 64 << 20;

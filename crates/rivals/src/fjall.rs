@@ -1,5 +1,5 @@
-//! fjall. By default a write is acknowledged once its journal record is in the page cache; this is what the lab
-//! measures.
+//! The adapter of fjall. By default, a write is acknowledged once its journal record is in the page cache. The lab
+//! requires exactly this durability.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ pub struct Fjall;
 /// The parts of the memory budget, in bytes.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// One memtable. There may be three: one active, and two sealed ones that are not yet written.
+    /// The size of one memtable. There may be three memtables: one active memtable, and two sealed memtables that are
+    /// not yet written.
     memtable: usize,
     cache: usize,
     journals: usize,
@@ -67,7 +68,7 @@ fn options(shares: Shares) -> KeyspaceCreateOptions {
 }
 
 struct Store {
-    // Dropped in this order: the keyspace before its database.
+    // The fields are dropped in this order: the keyspace before its database.
     tree: Keyspace,
     db: Database,
     shares: Shares,
@@ -108,7 +109,8 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.tree.rotate_memtable_and_wait()?;
-        // fjall does not expose its compaction queue: wait until none is active and none has completed for 100 ms.
+        // fjall does not expose its compaction queue. So this waits until no compaction is active and none has
+        // completed for 100 ms.
         let mut quiet = 0;
         let mut completed = self.db.compactions_completed();
         while quiet < 10 {

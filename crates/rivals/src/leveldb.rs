@@ -1,7 +1,8 @@
-//! LevelDB, through its C interface.
+//! The adapter of LevelDB, which uses LevelDB's C interface.
 //!
-//! Memory is used by two memtables, the block cache, and the index and filter of every open table. The last two are not
-//! in the cache; only the number of open tables bounds them. Each write puts its log record into the page cache.
+//! Memory is used by two memtables, the block cache, and the index and filter of every open table. Indexes and filters
+//! are not in the block cache; only the number of open tables limits their memory. Each write puts its log record into
+//! the page cache.
 
 use std::path::Path;
 use std::thread;
@@ -16,10 +17,10 @@ use crate::{Promise, add, admit, settings, size};
 const MAX_FILE: usize = 16 << 20;
 const BLOCK: usize = 4 << 10;
 const BITS_PER_KEY: usize = 10;
-/// Bytes of the index (one entry for each block) and the filter of a full table of 100-byte entries.
+/// The size in bytes of the index (one entry for each block) and the filter of a full table of 100-byte entries.
 const TABLE_OVERHEAD: usize = 400 << 10;
-/// Level 0 is compacted once it has this number of files, level `n` once it has `10^n` MB; both are constants of
-/// LevelDB.
+/// Level 0 is compacted once it has this number of files. Level `n` is compacted once it has `10^n` MB. Both limits are
+/// constants of LevelDB.
 const L0_TRIGGER: u64 = 4;
 const MEGABYTE: u64 = 1 << 20;
 
@@ -63,7 +64,7 @@ struct Depth {
     written_megabytes: f64,
 }
 
-/// Parses the table of `leveldb.stats`: level, files, size, seconds, read, written; sizes in MB.
+/// Parses the table of `leveldb.stats`: level, files, size, seconds, read, written. Sizes are in MB.
 fn depths(stats: &str) -> Vec<Depth> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace();
@@ -80,7 +81,8 @@ fn depths(stats: &str) -> Vec<Depth> {
     stats.lines().filter_map(parse).collect()
 }
 
-/// Bytes that are due for compaction; and whether a level is so near its limit that rounding hides if it is above it.
+/// Returns the bytes that are due for compaction, and whether a level is so near its limit that rounding hides whether
+/// it exceeds the limit.
 fn due(depths: &[Depth]) -> (u64, bool) {
     let (mut bytes, mut near) = (0, false);
     for depth in depths {
@@ -129,8 +131,8 @@ impl Engine for Store {
     fn settle(&self) -> Result<()> {
         self.db.flush();
         // LevelDB does not report running compactions, but a level stays above its limit until its compaction has
-        // ended. Sizes are whole megabytes: for a level exactly at its limit, wait until nothing has changed for two
-        // seconds.
+        // ended. Sizes are whole megabytes. So for a level exactly at its limit, this waits until no value has changed
+        // for two seconds.
         let (mut before, mut since) = (self.stats()?, Instant::now());
         loop {
             let (bytes, near) = due(&depths(&before));

@@ -1,4 +1,5 @@
-//! Adapters that put other stores behind the lab's trait: same workloads, same durability, same memory.
+//! Adapters that implement the lab's trait for other stores, so that all stores run with the same workloads, the same
+//! durability and the same memory.
 //!
 //! ```text
 //!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}     PandoDB first, then
@@ -6,12 +7,12 @@
 //!                      bf-tree, btreemap
 //! ```
 //!
-//! Every adapter is configured as an expert of the store would do it: one commit for each operation, which survives the
-//! death of the process, within [`pandodb_lab::engine::Setup::memory_budget`]. `docs/RIVALS.md` gives settings and
-//! reasons. The [`Promise`] of a store states what it guarantees; conformance tests check that it keeps exactly that,
-//! no less and no more.
+//! Every adapter configures its store as an expert of the store would do. Each operation is one commit that survives
+//! the death of the process, and the store stays within [`pandodb_lab::engine::Setup::memory_budget`]. `docs/RIVALS.md`
+//! gives the settings and the reasons. The [`Promise`] of a store states the guarantees of the store. Conformance tests
+//! check that the store keeps exactly these guarantees, no less and no more.
 //!
-//! `unsafe` code is in `ffi` and where LMDB's file is mapped, nowhere else.
+//! `unsafe` code is only in `ffi` and at the place where LMDB's file is mapped.
 #![warn(missing_docs)]
 
 use pandodb::IndexKind;
@@ -42,25 +43,25 @@ mod stripes;
 #[cfg(feature = "wiredtiger")]
 pub mod wiredtiger;
 
-/// The durability of a store, and the sizes that it accepts.
+/// The durability of a store, and the sizes of keys and values that the store accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Acknowledged writes survive a close and an open.
+    /// Whether acknowledged writes survive a close and an open.
     pub survives_close: bool,
-    /// Acknowledged writes survive a kill of the process.
+    /// Whether acknowledged writes survive a kill of the process.
     pub survives_kill: bool,
-    /// Values may be empty.
+    /// Whether values may be empty.
     pub empty_values: bool,
-    /// Bytes of the longest key.
+    /// The maximum length of a key in bytes.
     pub longest_key: usize,
-    /// Bytes of the longest value.
+    /// The maximum length of a value in bytes.
     pub longest_value: usize,
-    /// The store has background threads.
+    /// Whether the store has background threads.
     pub background_threads: bool,
 }
 
 impl Promise {
-    /// The requirements of the lab.
+    /// The promise that the lab requires.
     pub const FULL: Self = Self {
         survives_close: true,
         survives_kill: true,
@@ -73,9 +74,9 @@ impl Promise {
 
 /// A store and its promise.
 pub struct Rival {
-    /// Opens it.
+    /// Opens the store.
     pub opener: Box<dyn Opener>,
-    /// Its durability and limits.
+    /// The durability and the limits of the store.
     pub promise: Promise,
 }
 
@@ -106,16 +107,16 @@ pub fn rivals() -> Vec<Rival> {
     ]
 }
 
-/// The engine of this name, if it is compiled in.
+/// Returns the engine with this name, if it is compiled in.
 pub fn rival(name: &str) -> Option<Rival> {
     rivals().into_iter().find(|r| r.opener.name() == name)
 }
 
-/// The least memory budget, in bytes, with which every store can allocate its minimum of buffers.
+/// The minimum memory budget in bytes. With this budget, every store can allocate its minimum of buffers.
 pub const LEAST_BUDGET: usize = 16 << 20;
 
-/// Refuses a setup that a rival does not support: paper mode, deterministic operation of a store with background
-/// threads, or a budget below [`LEAST_BUDGET`].
+/// Returns an error for a setup that a rival does not support: paper mode, deterministic operation of a store with
+/// background threads, or a budget below [`LEAST_BUDGET`].
 #[allow(dead_code, reason = "without any feature there is no adapter")]
 fn admit(name: &str, setup: &Setup, promise: Promise) -> Result<()> {
     if setup.mode == Mode::Paper {
@@ -130,7 +131,7 @@ fn admit(name: &str, setup: &Setup, promise: Promise) -> Result<()> {
     Ok(())
 }
 
-/// A size as text: `64 MiB`.
+/// Formats a size, such as `64 MiB`.
 pub fn size(bytes: usize) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
@@ -140,7 +141,7 @@ pub fn size(bytes: usize) -> String {
     format!("{bytes} B")
 }
 
-/// Settings in the form that the lab prints.
+/// Converts settings to the form that the lab prints.
 #[allow(dead_code, reason = "without any feature there is no adapter")]
 fn settings<const N: usize>(pairs: [(&str, String); N]) -> Vec<(String, String)> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

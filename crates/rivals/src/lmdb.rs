@@ -1,9 +1,9 @@
-//! LMDB through `heed`, with and without a writable map.
+//! The adapter of LMDB, which uses the crate `heed`, with and without a writable map.
 //!
-//! `NO_SYNC`, because the lab requires that writes survive the death of the process, not of the machine. Each commit
-//! puts its pages and then its meta page into the page cache, by `pwrite` or through the shared map; the page cache
-//! outlives the process. LMDB has no cache of its own, only the page cache, so the budget takes effect only through a
-//! memory cgroup.
+//! The adapter sets `NO_SYNC`, because the lab requires that writes survive the death of the process, but not a crash
+//! of the machine. Each commit puts its pages, and after them its meta page, into the page cache, by `pwrite` or
+//! through the shared map. The page cache outlives the process. LMDB uses only the page cache and has no cache of its
+//! own, so the budget takes effect only through a memory cgroup.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -14,7 +14,7 @@ use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
 
 use crate::{Promise, add, admit, settings, size};
 
-/// Keys of at most 511 bytes, LMDB's compile-time default; no background threads.
+/// The promise: keys have at most 511 bytes, which is LMDB's compile-time default, and LMDB has no background threads.
 pub const PROMISE: Promise = Promise { longest_key: 511, background_threads: false, ..Promise::FULL };
 
 /// Bytes of address space for the map, which is the maximum size of the store.
@@ -23,7 +23,7 @@ const READERS: u32 = 512;
 
 /// Opens LMDB.
 pub struct Lmdb {
-    /// Modifies pages in the map itself, instead of copying them and writing them with `pwrite`.
+    /// Whether LMDB modifies pages directly in the map, instead of copying them and writing them with `pwrite`.
     pub write_map: bool,
 }
 
@@ -39,10 +39,10 @@ impl Opener for Lmdb {
         flags.set(EnvFlags::WRITE_MAP, self.write_map);
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP).max_readers(READERS);
-        // SAFETY: none of these flags lets another thread or process corrupt memory. They give up durability when the
-        // machine dies, and WRITE_MAP gives up protection from stray pointers, as LMDB documents.
+        // SAFETY: none of these flags lets another thread or process corrupt memory. With these flags, a crash of the
+        // machine may lose data, and with WRITE_MAP, stray pointers may damage the map, as LMDB documents.
         unsafe { options.flags(flags) };
-        // SAFETY: the directory belongs to the lab: no other process maps or truncates the file.
+        // SAFETY: the directory belongs to the lab, so no other process maps or truncates the file.
         let env = unsafe { options.open(directory)? };
         let store = Store { env, write_map: self.write_map };
         store.database()?;
@@ -97,7 +97,8 @@ impl Engine for Store {
 
     fn figures(&self) -> Result<Figures> {
         let mut figures = Figures::default();
-        // The table is opened first, because opening it takes a read transaction, and a thread may have only one.
+        // The table is opened first, because this takes a read transaction, and a thread may have only one read
+        // transaction.
         let table = self.database()?;
         let read = self.env.read_txn()?;
         let (info, stat) = (self.env.info(), table.stat(&read)?);

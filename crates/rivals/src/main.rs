@@ -1,8 +1,8 @@
 //! `pando-rivals`: lists the engines that are compiled in, and runs the same workloads on several of them.
 //!
 //! `run` starts a process for each engine, in a memory cgroup if one was delegated, so that memory, caches and resident
-//! size belong to one engine. [`pandodb_lab::bench`] does the measuring. Its lines are appended to a file; the ratios
-//! between them are printed.
+//! size belong to one engine. [`pandodb_lab::bench`] does the measurements. `run` appends the lines of results to a
+//! file and prints the ratios between the engines.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -49,13 +49,13 @@ enum Verb {
 
 #[derive(Args, Debug)]
 struct Run {
-    /// Engines; `list` prints their names.
+    /// Engines to measure; `list` prints their names.
     #[arg(long, value_delimiter = ',', required = true)]
     engines: Vec<String>,
-    /// Workloads, in this order.
+    /// Workloads, in the order in which they run.
     #[arg(long, value_delimiter = ',', required = true)]
     workloads: Vec<String>,
-    /// Client threads; one measurement for each number.
+    /// Numbers of client threads; each number is measured separately.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<NonZero<usize>>,
     /// Memory budget of an engine, such as 256MiB.
@@ -70,13 +70,13 @@ struct Run {
     /// Seconds after which a workload ends, except loads and `delete`, which are run to their end.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Operations a second to issue, all threads together (open loop); by default as many as the engine can do.
+    /// Operations per second to issue, all threads together (open loop); by default as many as the engine can execute.
     #[arg(long)]
     rate: Option<f64>,
-    /// Distribution of the rows, instead of each workload's own: `uniform`, `zipf` or `latest`.
+    /// Distribution of the rows (`uniform`, `zipf` or `latest`); by default each workload's own distribution.
     #[arg(long, value_parser = dist)]
     dist: Option<Dist>,
-    /// Rounds over all engines, so that slow changes of the machine's speed affect all of them.
+    /// Number of rounds over all engines. With several rounds, slow changes of the machine's speed affect all engines.
     #[arg(long, default_value = "1")]
     rounds: NonZero<u32>,
     /// Operations of each workload, except loads and `delete`; by default the number of rows.
@@ -106,12 +106,12 @@ struct Run {
     /// File to which lines of JSON are appended.
     #[arg(long)]
     out: PathBuf,
-    /// Memory cgroup under which groups may be created; without it only the engines' own settings limit their memory.
+    /// Memory cgroup under which groups may be created. Without it, only the engines' own settings limit their memory.
     #[arg(long)]
     cgroup: Option<PathBuf>,
 }
 
-/// Parses a size: `256MiB`, `1 GiB`, `4096`.
+/// Parses a size, such as `256MiB`, `1 GiB` or `4096`.
 fn bytes(text: &str) -> std::result::Result<usize, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -195,7 +195,7 @@ fn list(memory: usize, names: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks names and sizes before anything is measured.
+/// Checks names and sizes before the first measurement.
 fn check(run: &Run) -> Result<()> {
     for name in &run.engines {
         if rival(name).is_none() {
@@ -286,7 +286,7 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Re
     Ok(status.success())
 }
 
-/// Measures in this process.
+/// Measures one engine in this process.
 fn one(run: &Run) -> Result<()> {
     let opener = rival(&run.engines[0]).ok_or("no such engine")?.opener;
     let plan = plan(run, run.threads[0].get())?;

@@ -1,9 +1,9 @@
-//! redb, on a file whose `sync_data` does nothing.
+//! The adapter of redb, on a file whose `sync_data` does nothing.
 //!
 //! redb has two levels of durability. `None` keeps a commit in memory until a later commit is `Immediate`, so a kill
-//! loses it. `Immediate` writes every changed page and the header, and syncs. The lab requires a level between the two.
-//! So each commit is `Immediate`, and `sync_data` of [`PageCache`] returns at once. Written data is in the page cache,
-//! which outlives the process.
+//! loses the commit. `Immediate` writes every changed page and the header, and syncs. The lab requires a level between
+//! these two levels. So each commit is `Immediate`, and `sync_data` of [`PageCache`] returns immediately without a
+//! sync. Written data is in the page cache, which outlives the process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ use redb::{
 
 use crate::{Promise, add, admit, settings, size};
 
-/// No background threads.
+/// The promise: redb has no background threads.
 pub const PROMISE: Promise = Promise { background_threads: false, ..Promise::FULL };
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("lab");
@@ -28,7 +28,8 @@ const FILE: &str = "store.redb";
 /// Opens redb.
 pub struct Redb;
 
-/// A file without syncs: the operating system writes dirty pages when it chooses. Counts the bytes read and written.
+/// A file without syncs. The operating system chooses when it writes dirty pages. This type counts the bytes read and
+/// written.
 #[derive(Debug)]
 struct PageCache {
     file: File,

@@ -1,8 +1,9 @@
-//! RocksDB with levelled and with universal compaction, through the crate `rocksdb`, linked to the system's library.
+//! The adapter of RocksDB, with levelled and with universal compaction. It uses the crate `rocksdb`, linked to the
+//! system's library.
 //!
-//! All memory is part of the budget: write buffers at most three eighths of it, a part for open files and compaction
-//! buffers, and the block cache, which includes indexes and filters, the rest. With direct I/O the page cache adds
-//! nothing.
+//! All memory of RocksDB is part of the budget. Write buffers get at most three eighths of the budget. Another part is
+//! reserved for open files and compaction buffers. The rest is the block cache, which includes indexes and filters.
+//! Because of direct I/O, the page cache uses no additional memory.
 
 use std::path::Path;
 use std::thread;
@@ -49,7 +50,8 @@ struct Shares {
 impl Shares {
     fn of(budget: usize) -> Self {
         let write_buffer = (budget / 8).clamp(2 << 20, 64 << 20);
-        // Buffers of two compaction jobs and the library's memory for open files; not part of the block cache.
+        // The reserved part is for the buffers of two compaction jobs and the library's memory for open files, which
+        // are not part of the block cache.
         let overhead = (budget / 16).clamp(4 << 20, 24 << 20);
         let cache = budget - write_buffer * WRITE_BUFFERS as usize - overhead;
         assert!(cache >= budget / 4, "the block cache is at least a quarter of the budget");
@@ -65,8 +67,8 @@ fn table_options(cache: &Cache) -> BlockBasedOptions {
     table.set_bloom_filter(BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // With a small cache the index or filter of a whole table would evict hundreds of data blocks; partitions of 4 KiB
-    // do not.
+    // In a small cache, the index or filter of a whole table would evict hundreds of data blocks. Partitions of 4 KiB
+    // avoid this.
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
     table.set_metadata_block_size(BLOCK);
@@ -105,7 +107,7 @@ fn options(universal: bool, shares: &Shares, cache: &Cache) -> Options {
     options
 }
 
-/// Adds the base, if there is one, and all operands. Never fails: a value that is not a counter counts as 0.
+/// Adds the base, if any, and all operands. Never fails, because a value that is not a counter counts as 0.
 fn add_operands(_key: &[u8], base: Option<&[u8]>, operands: &MergeOperands) -> Option<Vec<u8>> {
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let sum = operands.iter().fold(base.map_or(0, number), |sum, o| sum.wrapping_add(number(o)));
@@ -197,7 +199,8 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.db.flush()?;
-        // A compaction may make another one due when it ends, so nothing must be pending twice in a row.
+        // The end of a compaction may make another compaction due. So this waits until two checks in a row find no
+        // pending work.
         let mut quiet = 0;
         while quiet < 2 {
             quiet = if self.pending()? == 0 { quiet + 1 } else { 0 };
@@ -271,7 +274,8 @@ impl Session for Handle<'_> {
     }
 
     fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
-        // RocksDB returns an error for a range that ends before it begins; the lab's trait treats it as empty.
+        // RocksDB returns an error for a range that ends before it begins. The lab's trait treats such a range as
+        // empty.
         if from < to {
             let mut batch = WriteBatch::default();
             batch.delete_range(from, to);

@@ -1,14 +1,15 @@
 //! [`Stripes`]: locks that make a read-modify-write of one key atomic, for stores without such an operation.
 //!
-//! Every write of a key takes the key's lock, not only additions. Otherwise a `put` between the read and the write of
-//! an addition would be lost. An uncontended lock takes about 20 ns; the write paths of the stores take microseconds.
+//! Every write of a key takes the lock of the key, even if the write is not an addition. Otherwise a `put` between the
+//! read and the write of an addition would be lost. An uncontended lock takes about 20 ns, whereas the write paths of
+//! the stores take microseconds.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const STRIPES: usize = 1024;
 
-/// A lock with its own cache line.
+/// A lock that has a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
 struct Stripe(Mutex<()>);

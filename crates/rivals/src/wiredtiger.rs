@@ -1,8 +1,8 @@
-//! WiredTiger, through a shim in C.
+//! The adapter of WiredTiger, which uses a shim in C.
 //!
 //! Each commit writes its log record to the page cache (`transaction_sync=(enabled=true,method=none)`). With the
-//! default, `enabled=false`, commits stay in a buffer of the process and are lost with it. The shim retries updates
-//! that fail with a conflict under snapshot isolation, as every user must.
+//! default, `enabled=false`, commits stay in a buffer of the process, and a kill of the process loses them. The shim
+//! retries updates that fail with a conflict under snapshot isolation, as every user of WiredTiger must.
 
 use std::path::Path;
 
@@ -24,14 +24,15 @@ struct Shares {
     log_file: usize,
 }
 
-/// The number of buffers in the log's ring. Each has a tenth of a log file, at most 256 KiB. All are used in turn, so
-/// all stay resident: 32 MiB for log files of the default size.
+/// The number of buffers in the ring of the log. Each buffer has the size of a tenth of a log file, but at most 256
+/// KiB. WiredTiger uses the buffers one after the other, so all buffers stay resident. They take 32 MiB for log files
+/// of the default size.
 const LOG_SLOTS: usize = 128;
 const LOG_SLOT_MOST: usize = 256 << 10;
 
 impl Shares {
-    /// The cache gets the budget less the log's buffers and an eighth for sessions, the connection and the allocator.
-    /// (The library itself reserves another 8 % of the cache for these.)
+    /// The cache gets the budget minus the buffers of the log, and minus an eighth for sessions, the connection and the
+    /// allocator. (The library reserves another 8 % of the cache for these three.)
     fn of(budget: usize) -> Self {
         let log = (budget / 8).min(LOG_SLOTS * LOG_SLOT_MOST);
         let log_file = if log == LOG_SLOTS * LOG_SLOT_MOST { 128 << 20 } else { log / LOG_SLOTS * 10 };

@@ -1,6 +1,6 @@
-//! Checks every engine that is compiled in against the lab's contract, and that it keeps exactly its promise.
+//! Checks that every engine that is compiled in fulfils the contract of the lab, and keeps exactly its promise.
 //!
-//! `an_engine_conforms` is one function for all engines; a new engine is tested by adding its name below.
+//! `an_engine_conforms` is one function for all engines. To test a new engine, add its name below.
 
 use std::env;
 use std::io::Write;
@@ -99,7 +99,7 @@ fn an_engine_conforms(name: &str) -> Result<()> {
     let engine = opener.open(directory.path(), &setup())?;
     reopened(engine.as_ref(), promise)?;
     engine.close()?;
-    // Once more, to check that closing a reopened store loses nothing.
+    // This closes and reopens the store once more, to check that closing a reopened store loses no data.
     let engine = opener.open(directory.path(), &setup())?;
     reopened(engine.as_ref(), promise)?;
     engine.close()
@@ -142,7 +142,7 @@ fn scans(engine: &dyn Engine) -> Result<()> {
     assert_eq!(entries(s.as_mut(), b"scan-3", 1)?, [(b"scan-3".to_vec(), b"333".to_vec())]);
     s.delete(b"scan-5")?;
     assert_eq!(keys(s.as_mut(), b"scan-4", 2)?, ["scan-7", "scan-9"]);
-    // Keys are ordered by unsigned bytes.
+    // Keys must be ordered by unsigned bytes.
     for key in [&b"scan-\x80"[..], b"scan-\x7f", b"scan-\xff\xff"] {
         s.put(key, b"high")?;
     }
@@ -311,19 +311,19 @@ fn more_than_the_budget(name: &str) -> Result<()> {
     engine.close()
 }
 
-/// The environment variables that make a run of this program the child of a kill test.
+/// The environment variables that turn a run of this program into the child of a kill test.
 const CHILD: &str = "RIVALS_KILL_CHILD";
 const CHILD_DIRECTORY: &str = "RIVALS_KILL_DIRECTORY";
 const KILLED_AT: u64 = 8_000;
 
-/// The value of the `i`th write of a thread: long enough that memtables are flushed and logs are switched before the
-/// kill.
+/// The value of the `i`th write of a thread. The value is long enough for memtables to be flushed and logs to be
+/// switched before the kill.
 fn killed_value(t: u64, i: u64) -> Vec<u8> {
     format!("{t} {i} ").repeat(100).into_bytes()
 }
 
-/// The child process of a kill test: writes until it kills itself during concurrent writes. Without the variables it
-/// does nothing.
+/// The child process of a kill test, which writes until it kills itself during concurrent writes. Without the
+/// environment variables, this test does nothing.
 #[test]
 fn the_child_of_a_kill() -> Result<()> {
     let (Ok(name), Some(directory)) = (env::var(CHILD), env::var_os(CHILD_DIRECTORY)) else { return Ok(()) };
@@ -348,8 +348,8 @@ fn write_until_killed(engine: &dyn Engine, t: u64) -> Result<()> {
         let key = format!("kill-{t}-{:05}", i % 3_000); // later rounds overwrite
         s.put(key.as_bytes(), &killed_value(t, i))?;
         s.merge_add(format!("kill-sum-{t}").as_bytes(), 1)?;
-        // One `write` to the pipe after the acknowledgement, so that every line the parent reads is an acknowledged
-        // write.
+        // The child makes one `write` to the pipe after the acknowledgement, so every line that the parent reads is an
+        // acknowledged write.
         std::io::stderr().write_all(format!("acked {t} {i}\n").as_bytes())?;
         if t == 0 && i == KILLED_AT {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
@@ -381,7 +381,8 @@ fn a_kill_loses_what_the_promise_says(name: &str) -> Result<()> {
     let mut s = engine.session()?;
     let mut lost = 0;
     for (t, &count) in (0..).zip(&acknowledged) {
-        // The newest acknowledged round of each key, or a later round whose write was not yet acknowledged.
+        // Each key must have the value of its newest acknowledged round, or of a later round whose write was not yet
+        // acknowledged.
         for i in count.saturating_sub(3_000)..count {
             let found = get(s.as_mut(), format!("kill-{t}-{:05}", i % 3_000).as_bytes())?;
             let newer = i + 3_000 == count && found == Some(killed_value(t, count));

@@ -1,9 +1,9 @@
-//! The catalogue of keyspaces, without its checksum, and the payload of a log record that creates a keyspace.
+//! Target: the catalogue of keyspaces, without its checksum, and the payload of a log record that creates a keyspace.
 //!
-//! Input: the bytes of either.
+//! Input: the bytes of a catalogue or of a payload.
 //!
-//! Properties: a decoded value, encoded again, decodes to an equal one. Ids ascend and are below `next_id`. Every error
-//! is corruption, or names the index or the option that this version does not support.
+//! Properties: a decoded value, encoded again, decodes to an equal value. Ids ascend and are below `next_id`. Every
+//! error is corruption, or names the index or the option that this version does not support.
 
 use pandodb::base::{Error, KeyspaceId, Seqno};
 use pandodb::index::RootRecord;

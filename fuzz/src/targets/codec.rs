@@ -1,11 +1,11 @@
-//! Varints, readers, key ranges, and encodings that consist of them: references to large values, operations of a log
-//! record.
+//! Target: varints, readers, key ranges, and encodings that consist of these: references to large values, operations of
+//! a log record.
 //!
-//! Input: one byte that chooses, then the bytes to decode.
+//! Input: one byte that chooses the decoder, then the bytes to decode.
 //!
-//! Properties: a decoded value, encoded again, decodes to an equal one. An encoded varint is not longer than the bytes
-//! that it was decoded from. After every read, a reader's position and its remaining length add up. Every error is
-//! corruption.
+//! Properties: a decoded value, encoded again, decodes to an equal value. An encoded varint is not longer than the
+//! bytes from which it was decoded. After every read, the position of a reader plus its remaining length is the total
+//! length. Every error is corruption.
 
 use pandodb::KeyRange;
 use pandodb::base::codec::{Reader, get_varint, put_bytes, put_varint, varint_len};

@@ -1,9 +1,9 @@
-//! A compressed leaf block, without its checksum.
+//! Target: a compressed leaf block, without its checksum.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! Properties: unpacking any bytes fails or gives whole pages, more than the block has and at most 16. If these are a
-//! valid leaf, it can be compressed again, and that unpacks to the same leaf.
+//! Properties: unpacking any bytes fails or returns whole pages, more than the block has and at most 16. If these pages
+//! are a valid leaf, the leaf can be compressed again, and the result unpacks to the same leaf.
 
 use pandodb::base::{Entry, Kind, Seqno};
 use pandodb::run::{Compressor, Leaf, LeafBuilder, unpack};
@@ -17,7 +17,7 @@ use pandodb::base::random::Rng;
 pub const TARGET: Target =
     Target { name: "compressed", max_len: 3 * PAGE, memory: 4 << 20, run, mutate: change::plain, seeds };
 
-/// The most pages that a compressed leaf has in memory.
+/// The maximum number of pages that a compressed leaf has in memory.
 const MOST: usize = 16;
 
 fn run(data: &[u8]) {
@@ -47,7 +47,7 @@ fn run(data: &[u8]) {
     assert!(unpacked[16..] == plain[16..], "unpacking does not undo compressing");
 }
 
-/// The compressed block of a leaf; `None` if compression does not save enough.
+/// The compressed block of a leaf, or `None` if compression does not save enough.
 fn compress(leaf: &LeafBuilder, pages_before: u32) -> Option<Vec<u8>> {
     let mut compressor = Compressor::default();
     let pages = compressor.compress(leaf, pages_before, 0)?;

@@ -1,4 +1,4 @@
-//! The text readers of `pando load`: kv, csv, tsv, ndjson.
+//! Target: the text readers of `pando load`: kv, csv, tsv, ndjson.
 //!
 //! Input: one byte for format, key fields and operands, then the text.
 //!
@@ -36,7 +36,7 @@ fn choice(tag: u8) -> Choice {
 fn run(data: &[u8]) {
     let Some((tag, text)) = data.split_first() else { return };
     let choice = choice(*tag);
-    // A small buffer, so that lines cross its end.
+    // The buffer is small, so that lines cross its end.
     let input = BufReader::with_capacity(16, text);
     let Ok(mut source) = input::open(input, choice.format, &choice.keys, choice.operands) else { return };
     let lines = text.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;

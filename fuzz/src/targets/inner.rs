@@ -1,4 +1,4 @@
-//! An inner block, without its checksum.
+//! Target: an inner block, without its checksum.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
@@ -67,7 +67,7 @@ fn build(level: u32, children: &[Owned]) -> Vec<u8> {
     block
 }
 
-/// Changes one child of a sound block; the result may be invalid.
+/// Changes one child of a sound block. The result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
     if rng.index(2) == 0 || Inner::check(&block).is_err() {
@@ -76,7 +76,7 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let inner = Inner::of(&block);
     let mut children = children(&inner);
     let at = rng.index(children.len());
-    // The builder requires positions in order, so only plain changes put them out of order.
+    // The builder requires positions in order, so only changes of plain bytes can put the positions out of order.
     match rng.index(5) {
         0 if children.len() > 1 => drop(children.remove(at)),
         1 if at > 0 => change::plain(&mut children[at].1, rng),
@@ -98,7 +98,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let child = |i: u64, pages, leaf| Child { position: 100 + i * u64::from(pages), pages, leaf };
     let leaves: Vec<Owned> = (0..40).map(|i| (child(i, 1, 100 + i), format!("key{:05}", i * 31).into())).collect();
     let upper: Vec<Owned> = (0..5).map(|i| (child(i, 2, i * 50), format!("{i}x").into())).collect();
-    // Equal separators: the messages of one key span several leaves.
+    // Equal separators mean that the messages of one key span several leaves.
     let same: Vec<Owned> = (0..4).map(|i| (child(i, 1, 100 + i), b"key\0".to_vec())).collect();
     let long = vec![(child(0, 1, 100), Vec::new()), (child(1, 1, 101), vec![b'l'; 5000])];
     vec![build(1, &leaves), build(2, &upper), build(1, &same), build(1, &long)].into_iter().map(trimmed).collect()

@@ -1,9 +1,9 @@
-//! A leaf block, without its checksum.
+//! Target: a leaf block, without its checksum.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! Properties: an accepted leaf is in order and within bounds. A search for its keys, and for keys just beside them,
-//! gives the same result as a linear search. Encoded again, the leaf has the same contents.
+//! Properties: an accepted leaf is in order and within bounds. A search for a key of the leaf, or for a key immediately
+//! above or below such a key, gives the same result as a linear search. Encoded again, the leaf has the same contents.
 
 use pandodb::base::{BlobRef, Entry, Kind, MAX_KEY, PageNo, Seqno};
 use pandodb::run::{Leaf, LeafBuilder};
@@ -58,7 +58,8 @@ fn search(leaf: &Leaf<'_>, entries: &[Owned], key: &[u8]) {
     assert_eq!(leaf.find(key), first..after);
 }
 
-/// `flags`: bit 1, the last key continues in the next leaf; bit 2, the first key began in the previous leaf.
+/// The bits of `flags`: bit 1 means that the last key continues in the next leaf; bit 2 means that the first key began
+/// in the previous leaf.
 fn build(entries: &[Owned], pages_before: u32, flags: u16) -> Vec<u8> {
     let mut builder = LeafBuilder::default();
     for (key, seqno, kind, value) in entries {
@@ -85,7 +86,7 @@ fn round_trip(leaf: &Leaf<'_>, before: &[Owned]) {
     assert_eq!((again.pages_before(), flags(&again)), (leaf.pages_before(), flags(leaf)));
 }
 
-/// Changes one entry of a sound leaf; the result may be invalid.
+/// Changes one entry of a sound leaf. The result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
     if rng.index(2) == 0 || Leaf::check(&block).is_err() {

@@ -1,9 +1,9 @@
-//! The metadata of a run, as stored in trunk nodes and footers.
+//! Target: the metadata of a run, as stored in trunk nodes and footers.
 //!
-//! Input: its bytes.
+//! Input: the bytes of the metadata.
 //!
-//! Properties: decoded metadata, encoded again, is not longer and decodes to equal metadata. Its figures are
-//! consistent. Every error is corruption.
+//! Properties: decoded metadata, encoded again, is not longer than the input and decodes to equal metadata. The figures
+//! in the metadata are consistent. Every error is corruption.
 
 use pandodb::base::codec::Reader;
 use pandodb::base::{BlockAddr, Extent, OwnerId, PageNo, Seqno};
@@ -28,7 +28,7 @@ fn run(data: &[u8]) {
     let mut reader = Reader::new(&out, "fuzz");
     assert_eq!(RunMeta::decode(&mut reader).expect("what was encoded"), meta);
     assert!(reader.is_empty());
-    // A maplet counts the keys of its runs and has no entries itself.
+    // A maplet counts the keys of its runs, but has no entries of its own.
     assert!(meta.keys <= meta.entries() || meta.is_maplet());
     assert!(meta.first_key <= meta.last_key && meta.leaf_pages <= meta.pages());
     assert!(meta.disk_bytes() >= meta.leaf_pages && meta.logical_bytes() >= meta.blob_bytes);

@@ -1,4 +1,4 @@
-//! The targets, one per file. Each file describes its input and the properties that must hold.
+//! The targets, one per file. Each file describes the input of its target and the properties that must hold.
 
 pub mod catalog;
 pub mod codec;
@@ -44,7 +44,7 @@ pub static ALL: &[Target] = &[
     ops::TARGET,
 ];
 
-/// Pads `bytes` with zeros to a block of whole pages, at least one. Inputs omit these zeros.
+/// Pads `bytes` with zeros to a block of whole pages (at least one page). Inputs omit these zeros.
 fn as_block(bytes: &[u8]) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(bytes.len().max(1).next_multiple_of(PAGE), 0);
@@ -59,7 +59,8 @@ fn trimmed(mut block: Vec<u8>) -> Vec<u8> {
     block
 }
 
-/// Keys to look up around `key`: itself, one just above, one just below, and its first half.
+/// Keys to look up around `key`: the key, a key immediately above it, a key immediately below it, and the first half of
+/// the key.
 fn around(key: &[u8]) -> Vec<Vec<u8>> {
     let mut below = key.to_vec();
     if let Some(last) = below.pop()

@@ -1,12 +1,12 @@
-//! Operations on a store, compared with a model, with device faults, full disks and crashes.
+//! Target: operations on a store, compared with a model, with device faults, full disks and crashes.
 //!
-//! Input: the failure, then steps: commits of a few operations, checkpoints, compactions, snapshots, reopenings,
-//! backups, keyspaces created and dropped.
+//! Input: the kind of failure, then steps: commits of a few operations, checkpoints, compactions, snapshots,
+//! reopenings, backups, keyspaces created and dropped.
 //!
-//! *A fault* makes one device call fail, or all calls from some point on, or the disk is full from some point on.
-//! Acknowledged commits must stay readable and must survive a kill and a power cut as far as their durability
-//! guarantees. *A crash* happens at some point of the history, with some pending operations lost, torn or corrupted.
-//! The store must then hold a prefix of the history with all guaranteed commits. `pandodb_proof` implements the
+//! **A fault* makes one device call fail, or makes all calls fail from some point on, or fills the disk from some point
+//! on. Acknowledged commits must stay readable, and must survive a kill and a power cut as their durability guarantees.
+//! *A crash* happens at some point of the history, and some pending operations are lost, torn or corrupted. After a
+//! crash, the store must contain a prefix of the history with all guaranteed commits. `pandodb_proof` implements the
 //! comparisons.
 
 use pandodb::Durability;
@@ -22,7 +22,7 @@ use crate::{Target, mutate};
 /// The target.
 pub const TARGET: Target = Target { name: "ops", max_len: 1024, memory: 96 << 20, run, mutate: mutate::plain, seeds };
 
-/// Crashes of one input.
+/// The number of crashes that one input tries.
 const CRASHES: usize = 4;
 const MAX_STEPS: usize = 80;
 
@@ -48,7 +48,7 @@ fn fault(input: &mut Bytes<'_>) -> Fault {
     if input.u8().is_multiple_of(2) { Fault::once(kind, nth) } else { Fault::sticky(kind, nth) }
 }
 
-/// The disk is full from some point on; at the end it has space again.
+/// Runs the steps on a disk that is full from some point on. At the end, the disk has space again.
 fn full(input: &mut Bytes<'_>) {
     let at = usize::from(input.u8()) % MAX_STEPS;
     let room = u64::from(input.u8()) * 512;
@@ -60,7 +60,7 @@ fn full(input: &mut Bytes<'_>) {
         if i == at {
             device.set_byte_budget(Some(device.occupied() + room));
         }
-        // Other tests cover a reopening on a full disk; here the same store must stay open.
+        // Other tests cover a reopening on a full disk. In this test, the same store must stay open.
         if matches!(step, Step::Reopen | Step::Backup) {
             continue;
         }
@@ -95,7 +95,8 @@ fn crashes(input: &mut Bytes<'_>) {
     }
 }
 
-/// One crash. `choice` determines the position, the pending operations that are kept, and the fate of one write.
+/// Tries one crash. `choice` determines the position of the crash, the pending operations that are kept, and the fate
+/// of one write.
 fn crash(script: &Script, states: &[State], history: &SimHistory, choice: [u8; 8]) {
     let at = usize::from(u16::from_le_bytes([choice[0], choice[1]])) % (history.ops().len() + 1);
     let mut cursor = history.walk();

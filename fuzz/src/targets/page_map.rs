@@ -1,9 +1,9 @@
-//! The allocation map: which pages are allocated.
+//! Target: the allocation map, which records the allocated pages.
 //!
-//! Input: operations: take (allocate given pages), allocate, release, grow, shrink.
+//! Input: a list of operations: take (allocate given pages), allocate, release, grow, shrink.
 //!
-//! Properties: the map agrees with a list of one flag per page. It hands out only free pages. `take` fails only if a
-//! page is allocated or beyond the end. `alloc` fails only if no row of wholly free extents is large enough.
+//! Properties: the map agrees with a list of one flag per page. The map allocates only free pages. `take` fails only if
+//! a page is allocated or beyond the end. `alloc` fails only if no row of wholly free extents is large enough.
 
 use pandodb::base::{EXTENT_PAGES, Extent, PageNo};
 use pandodb::space::map::PageMap;
@@ -15,7 +15,7 @@ use crate::{Target, mutate};
 pub const TARGET: Target =
     Target { name: "page_map", max_len: 256, memory: 256 << 10, run, mutate: mutate::plain, seeds };
 
-/// The most extents that the model follows.
+/// The maximum number of extents that the model tracks.
 const MAX_EXTENTS: u64 = 64;
 
 fn run(data: &[u8]) {

@@ -1,10 +1,11 @@
-//! A page of a quotient filter or maplet.
+//! Target: a page of a quotient filter or maplet.
 //!
-//! Input: one byte that chooses. Either entries (eight bytes of a hash and one of a value each), from which a filter
-//! and a maplet are built; or a hash and a page without its block header.
+//! Input: one byte that chooses one of two forms. The first form is a list of entries (eight bytes of a hash and one
+//! byte of a value each), from which a filter and a maplet are built. The second form is a hash and a page without its
+//! block header.
 //!
 //! Properties: every added entry is found. A lookup works on any page, within bounds. A maplet returns values in
-//! ascending order. The filter answers "no" exactly if the maplet returns no value.
+//! ascending order. The filter answers "no" if and only if the maplet returns no value.
 
 use pandodb::base::key_hash;
 use pandodb::filter::maplet::{MapletBuilder, values};
@@ -18,7 +19,7 @@ use crate::{Target, mutate};
 pub const TARGET: Target =
     Target { name: "quotient", max_len: 8192, memory: 64 << 10, run, mutate: mutate::plain, seeds };
 
-/// Offset of a page's head: the size of the block header.
+/// Offset of the head of a page, which is the size of the block header.
 pub(super) const HEAD_AT: usize = 16;
 
 fn run(data: &[u8]) {
@@ -26,7 +27,7 @@ fn run(data: &[u8]) {
     if input.u8() % 2 == 0 { built(input) } else { foreign(input) }
 }
 
-/// The values that a page returns for a hash; `None` if the page is invalid. Checks that filter and maplet lookups
+/// The values that a page returns for a hash, or `None` if the page is invalid. Checks that filter and maplet lookups
 /// agree.
 pub(super) fn look(page: &[u8], hash: u64) -> Option<Vec<u8>> {
     let mut found = Vec::new();

@@ -1,10 +1,11 @@
-//! A whole run, damaged: leaves, inner blocks, filter, tombstones, footer, and all their readers.
+//! Target: a whole damaged run (leaves, inner blocks, filter, tombstones, footer), with all readers of its parts.
 //!
-//! Input: which run, whether its metadata comes from its footer, then patches (see [`crate::patches`]).
+//! Input: the choice of a run, a flag that says whether the metadata of the run is read from its footer, then patches
+//! (see [`crate::patches`]).
 //!
-//! Properties with wrong checksums: every answer is right or an error. With corrected checksums: nothing panics or
-//! loops; and if `verify` finds nothing, scans are in order and equal in both directions, and a lookup finds every key.
-//! Every error is corruption and names the file.
+//! Properties with wrong checksums: every answer is right or an error. Properties with corrected checksums: no call
+//! panics or loops. If `verify` reports no damage, scans are in order and equal in both directions, and a lookup finds
+//! every key. Every error is corruption and names the file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -73,8 +74,8 @@ fn small() -> Base {
     base((0..20).map(put).collect(), ranges.collect())
 }
 
-/// A run of three levels, because with long keys an inner block has only four children. Leaves have one page or
-/// several.
+/// A run of three levels. It has long keys, so that an inner block has only four children. Leaves have one page or
+/// several pages.
 fn deep() -> Base {
     let mut rng = Rng(11);
     let mut entries: Vec<Owned> = Vec::new();
@@ -104,7 +105,7 @@ fn grouped() -> Base {
     base(entries, Vec::new())
 }
 
-/// A run with compressed leaves of one page and of several, and uncompressed ones.
+/// A run with compressed leaves of one page and of several pages, and with uncompressed leaves.
 fn compressed() -> Base {
     let mut rng = Rng(12);
     let mut put = |i: u64| {
@@ -172,7 +173,7 @@ fn open(device: &dyn Device, base: &Base, from_footer: bool) -> Result<Arc<RunSl
     Ok(slice)
 }
 
-/// The address of the footer: the last block of the last extent.
+/// The address of the footer, which is the last block of the last extent.
 fn footer_addr(image: &SimImage, meta: &RunMeta) -> BlockAddr {
     let end = meta.extents.last().expect("a run has extents").end();
     let addr_of = |pages: u32| BlockAddr { page: PageNo(end - u64::from(pages)), pages };
@@ -249,7 +250,7 @@ fn expected_gets(entries: &[Owned]) -> Vec<Vec<(Seqno, Kind, Vec<u8>)>> {
     entries.chunk_by(|a, b| a.0 == b.0).map(of).collect()
 }
 
-/// If `verify` finds nothing, checks that the answers are consistent.
+/// If `verify` reports no damage, checks that the answers are consistent.
 fn judge(slice: &RunSlice, found: &Found) {
     let mut clean = true;
     slice.run().verify(&mut |_, checked| {

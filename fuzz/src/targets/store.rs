@@ -1,13 +1,14 @@
-//! A whole store directory, damaged: opened, scanned, read by key, verified, written to.
+//! Target: a whole damaged store directory. The store is opened, scanned, read by key, verified and written to.
 //!
-//! Input: which store, whether it is written to afterwards, then patches (see [`crate::patches`]).
+//! Input: the choice of a store, a flag that says whether the target writes to the store, then patches (see
+//! [`crate::patches`]).
 //!
 //! Properties with wrong checksums: every answer is right, or an error that names a file. A store that was closed must
-//! return its exact contents. A store that was killed, or whose superblock was changed, may also return its contents at
+//! return its exact contents. A store that was killed, or whose superblock was changed, may also return the contents of
 //! an earlier time.
 //!
-//! Properties with corrected checksums: answers may be wrong, but nothing may panic, loop, or allocate without bound.
-//! If `verify` finds nothing, scans in both directions return the same.
+//! Properties with corrected checksums: answers may be wrong, but no call may panic, loop, or allocate without bound.
+//! If `verify` reports no damage, scans in both directions return the same entries.
 
 use std::sync::{Arc, LazyLock};
 
@@ -33,7 +34,7 @@ struct Base {
 
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     let golden = GOLDEN.iter().map(Specimen::golden);
-    // Killed stores: the log of a closed store has no records to damage.
+    // These stores were killed, because the log of a closed store has no records to damage.
     let seeded = [21, 22].into_iter().map(|seed| Specimen::seeded(seed, false));
     golden.chain(seeded).map(base).collect()
 });
@@ -74,7 +75,8 @@ fn compare(base: &Base, patched: &Patched, device: &Arc<SimDevice>) {
     }
 }
 
-/// Uses a store with corrected checksums over wrong bytes. There is no right answer, but nothing may panic.
+/// Uses a store with corrected checksums over wrong bytes. No right answer is defined for such a store, but no call may
+/// panic.
 fn look(device: &Arc<SimDevice>, work: bool) {
     let store = match Sizes::TINY.open(device.clone()) {
         Ok(store) => store,
@@ -108,7 +110,8 @@ fn look(device: &Arc<SimDevice>, work: bool) {
     }
 }
 
-/// Reads everything with scans in both directions, `get` and `multi_get`. Returns how the two scans differ, if they do.
+/// Reads all entries with scans in both directions, `get` and `multi_get`. Returns the difference between the two
+/// scans, if any.
 fn read(store: &Store) -> Result<Option<String>> {
     for info in store.keyspaces() {
         let keyspace = store.open_keyspace(&info.name)?.expect("it was listed");
@@ -122,8 +125,8 @@ fn read(store: &Store) -> Result<Option<String>> {
         if forward.len() != backward.len() {
             return differs(&[], "backwards, in number");
         }
-        // Does not compare the values of lookups and scans: with corrected checksums over wrong seqnos they may differ.
-        // A lookup relies on the seqno ranges of runs, which `verify` does not compare between runs.
+        // This does not compare the values of lookups and scans, because these may differ with corrected checksums over
+        // wrong seqnos. A lookup relies on the seqno ranges of runs, which `verify` does not compare between runs.
         for (key, _) in forward.iter().step_by(5) {
             keyspace.get(key)?;
         }

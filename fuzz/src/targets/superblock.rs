@@ -1,9 +1,9 @@
-//! A superblock, with its checksum unchanged and corrected.
+//! Target: a superblock, with its checksum unchanged and with its checksum corrected.
 //!
 //! Input: the page from its first byte, without the zeros at its end.
 //!
-//! Properties: a decoded superblock, encoded again, decodes to an equal one. A wrong checksum is never accepted. Every
-//! error is corruption.
+//! Properties: a decoded superblock, encoded again, decodes to an equal superblock. A wrong checksum is never accepted.
+//! Every error is corruption.
 
 use pandodb::base::{BlockAddr, Error, PageNo, Seqno, StoreId};
 use pandodb::space::{MirroredBlock, Superblock};
@@ -30,7 +30,7 @@ fn run(data: &[u8]) {
 
 fn look(page: &[u8]) {
     match Superblock::decode(page) {
-        // A version number with a right checksum was written by another version.
+        // A superblock with an unknown version number and a right checksum was written by another version of PandoDB.
         Err(Error::Unsupported { detail }) => assert!(detail.starts_with("format version"), "{detail}"),
         Err(error) => assert_corruption(&error),
         Ok(superblock) => {

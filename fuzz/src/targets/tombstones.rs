@@ -1,9 +1,9 @@
-//! A block of range tombstones, without its checksum, and the fragments that they are cut into.
+//! Target: a block of range tombstones, without its checksum, and the fragments into which the tombstones are cut.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! Properties: decoded tombstones, encoded again, decode to equal ones. The fragments cover each key exactly as the
-//! tombstones do. Every error is corruption.
+//! Properties: decoded tombstones, encoded again, decode to equal tombstones. The fragments cover each key exactly as
+//! the tombstones do. Every error is corruption.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn run(data: &[u8]) {
         decode(&block, &mut again).expect("what was encoded");
     }
     assert_eq!(again, found);
-    // The comparison takes quadratic time.
+    // The number of tombstones is limited, because the comparison takes quadratic time.
     found.truncate(64);
     compare(&found);
 }
@@ -43,7 +43,7 @@ fn blocks(tombstones: &[RangeTombstone]) -> Vec<Vec<u8>> {
     encode(tombstones).into_iter().map(filled).collect()
 }
 
-/// The newest tombstone that covers a key at a read point, found by checking each one.
+/// The newest tombstone that covers a key at a read point, found by checking each tombstone.
 fn newest(tombstones: &[RangeTombstone], key: &[u8], at: Seqno) -> Seqno {
     let covering = tombstones.iter().filter(|t| t.range.contains(key) && t.seqno <= at);
     covering.map(|t| t.seqno).max().unwrap_or_default()

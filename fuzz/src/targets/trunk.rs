@@ -1,12 +1,12 @@
-//! The trunk of an `stbe` index: a root record and the nodes that it refers to.
+//! Target: the trunk of an `stbe` index, which consists of a root record and the nodes to which the record refers.
 //!
 //! Input: the root record, then up to four bodies of trunk nodes and three of nodes of the map of large values, each
-//! preceded by its length (two bytes). The bodies are written to fixed pages with right checksums, in a file that also
-//! holds two runs for branches to refer to.
+//! preceded by its length (two bytes). The bodies are written to fixed pages with right checksums. The same file
+//! contains two runs to which branches can refer.
 //!
-//! Properties: a loaded trunk satisfies its invariants, and all pages that it reaches are allocated. Stored again, it
-//! writes no node and loads to the same trunk. A verification, a scan and a few steps of compaction terminate. Every
-//! error is corruption and names the file.
+//! Properties: a loaded trunk satisfies its invariants, and all pages that the trunk reaches are allocated. Storing the
+//! trunk again writes no node, and loading the result gives the same trunk. A verification, a scan and a few steps of
+//! compaction terminate. Every error is corruption and names the file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -40,13 +40,14 @@ use crate::{Target, assert_named, mutate as change};
 pub const TARGET: Target = Target { name: "trunk", max_len: 4096, memory: 24 << 20, run, mutate, seeds };
 
 const STORE: StoreId = StoreId([9; 16]);
-/// The first page of the input's nodes; each node has two copies of one page.
+/// The first page of the input's nodes. Each node has two copies of one page.
 const NODES: u64 = 224;
 /// The owner id of the input's first node.
 const FIRST_ID: u64 = 20;
-/// The first part of an input that is a node of the map of large values: behind the root record and the trunk nodes.
+/// The number of the first part of an input that is a node of the map of large values. These parts follow the root
+/// record and the trunk nodes.
 const FIRST_OF_MAP: usize = 5;
-/// The most parts of an input.
+/// The maximum number of parts of an input.
 const MOST_PARTS: usize = 8;
 const THROUGH: Seqno = Seqno(1000);
 
@@ -106,8 +107,8 @@ fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], rou
     }
 }
 
-/// A root over two leaves. One branch was flushed to the left leaf, another one is in both leaves. Two branches of
-/// different nodes use a maplet.
+/// A root over two leaves. One branch was flushed to the left leaf, and another branch is in both leaves. Two branches
+/// of different nodes use a maplet.
 fn base() -> (SimImage, Vec<u8>) {
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
@@ -137,13 +138,14 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut blobs = BlobMap::new(core.pool.clone(), Fanout::new(4));
     [(160, 3), (168, 1), (170, 2), (180, 1), (190, 4)].into_iter().for_each(|(start, len)| blobs.insert(start, len));
     persist::store(&core, &root, &blobs, 9).expect("written");
-    // The nodes' bodies in the form of an input: children before their parent, with references to the fixed pages.
+    // This builds the bodies of the nodes in the form of an input: children before their parent, with references to the
+    // fixed pages.
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
         bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), body(&core, stored, BlockKind::TrunkNode)));
     }
-    // The root of the map comes first when it is pinned, and a parent is written behind its children.
+    // The root of the map comes first in the list of pinned nodes, but a parent is written after its children.
     let mut of_map = Vec::new();
     for stored in blobs.pin().stored.into_iter().rev() {
         of_map.push((
@@ -157,7 +159,7 @@ fn base() -> (SimImage, Vec<u8>) {
         |nth: usize| place(FIRST_ID + (FIRST_OF_MAP + nth - 1) as u64, pages_of((FIRST_OF_MAP + nth - 1) as u64));
     let mut record = vec![3];
     record.extend(place(FIRST_ID + 2, pages_of(2)));
-    // The next branch; of the map: levels, ranges, pages.
+    // These fields are the number of the next branch, and the numbers of levels, ranges and pages of the map.
     [9, 2, 5, 11].into_iter().for_each(|number| put_varint(&mut record, number));
     record.extend(map_place(2));
     let mut input = Vec::new();
@@ -165,7 +167,7 @@ fn base() -> (SimImage, Vec<u8>) {
     for (i, (_, _, body)) in bodies.iter().enumerate() {
         let mut body = body.clone();
         if i == 2 {
-            // The references to the children come last in the root's body.
+            // The references to the children are at the end of the root's body.
             for (child, (id, pages, _)) in bodies[..2].iter().enumerate() {
                 replace(&mut body, &place(*id, *pages), &place(FIRST_ID + child as u64, pages_of(child as u64)));
             }
@@ -249,7 +251,7 @@ fn run(data: &[u8]) {
     use_it(&image, &record);
 }
 
-/// The contents of a node without its location.
+/// The contents of a node, without the location of the node.
 type Said = (KeyRange, u32, Vec<(BranchId, bool, OwnerId, KeyRange, Vec<u64>)>, Vec<u64>);
 
 fn shapes(root: &Arc<Node>) -> Vec<Said> {
@@ -316,7 +318,7 @@ fn use_it(image: &SimImage, record: &RootRecord) {
         Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2, compression };
     let mut prefetch = Prefetch::new(core.data.clone());
     let index = match Stbe::open(core, shape, None, record, &mut prefetch) {
-        // An error in the root record does not name a file, because only the caller knows where the record is stored.
+        // An error in the root record does not name a file, because only the caller knows the location of the record.
         Err(error) => return crate::assert_corruption(&error),
         Ok(index) => index,
     };
@@ -350,7 +352,7 @@ fn scan(view: Arc<dyn IndexView>, reverse: bool) -> Result<()> {
     panic!("a scan does not end");
 }
 
-/// Mutates one part and corrects its length field.
+/// Mutates one part of an input and corrects the length field of this part.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     if rng.index(8) == 0 {
         return change::plain(input, rng);

@@ -1,16 +1,17 @@
-//! A log: a directory of several segments, and its replay.
+//! Target: a log, which is a directory of several segments, and the replay of the log.
 //!
-//! Input: the claims, then segments with their fields and their records; then patches of single bytes. Checksums are
-//! right, except where a patch changes a byte.
+//! Input: the claims, then segments with their fields and their records, then patches of single bytes. Checksums are
+//! right, except if a patch changes a byte.
 //!
 //! ```text
 //!   from number │ durable number │ { segment: stream, number step, epoch, start, after, count
 //!                                    { record: flags, first, count, durable, payload } … } … │ { file, offset, byte } …
 //! ```
 //!
-//! Properties: replay visits only records of the input, without a gap from the claim on, and its report agrees. After a
-//! replay in recovery mode, the log replays to the same records. Inspection shows every visited record. A read-only
-//! replay modifies nothing. Every error is corruption and names the file, except for a segment of a later format.
+//! Properties: replay visits only records of the input, without a gap from the claim on, and the report of the replay
+//! agrees with the visited records. After a replay in recovery mode, another replay of the log visits the same records.
+//! Inspection shows every visited record. A read-only replay modifies no file. Every error is corruption and names the
+//! file, except for a segment of a later format.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +55,7 @@ fn run(data: &[u8]) {
 }
 
 /// Whether two records contain the same seqno. In such a log, a record at which the visitor stops may hide another
-/// record, which becomes visible once recovery has removed the first. The engine never writes such a log.
+/// record, which becomes visible once recovery has removed the first record. The engine never writes such a log.
 fn overlaps(written: &BTreeSet<Visited>) -> bool {
     let mut end = 0;
     written.iter().any(|(first, count, _)| {
@@ -64,7 +65,7 @@ fn overlaps(written: &BTreeSet<Visited>) -> bool {
     })
 }
 
-/// Reads the seqno of a claim. Limits it to the largest possible seqno, as every caller of replay does.
+/// Reads the seqno of a claim. Limits the seqno to the largest possible value, as every caller of replay does.
 fn seqno(input: &mut Bytes<'_>) -> Seqno {
     Seqno(input.number().min(Seqno::MAX.0))
 }
@@ -121,7 +122,7 @@ fn record(
     let record = &mut out[at..];
     record[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     record[8..12].copy_from_slice(&count.to_le_bytes());
-    // Some records create a keyspace. Replay does not decode the payload; its visitor does.
+    // Some records create a keyspace. The visitor of the replay decodes the payload; the replay does not.
     let creates = tag & 0xe8 == 0xe0;
     record[12..16].copy_from_slice(if creates { b"REC\x03" } else { b"REC\x01" });
     record[16..24].copy_from_slice(&first.to_le_bytes());
@@ -174,12 +175,12 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
     assert!(device.op_count() < 2_000, "{} operations", device.op_count());
 }
 
-/// Replays in recovery mode. The log that it leaves, also after a power cut, must replay to the same records.
+/// Replays in recovery mode. Another replay of the resulting log, also after a power cut, must visit the same records.
 fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], before: &ReplayReport) {
     let device = SimDevice::from_image(before_image, 1);
     let (again, report) = read(&*device, claims, Mode::Recover, stop);
     let report = match report {
-        // The last epoch is used up, so no writer can open the log.
+        // The largest possible epoch is in use, so no writer can open the log.
         Err(Error::Unsupported { .. }) => return,
         report => report.expect("a log that can be read"),
     };
@@ -200,7 +201,7 @@ fn summary(image: &SimImage) -> Vec<SegmentSummary> {
     inspect(&*SimDevice::from_image(image, 1), STORE).expect("the directory can be listed")
 }
 
-/// The records as first seqno and payload.
+/// The records, as first seqno and payload.
 fn flat(visited: &[Visited]) -> Vec<(u64, &[u8])> {
     visited.iter().map(|(first, _, payload)| (*first, payload.as_slice())).collect()
 }
@@ -208,7 +209,7 @@ fn flat(visited: &[Visited]) -> Vec<(u64, &[u8])> {
 fn seeds() -> Vec<Vec<u8>> {
     let mut payload = Vec::new();
     put_op(&mut payload, KeyspaceId(1), Kind::Put, b"key", b"value");
-    // A record that continues the sequence, durable through the record before it.
+    // This record continues the sequence and is durable up to the record before it.
     let record = |tag: u8| [&[tag, payload.len() as u8], &payload[..]].concat();
     let segment = |tag: u8, start: u8, after: u8, records: &[u8]| {
         let mut out = vec![tag, start, after, start + 1, records.len() as u8];

@@ -29,7 +29,7 @@ loop), and latency is measured from the scheduled time.";
 pub struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
-    /// The workloads, in this order; `all` selects all of them.
+    /// The workloads, in the order in which they run; `all` selects all of them.
     #[arg(long, value_name = "NAME,…", default_value = "load,a,b,c,d,e,f", value_parser = parse_workloads)]
     pub workloads: Workloads,
     /// List the workloads and exit.
@@ -41,7 +41,7 @@ pub struct BenchArgs {
     /// The mode of the index.
     #[arg(long, value_enum, default_value_t = ModeName::Product)]
     pub mode: ModeName,
-    /// The filters of runs; by default those of the mode.
+    /// The filters of runs; by default the filters of the mode.
     #[arg(long, value_enum)]
     pub filters: Option<FiltersName>,
     /// Compression of the leaves at the bottom of the index.
@@ -62,7 +62,7 @@ pub struct BenchArgs {
     /// The store's memory limit.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// The distribution of the rows that are accessed; by default that of each workload.
+    /// The distribution of the accessed rows; by default each workload's own distribution.
     #[arg(long, value_enum)]
     pub dist: Option<DistName>,
     /// The method of reading the data file.
@@ -80,7 +80,7 @@ pub struct BenchArgs {
     /// The percentage of `load-mixed` that is in key order.
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub seq_share: f64,
-    /// Schedule this many operations a second, all threads together, instead of as many as possible.
+    /// Schedule this number of operations per second, all threads together, instead of as many as possible.
     #[arg(long, value_name = "OPS")]
     pub rate: Option<f64>,
     /// The state of the caches when a workload starts.
@@ -95,7 +95,8 @@ pub struct BenchArgs {
     /// Use no background threads, so that the I/O operations are the same each time.
     #[arg(long)]
     pub deterministic: bool,
-    /// Create the store in this directory and keep it, instead of in a temporary directory inside the current one.
+    /// Create the store in this directory and keep it. By default it is in a temporary directory inside the current
+    /// one.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Append a line of JSON for each workload to this file.
@@ -116,17 +117,17 @@ pub enum BenchCommand {
 /// `pando bench report`
 #[derive(Debug, Args)]
 pub struct BenchReportArgs {
-    /// Files of result lines: one run or several, of PandoDB and of other engines.
+    /// Files of result lines, from one run or several, of PandoDB and of other engines.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Write the page to this file. It needs no other file.
+    /// Write the page to this file. The page needs no other file.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
     pub images: ImageArgs,
 }
 
-/// Parsed workloads. A type of its own, because clap reads a literal `Vec` as "many arguments".
+/// Parsed workloads. This is a separate type, because clap treats a literal `Vec` as "many arguments".
 pub type Workloads = Vec<&'static Workload>;
 
 fn parse_workloads(names: &str) -> Result<Workloads, String> {
@@ -193,9 +194,9 @@ impl From<CompressionName> for Compression {
 /// [`Io`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IoName {
-    /// Concurrent reads through io_uring if it is available, else one after the other.
+    /// Concurrent reads through io_uring if it is available, otherwise one read after the other.
     Auto,
-    /// The same, but waiting threads sleep instead of polling.
+    /// Like `auto`, but waiting threads sleep instead of polling.
     Sleeping,
     /// Concurrent reads through io_uring; an error if it is not available.
     Uring,
@@ -238,11 +239,11 @@ impl From<DistName> for Dist {
 /// [`Cache`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheName {
-    /// As the previous workload left them.
+    /// The caches stay as the previous workload left them.
     AsIs,
     /// The store is reopened and its files are dropped from the page cache.
     Cold,
-    /// After the same operations, unmeasured, for the time of --warm-up.
+    /// The same operations run before the measurement, for the time of --warm-up.
     Warm,
 }
 

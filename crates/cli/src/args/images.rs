@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pandodb_lab::plot::ImageFormat;
 
-/// Where to write plots as image files.
+/// The directories for plots as image files.
 #[derive(Debug, Args)]
 pub struct ImageArgs {
     /// Write the plots as SVG files into this directory.
@@ -28,7 +28,7 @@ impl ImageArgs {
     }
 }
 
-/// Refuses `--png` before anything is measured if this build cannot write PNG.
+/// Refuses `--png` before any measurement if this build cannot write PNG.
 fn png_directory(path: &str) -> Result<PathBuf, String> {
     if cfg!(feature = "png") {
         return Ok(path.into());

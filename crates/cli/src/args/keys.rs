@@ -96,7 +96,7 @@ pub struct MergeArgs {
 /// The durability of a single write.
 #[derive(Debug, Args)]
 pub struct DurabilityArgs {
-    /// What the write survives once the command has ended.
+    /// The kind of crash that the write survives once the command has ended.
     #[arg(long, value_enum, default_value_t = DurabilityName::Synced)]
     pub durability: DurabilityName,
 }
@@ -177,7 +177,7 @@ pub struct KeyspaceAlterArgs {
     pub store: StoreArgs,
     /// The name of the keyspace.
     pub name: String,
-    /// The options to change, such as compression=lz4. All others stay unchanged.
+    /// The options to change, such as compression=lz4. All other options stay unchanged.
     #[arg(required = true, value_name = "NAME=VALUE")]
     pub options: Vec<String>,
 }

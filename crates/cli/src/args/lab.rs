@@ -1,4 +1,4 @@
-//! The arguments of `pando lab`; those of each command are in a file of their own.
+//! The arguments of `pando lab`. The arguments of each command are in a separate file.
 
 use clap::{Args, Subcommand};
 

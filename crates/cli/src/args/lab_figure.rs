@@ -16,7 +16,7 @@ threads.
   pando lab figure 002-3.6 --records 2000000 --memory-budget 32MiB -o lines.jsonl --svg pictures/
   pando lab figure 002-3.7 --records 2000000 --memory-budget 32MiB --with lines.jsonl --no-run";
 
-/// The index modes that a figure is measured with.
+/// The index modes in which a figure is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FigureModes {
     /// Product mode, then paper mode.
@@ -33,7 +33,7 @@ pub enum FigureModes {
 pub struct LabFigureArgs {
     /// The figure's id, such as 002-3.6; `pando lab figures` lists them.
     pub figure: String,
-    /// The number of records as a fraction of the source's: 1 is the size of the source.
+    /// The number of records as a fraction of the source's number: 1 is the size of the source.
     #[arg(long, value_name = "S", default_value_t = 0.003)]
     pub scale: f64,
     /// The number of records, instead of --scale.
@@ -61,8 +61,8 @@ pub struct LabFigureArgs {
     /// Measure nothing: take PandoDB's results from --with, too.
     #[arg(long, requires = "with")]
     pub no_run: bool,
-    /// Create the stores in this directory instead of a temporary one in the current directory. They are removed
-    /// afterwards.
+    /// Create the stores in this directory instead of a temporary one in the current directory. They are removed at the
+    /// end.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Append a line of JSON for each workload to this file.

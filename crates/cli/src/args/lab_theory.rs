@@ -24,7 +24,7 @@ pub struct TheoryArgs {
     /// The smallest number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 15, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub start: u64,
-    /// How many times the number is doubled.
+    /// The number of times that the number of records is doubled.
     #[arg(long, value_name = "TIMES", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=16))]
     pub doublings: u32,
     /// The memory limit of the store, and the memory M of the cost model.
@@ -39,7 +39,7 @@ pub struct TheoryArgs {
     /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Append all measurements and checks to this file, one line of JSON each.
+    /// Append each measurement and each check to this file, as one line of JSON.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub struct OrderArgs {
 /// `pando lab sort`
 #[derive(Debug, Args)]
 pub struct SortArgs {
-    /// The index type of the load that the sort is compared with.
+    /// The index type of the load with which the sort is compared.
     #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
     /// The number of records.
@@ -80,7 +80,7 @@ pub struct SortArgs {
     /// The memory limit of the sort, and of the store.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// Create the files in this directory instead of the current one. They are removed afterwards.
+    /// Create the files in this directory instead of the current one. They are removed at the end.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Only sort, without the load for comparison.

@@ -38,23 +38,23 @@ pub struct SimArgs {
     /// Run N seeds.
     #[arg(long, value_name = "N")]
     pub units: Option<u64>,
-    /// Run as many as a change must pass, for each kind.
+    /// Run the number of cases that a change must pass, for each kind.
     #[arg(long, conflicts_with = "soak")]
     pub ci: bool,
-    /// Run as many as a night's soak, for each kind.
+    /// Run the number of cases of an overnight soak, for each kind.
     #[arg(long)]
     pub soak: bool,
-    /// Threads that run seeds concurrently; by default one for each core.
+    /// The number of threads that run seeds concurrently; by default one for each core.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Keep the totals in this directory, and continue from totals that it already has.
+    /// Keep the totals in this directory, and continue from the totals that the directory already has.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Run only these steps of the seed's history, to reproduce a minimised failure.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state"])]
     pub steps: Option<Vec<usize>>,
-    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. The run fills it, so
-    /// use a small one.
+    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. The run fills this
+    /// file system, so use a small one.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state", "steps"])]
     pub dir: Option<PathBuf>,
     /// With `--dir`: the store's memory limit, such as 16MiB.
@@ -113,11 +113,11 @@ impl SimKind {
 pub struct SimChildArgs {
     /// The store's directory.
     pub store: PathBuf,
-    /// Determines the store's sizes.
+    /// The seed, which determines the size options of the store.
     pub seed: u64,
-    /// The number of children that ran before.
+    /// The number of children that ran before this child.
     pub round: u64,
-    /// The only index type to use.
+    /// The index type to use, instead of a type drawn from the seed.
     #[arg(value_parser = super::parse_kind)]
     pub index: Option<IndexKind>,
 }

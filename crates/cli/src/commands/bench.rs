@@ -18,7 +18,7 @@ use crate::output;
 /// Measures workloads, lists them, or writes a report.
 ///
 /// # Errors
-/// Misuse; errors of files; wrong results of the store, as corruption.
+/// Misuse, and errors of files. Wrong results of the store are returned as corruption.
 pub fn run(args: &BenchArgs) -> Outcome {
     match &args.command {
         Some(BenchCommand::Report(report)) => super::bench_report::run(report),
@@ -84,7 +84,8 @@ fn measure(args: &BenchArgs) -> Outcome {
     }
 }
 
-/// Converts a failure of the lab; its kind is that of the engine's error in it, if there is one.
+/// Converts a failure of the lab. If the failure contains an error of the engine, this error determines the kind of the
+/// failure.
 pub(super) fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
     let engine = error.source().and_then(|source| source.downcast_ref::<pandodb::Error>());
     match engine.map(|error| Failure::from(error.clone())) {
@@ -94,14 +95,14 @@ pub(super) fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
     }
 }
 
-/// The directory of the store, and its temporary directory, if it is in one.
+/// The directory of the store. If the store is in a temporary directory, also returns the temporary directory.
 fn directory(args: &BenchArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     match &args.store {
         Some(path) => {
             std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot create {}", path.display()), &e))?;
             Ok((path.clone(), None))
         }
-        // Not in the system's temporary directory, which is often in memory.
+        // The store is not in the system's temporary directory, because that directory is often in memory.
         None => {
             let temporary = tempfile::Builder::new().prefix("pando-bench-").tempdir_in(".");
             let temporary = temporary

@@ -9,7 +9,7 @@ use crate::output;
 /// Reads result lines, writes the requested page and plots, and prints the table.
 ///
 /// # Errors
-/// A file that cannot be read or written; a malformed line, with its number.
+/// If a file cannot be read or written, or if a line is malformed. The error contains the number of the line.
 pub fn run(args: &BenchReportArgs) -> Outcome {
     let lines = report::read(&args.files).map_err(|e| Failure::Misuse(e.to_string()))?;
     if let Some(path) = &args.out {

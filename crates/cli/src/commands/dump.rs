@@ -1,4 +1,4 @@
-//! `dump`: writes all or some keyspaces as text; defines the directives of that text.
+//! `dump`: writes all or some keyspaces as text, and defines the directives of this text.
 //!
 //! ```text
 //! \!pando-dump TAB 1                                  the version of the format
@@ -25,18 +25,18 @@ use crate::{
     output::{self, Out},
 };
 
-/// The version of the format that is written and read.
+/// The version of the format that this program writes and reads.
 pub const VERSION: &str = "1";
-/// Starts the dump.
+/// The directive that starts the dump.
 pub const HEADER: &str = "\\!pando-dump";
-/// Starts a keyspace.
+/// The directive that starts a keyspace.
 pub const KEYSPACE: &str = "\\!keyspace";
-/// Ends a keyspace.
+/// The directive that ends a keyspace.
 pub const END: &str = "\\!end";
-/// Ends the dump.
+/// The directive that ends the dump.
 pub const DONE: &str = "\\!done";
 
-/// Writes all keyspaces, or those named, to stdout.
+/// Writes all keyspaces, or only the named keyspaces, to stdout.
 pub fn run(args: &DumpArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
     let snapshot = store.snapshot();

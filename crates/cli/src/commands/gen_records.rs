@@ -1,8 +1,8 @@
 //! `gen`: generates records for measurements, in the kv form.
 //!
-//! Keys have 24 printable bytes and are distinct. In random order a key is 16 hexadecimal digits of a bijection of the
-//! record's number and eight of another; in ascending order it is the number itself. Values are printable, with six
-//! random bits in each byte. The same seed gives the same records.
+//! Keys have 24 printable bytes and are distinct. In random order, a key has 16 hexadecimal digits of one bijection of
+//! the record's number and eight digits of another bijection. In ascending order, a key is the record's number. Values
+//! are printable, with six random bits in each byte. The same seed gives the same records.
 
 use std::io::{self, Write};
 

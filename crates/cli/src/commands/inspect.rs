@@ -1,4 +1,4 @@
-//! `inspect`: prints the structures on disk, decoded by the engine's own decoders. Read-only.
+//! `inspect`: prints the structures on disk, decoded by the engine's own decoders. The command changes nothing.
 
 use pandodb::check::{self, Inspect};
 

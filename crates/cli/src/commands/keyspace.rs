@@ -17,7 +17,8 @@ pub fn run(command: &KeyspaceCommand) -> Outcome {
     }
 }
 
-/// Creates a keyspace. An existing one is misuse, since it may have another operator, and data.
+/// Creates a keyspace. If the keyspace exists, this is misuse, because it may have another operator, and it may have
+/// data.
 fn create(args: &KeyspaceCreateArgs) -> Outcome {
     let mut options = KeyspaceOptions::new();
     if let Some(index) = &args.index {

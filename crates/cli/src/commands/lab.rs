@@ -1,4 +1,4 @@
-//! `lab`: each command has a module of its own.
+//! `lab`: each of its commands has a separate module.
 
 use super::{lab_figure, lab_filters, lab_pool, lab_theory};
 use crate::args::{LabArgs, LabCommand};
@@ -7,7 +7,7 @@ use crate::failure::Outcome;
 /// Runs a subcommand of `lab`.
 ///
 /// # Errors
-/// Those of the subcommand.
+/// The errors of the subcommand.
 pub fn run(args: &LabArgs) -> Outcome {
     match &args.command {
         LabCommand::Figure(args) => lab_figure::run(args),

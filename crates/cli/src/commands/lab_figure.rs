@@ -17,7 +17,7 @@ use crate::args::{FigureModes, LabFigureArgs, LabFiguresArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Prints the list.
+/// Prints the list of figures.
 ///
 /// # Errors
 /// If stdout cannot be written.
@@ -25,10 +25,10 @@ pub fn list(args: &LabFiguresArgs) -> Outcome {
     if args.json { output::json(&show::list_json()) } else { output::line(show::list().trim_end()) }
 }
 
-/// Measures and prints.
+/// Measures a figure and prints the comparison.
 ///
 /// # Errors
-/// Misuse; errors of files; wrong results of the store, as corruption.
+/// Misuse, and errors of files. Wrong results of the store are returned as corruption.
 pub fn run(args: &LabFigureArgs) -> Outcome {
     let unknown = || {
         let ids: Vec<&str> = figures::ALL.iter().map(|figure| figure.id).collect();
@@ -92,13 +92,13 @@ impl FigureModes {
     }
 }
 
-/// The directory of the stores, and the temporary directory, if it is one.
+/// The directory of the stores. If this directory is temporary, also returns the guard that removes it.
 fn directory(args: &LabFigureArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     if let Some(path) = &args.store {
         std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot create {}", path.display()), &e))?;
         return Ok((path.clone(), None));
     }
-    // Not in the system's temporary directory, which is often in memory.
+    // The stores are not in the system's temporary directory, because that directory is often in memory.
     let temporary = tempfile::Builder::new().prefix("pando-figure-").tempdir_in(".");
     let temporary =
         temporary.map_err(|e| Failure::io("cannot create a temporary directory in the current directory", &e))?;

@@ -9,7 +9,7 @@ use crate::output;
 /// Builds and queries each filter, for one run and for a node of several runs.
 ///
 /// # Errors
-/// Those of standard output.
+/// The errors of standard output.
 pub fn run(args: &FiltersArgs) -> Outcome {
     let config = Config::default();
     let bar = output::spinner("starting");

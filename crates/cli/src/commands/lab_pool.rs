@@ -7,14 +7,14 @@ use crate::args::PoolArgs;
 use crate::failure::Outcome;
 use crate::output;
 
-/// The stores: number of records, bytes of a value, whether compacted.
+/// The stores to measure: number of records, bytes of a value, whether the store is compacted.
 const STORES: [(u64, u64, bool); 4] =
     [(20_000, 100, false), (20_000, 2_000, false), (300_000, 100, true), (300_000, 100, false)];
 
-/// Measures each pool, then each store.
+/// Measures each pool and, after that, each store.
 ///
 /// # Errors
-/// Those of a store and of standard output.
+/// The errors of a store and of standard output.
 pub fn run(args: &PoolArgs) -> Outcome {
     let bar = output::spinner("pools");
     let config = Config { rounds: args.rounds, ..Config::default() };
@@ -67,7 +67,8 @@ fn store_row(row: &Readers) -> Vec<String> {
     ]
 }
 
-/// Formats a pair. Without an undisturbed measurement of two threads on two cores there is no second value.
+/// Formats a pair of values, for one thread and for two threads. The second value is missing if no measurement of two
+/// threads on two cores was undisturbed.
 fn pair(pair: &Pair) -> String {
     if pair.notes == 0 {
         return format!("{:.0} / –", pair.one_ns);

@@ -1,4 +1,4 @@
-//! `lab theory`, `lab order` and `lab sort`: measured costs compared with bounds.
+//! `lab theory`, `lab order` and `lab sort`: compare measured costs with bounds.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -76,7 +76,7 @@ fn write_images(images: &ImageArgs, name: &str, plot: &Plot) -> Outcome {
     Ok(())
 }
 
-/// The measurements, one row for each size.
+/// Formats the measurements, one row for each size.
 fn figures(config: &Config, points: &[Point]) -> String {
     let row = |point: &Point| {
         let (load, tree) = (&point.load, &point.load.tree);
@@ -118,7 +118,7 @@ fn figures(config: &Config, points: &[Point]) -> String {
     output::table(&head, &points.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The checks: the ratio at the smallest and at the largest size, and the greatest ratio.
+/// Formats the checks, each with the ratio at the smallest size, the ratio at the largest size, and the greatest ratio.
 fn table(checks: &[Check]) -> String {
     let row = |check: &Check| {
         let (first, last) = (check.points[0], check.points[check.points.len() - 1]);
@@ -162,7 +162,7 @@ fn short(figure: f64) -> String {
 /// Measures how sequential the writes of three workloads are.
 ///
 /// # Errors
-/// Those of the engine and of the files.
+/// The errors of the engine and of the files.
 pub fn order(args: &OrderArgs) -> Outcome {
     let config = Config {
         index: args.index,
@@ -203,10 +203,10 @@ fn order_row(order: &Order) -> Vec<String> {
     ]
 }
 
-/// Sorts, and loads the same records for comparison.
+/// Sorts records, and loads the same records for comparison.
 ///
 /// # Errors
-/// Those of the files and of the engine.
+/// The errors of the files and of the engine.
 pub fn sort(args: &SortArgs) -> Outcome {
     let (directory, _temporary) = directory(args)?;
     let setup = Setup { memory_budget: args.memory_budget, mode: Mode::Product, deterministic: false };

@@ -8,8 +8,8 @@
 //! Ctrl-C: stop between two commits, close, report what is in the store
 //! ```
 //!
-//! Each commit returns once it has the requested durability, so that it can be acknowledged then. Memory: the store's
-//! budget, one record (or one batch) and the buffers of the input.
+//! Each commit returns once it has the requested durability, so the command can acknowledge it immediately. The memory
+//! of the process is the store's budget, one record (or one batch) and the buffers of the input.
 
 use std::time::Instant;
 
@@ -34,9 +34,10 @@ use crate::{
     output,
 };
 
-/// A batch that reaches this many bytes is committed early: it is in memory twice, and the store limits it, too.
+/// A batch that reaches this number of bytes is committed early, because a batch is in memory twice, and because the
+/// store limits the size of a batch.
 const BATCH_BYTES: usize = 8 << 20;
-/// The number of malformed lines that are reported one by one; more are only counted.
+/// The number of malformed lines that are reported one by one. Further malformed lines are only counted.
 const REPORTED_LINES: u64 = 20;
 
 /// The figures of a load.
@@ -68,7 +69,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
     let mut source = input::open(input, args.format, &args.key, args.merge.is_some())?;
     let store = builder(&args.at.store, Access::Create)?.durability(args.durability.into()).open()?;
     let loaded = load(args, &store, source.as_mut(), bar);
-    // Dropping the store would not close it, since the signal listener has another handle.
+    // Dropping this handle would not close the store, because the signal listener has another handle.
     let closed = store.close();
     let report = match loaded {
         Err(failure @ Failure::Interrupted(_)) => return closed.map_err(Failure::from).and(Err(failure)),
@@ -84,7 +85,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
     }
 }
 
-/// Loads everything, then waits until no background work is left.
+/// Loads the whole input, then waits until no background work is left.
 fn load(args: &LoadArgs, store: &Store, source: &mut dyn Source, bar: ProgressBar) -> Outcome<Report> {
     let keyspace = keyspace(store, args)?;
     let interrupts = Interrupts::listen(store.clone())?;
@@ -104,7 +105,7 @@ fn load(args: &LoadArgs, store: &Store, source: &mut dyn Source, bar: ProgressBa
     loader.report()
 }
 
-/// Opens the keyspace, or creates it with the options given.
+/// Opens the keyspace, or creates it with the given options.
 fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
     if args.index.is_none() && args.merge.is_none() {
         return Ok(store.keyspace(&args.at.keyspace)?);
@@ -113,7 +114,7 @@ fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
     if let Some(index) = &args.index {
         options = options.index(index.clone());
     }
-    // Without --merge an existing keyspace keeps its operator.
+    // Without --merge, an existing keyspace keeps its operator.
     let there = store.open_keyspace(&args.at.keyspace)?;
     let operator = args.merge.as_deref().or(there.as_ref().and_then(Keyspace::operator));
     if let Some(operator) = operator {
@@ -181,8 +182,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads and commits until the end of the input, or until a signal interrupts it; then an incomplete batch is not
-    /// committed.
+    /// Reads and commits until the end of the input, or until a signal interrupts the load. After a signal, an
+    /// incomplete batch is not committed.
     fn read(&mut self, source: &mut dyn Source) -> Outcome {
         let mut record = Record::default();
         loop {
@@ -208,7 +209,8 @@ impl<'a> Loader<'a> {
         self.write_batch()
     }
 
-    /// Converts an operand into bytes, and refuses a record that the store would refuse, before it joins a batch.
+    /// Converts an operand into bytes. Refuses a record that the store would refuse, before the record becomes part of
+    /// a batch.
     fn prepare(&self, record: &mut Record) -> Result<(), String> {
         if record.key.len() > MAX_KEY {
             return Err(format!("the key has {} bytes, over the limit of {MAX_KEY}", record.key.len()));
@@ -221,7 +223,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Counts a malformed line, and reports it if it is one of the first.
+    /// Counts a malformed line, and reports it if it is one of the first malformed lines.
     fn reject(&mut self, line: u64, why: &str) {
         self.malformed += 1;
         if self.malformed <= REPORTED_LINES {
@@ -288,7 +290,7 @@ impl<'a> Loader<'a> {
         self.interrupts.committed(self.loaded, line);
         if self.args.ack_every.is_some_and(|every| self.loaded - self.acked >= every) {
             self.acked = self.loaded;
-            // A reader of acknowledgements must not lose them silently, so a closed pipe is a failure here.
+            // A reader of acknowledgements must not lose acknowledgements silently, so a closed pipe is a failure here.
             output::line(format_args!("acked {}", self.acked)).map_err(|failure| match failure {
                 Failure::PipeClosed => Failure::Io(
                     "the reader of the acknowledgements on stdout closed the pipe, so the load stopped".into(),
@@ -299,7 +301,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// The figures, after background work has ended.
+    /// The figures of the load, computed after background work has ended.
     fn report(&self) -> Outcome<Report> {
         let stats = self.store.stats()?;
         let seconds_to_no_debt = self.started.elapsed().as_secs_f64();

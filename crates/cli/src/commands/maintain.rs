@@ -1,4 +1,4 @@
-//! `verify`, `compact`, `checkpoint`, `backup`: maintenance of a store.
+//! The maintenance commands `verify`, `compact`, `checkpoint` and `backup`.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ pub fn verify(args: &ReportArgs) -> Outcome {
     let bar = output::spinner("verifying");
     let report = store.verify()?;
     bar.finish_and_clear();
-    // The advice is printed once, at the end.
+    // The advice on what to do is printed once, at the end.
     let problems: Vec<String> = report.problems.iter().map(Error::what).collect();
     let verdict = Verdict {
         sound: problems.is_empty(),
@@ -79,7 +79,7 @@ struct Compacted {
     logical_bytes: u64,
 }
 
-/// Compacts a range of keys and waits until its space is free.
+/// Compacts a range of keys and waits until the space of dropped entries is free.
 pub fn compact(args: &CompactArgs) -> Outcome {
     let store = open(&args.at.store, Access::Write)?;
     let keyspace = existing(&store, &args.at.keyspace)?;

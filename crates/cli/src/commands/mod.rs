@@ -1,4 +1,4 @@
-//! The commands: one module for each, or for a few that are similar.
+//! The commands. Each module contains one command, or a few similar commands.
 //!
 //! Commands that only read open the store read-only: they take a shared lock, replay the log in memory and change
 //! nothing. `stats`, `keyspaces` and `inspect` also work while a writer has the lock. Commands that write take the
@@ -90,7 +90,7 @@ pub fn run(cli: Cli) -> Outcome {
 /// The access that a command needs to its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read an existing store.
+    /// Only read an existing store.
     Read,
     /// Write to an existing store.
     Write,
@@ -113,7 +113,7 @@ pub fn builder(args: &StoreArgs, access: Access) -> Outcome<StoreBuilder> {
     })
 }
 
-/// Opens the store for a command. Prints a note if replaying the log took a reader long.
+/// Opens the store for a command. Prints a note if the replay of the log took long for a command that only reads.
 pub fn open(args: &StoreArgs, access: Access) -> Outcome<Store> {
     opened(args, access, builder(args, access)?)
 }
@@ -129,7 +129,8 @@ fn opened(args: &StoreArgs, access: Access, builder: StoreBuilder) -> Outcome<St
     Ok(store)
 }
 
-/// The note about a slow replay of the log. Commands that only read replay the log each time, since they write nothing.
+/// The note about a slow replay of the log. Commands that only read replay the log each time, because they cannot write
+/// its contents to the data file.
 fn slow_opening(took: Duration, log_bytes: u64, store: &Path) -> Option<String> {
     const LONG: Duration = Duration::from_secs(1);
     const MUCH: u64 = 1 << 20;
@@ -144,7 +145,8 @@ fn slow_opening(took: Duration, log_bytes: u64, store: &Path) -> Option<String> 
     })
 }
 
-/// Returns `full` of the opened store or, if a writer has it open, `glanced` of its last checkpoint.
+/// Opens the store and returns the result of `full`. If a writer has the store open, returns the result of `glanced`
+/// for the last checkpoint.
 pub fn open_or_glance<T>(
     args: &StoreArgs,
     full: impl FnOnce(&Store) -> Outcome<T>,
@@ -172,7 +174,7 @@ pub fn existing(store: &Store, name: &str) -> Outcome<Keyspace> {
     store.open_keyspace(name)?.ok_or_else(missing)
 }
 
-/// Checks that all `wanted` keyspaces are among `there`.
+/// Checks that `there` contains all `wanted` keyspaces.
 pub fn require_keyspaces<'n>(wanted: &[String], there: impl Iterator<Item = &'n str> + Clone, place: &str) -> Outcome {
     match wanted.iter().find(|name| !there.clone().any(|is| is == **name)) {
         None => Ok(()),

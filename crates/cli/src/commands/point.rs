@@ -1,4 +1,4 @@
-//! `get`, `put`, `delete`, `merge`: one key at a time, or a range to delete.
+//! The commands `get`, `put`, `delete` and `merge`, which handle one key; `delete` also deletes a range of keys.
 
 use std::{
     fs::File,
@@ -40,7 +40,7 @@ pub fn get(args: &GetArgs) -> Outcome {
     })
 }
 
-/// Sets the value of a key; creates the store and the keyspace if they do not exist.
+/// Sets the value of a key. Creates the store and the keyspace if they do not exist.
 pub fn put(args: &PutArgs) -> Outcome {
     let mut value = given_value(args)?;
     let store = open(&args.at.store, Access::Create)?;
@@ -71,7 +71,7 @@ fn given_value(args: &PutArgs) -> Outcome<Vec<u8>> {
     }
 }
 
-/// Reads `input` to its end, up to the longest value.
+/// Reads `input` to its end, up to the maximum length of a value.
 fn read_value(name: &str, input: &mut dyn Read) -> Outcome<Vec<u8>> {
     let mut value = Vec::new();
     let limit = MAX_VALUE as u64;
@@ -96,8 +96,8 @@ pub fn delete(args: &DeleteArgs) -> Outcome {
     })
 }
 
-/// The range to delete, if no key is given. An empty option, as from an unset shell variable, must not delete every
-/// key.
+/// The range to delete if no key is given. An empty option, which may come from an unset shell variable, must not
+/// delete every key.
 fn deleted_range(args: &DeleteArgs) -> Outcome<Bounds> {
     let range = &args.range;
     let named = [&range.from, &range.to, &range.prefix].into_iter().flatten().count();
@@ -116,7 +116,7 @@ fn deleted_range(args: &DeleteArgs) -> Outcome<Bounds> {
     bounds(range)
 }
 
-/// Merges an operand; creates the store and the keyspace if they do not exist and an operator is given.
+/// Merges an operand. If an operator is given, creates the store and the keyspace if they do not exist.
 pub fn merge(args: MergeArgs) -> Outcome {
     let access = if args.operator.is_some() { Access::Create } else { Access::Write };
     let store = open(&args.at.store, access)?;
@@ -126,7 +126,7 @@ pub fn merge(args: MergeArgs) -> Outcome {
     commit(store, args.durability.durability, |batch| batch.merge(&keyspace, &args.key, &operand))
 }
 
-/// Opens the keyspace; with `operator` given, creates it if it does not exist.
+/// Opens the keyspace. If `operator` is given, creates the keyspace if it does not exist.
 fn merging(store: &Store, at: &KeyspaceArgs, operator: Option<&str>) -> Outcome<Keyspace> {
     let Some(operator) = operator else {
         let keyspace = existing(store, &at.keyspace)?;

@@ -1,7 +1,7 @@
 //! `restore`: creates keyspaces from the text that [`super::dump`] writes.
 //!
-//! Unlike `load`, `restore` is strict: a program wrote the dump, so the first malformed line is an error. Success is
-//! reported only after the last line, `\!done`, was read and everything was synced.
+//! Unlike `load`, `restore` is strict: a program wrote the dump, so the first malformed line is an error. The command
+//! reports success only after it has read the last line, `\!done`, and has synced all data.
 
 use std::{io::BufRead, time::Instant};
 
@@ -16,9 +16,9 @@ use crate::{
     kv, output,
 };
 
-/// The most records in a commit.
+/// The maximum number of records in a commit.
 const COMMIT_RECORDS: usize = 1_000;
-/// The most bytes in a commit, without its last record.
+/// The maximum number of bytes in a commit, without the last record of the commit.
 const COMMIT_BYTES: usize = 1 << 20;
 
 /// The result of `restore`.
@@ -33,7 +33,7 @@ struct Restored {
 pub fn run(args: &RestoreArgs) -> Outcome {
     let (input, bar) = open_input(&args.file, "a dump")?;
     let mut reader = Reader { lines: Lines::new(input) };
-    // Before the store is created, so that input that is not a dump leaves no store behind.
+    // The header is checked before the store is created, so that input that is not a dump creates no store.
     check_header(&mut reader).map_err(|failure| failure.context("line 1"))?;
     let store = open(&args.store, Access::Create)?;
     let started = Instant::now();
@@ -51,7 +51,7 @@ pub fn run(args: &RestoreArgs) -> Outcome {
     output::line(format_args!("{count} records in {keyspaces} keyspaces restored in {:.2} s", done.seconds))
 }
 
-/// The dump's lines.
+/// The lines of a dump.
 struct Reader<R> {
     lines: Lines<R>,
 }
@@ -80,7 +80,8 @@ fn check_header(reader: &mut Reader<impl BufRead>) -> Outcome {
     Err(Failure::Misuse(format!("the input is not a dump of version {}: it starts with `{found}`", dump::VERSION)))
 }
 
-/// Restores the keyspaces `only`, or all if it is empty; returns the numbers of keyspaces and of records.
+/// Restores the keyspaces `only`, or all keyspaces if `only` is empty. Returns the number of keyspaces and the number
+/// of records.
 fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) -> Outcome<(u64, u64)> {
     let (mut restored, mut records) = (0, 0);
     let mut names: Vec<String> = Vec::new();
@@ -105,7 +106,7 @@ fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) ->
     }
 }
 
-/// The rest of a line that starts with `word` and a TAB.
+/// Returns the rest of a line that starts with `word` and a TAB.
 fn directive<'l>(line: &'l [u8], word: &str) -> Option<&'l [u8]> {
     line.strip_prefix(word.as_bytes())?.strip_prefix(b"\t")
 }
@@ -119,7 +120,7 @@ fn check_count(what: &str, promised: &[u8], found: u64) -> Outcome {
     Err(Failure::Corruption(format!("the dump states {promised} {what}, but has {found}; make a new dump")))
 }
 
-/// Parses the header of a keyspace: its name and options.
+/// Parses the header of a keyspace, which contains its name and options.
 fn describe(header: &[u8]) -> Outcome<(String, KeyspaceOptions)> {
     let damaged = |why: String| Failure::Corruption(format!("keyspace header: {why}"));
     let mut fields = header.split(|&b| b == b'\t').map(|field| {
@@ -148,7 +149,7 @@ fn describe(header: &[u8]) -> Outcome<(String, KeyspaceOptions)> {
     Ok((name, options))
 }
 
-/// Creates a keyspace that must not exist.
+/// Creates a keyspace. Fails if the keyspace exists.
 fn create(store: &Store, name: &str, options: KeyspaceOptions) -> Outcome<Keyspace> {
     if store.open_keyspace(name)?.is_some() {
         return Err(Failure::Misuse(format!(
@@ -158,7 +159,7 @@ fn create(store: &Store, name: &str, options: KeyspaceOptions) -> Outcome<Keyspa
     Ok(store.keyspace_with(name, options)?)
 }
 
-/// Skips a keyspace. Its records are counted, so that a damaged dump is detected.
+/// Skips a keyspace. The records of the keyspace are counted, so that a damaged dump is detected.
 fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
     let mut records = 0;
     loop {
@@ -170,7 +171,7 @@ fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
     }
 }
 
-/// Puts the records of one keyspace; returns their number.
+/// Puts the records of one keyspace. Returns the number of records.
 fn fill(store: &Store, keyspace: &Keyspace, reader: &mut Reader<impl BufRead>) -> Outcome<u64> {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mut records = 0u64;

@@ -1,4 +1,4 @@
-//! `salvage`: copies the readable part of a damaged store to a new one and lists what is lost.
+//! `salvage`: copies the readable part of a damaged store to a new store and lists the lost data.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ struct KeyspaceReport {
     losses: Vec<LossReport>,
 }
 
-/// A lost range. Keys are escaped; without `to` the range has no upper bound.
+/// A lost range. Keys are escaped. Without `to`, the range has no upper bound.
 #[derive(Debug, Serialize)]
 struct LossReport {
     from: String,
@@ -48,7 +48,7 @@ impl From<&Loss> for LossReport {
             from: kv::escaped(&loss.range.from),
             to: to.map(|to| kv::escaped(to)),
             after_seqno: loss.after,
-            // Without the advice, which would be to salvage.
+            // The advice of the error is left out, because it would be to salvage the store.
             reason: loss.reason.what(),
         }
     }
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// Copies the readable data. Exit code 5 if some is lost.
+/// Copies the readable data. Exit code 5 if some data is lost.
 pub fn run(args: &SalvageArgs) -> Outcome {
     let from = builder(&args.store, Access::Read)?;
     if args.to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {

@@ -1,4 +1,4 @@
-//! `scan` and `count`: ranges of keys.
+//! The commands `scan` and `count`, which read ranges of keys.
 
 use std::{io::Write, ops::Bound};
 
@@ -16,10 +16,10 @@ use crate::{
 /// A range of keys, in the form that the store accepts.
 pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The range of the arguments: the intersection of `--from`, `--to` and `--prefix`.
+/// The range that the arguments specify: the intersection of `--from`, `--to` and `--prefix`.
 ///
 /// # Errors
-/// [`Failure::Misuse`] for an empty `--to`: no key is below it.
+/// [`Failure::Misuse`] for an empty `--to`, because no key is below the empty key.
 pub fn bounds(args: &RangeArgs) -> Outcome<Bounds> {
     if args.to.as_ref().is_some_and(Vec::is_empty) {
         return Err(Failure::Misuse(
@@ -34,7 +34,7 @@ pub fn bounds(args: &RangeArgs) -> Outcome<Bounds> {
     Ok((Bound::Included(range.from), upper))
 }
 
-/// Prints the records of a range: in the kv form, as JSON, or their keys alone.
+/// Prints the records of a range in the kv form or as JSON, or prints only the keys.
 pub fn scan(args: &ScanArgs) -> Outcome {
     let (_store, keyspace) = open_to_read(&args.at)?;
     let range = keyspace.range(bounds(&args.range)?);

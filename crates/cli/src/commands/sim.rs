@@ -1,8 +1,8 @@
 //! `sim`: tests the guarantees of the engine under crashes, faults, damage and concurrency.
 //!
-//! Runs units of the harnesses of `pandodb-proof` on all cores and prints the number of cases. A broken guarantee is a
-//! failure with exit code 3; the lines before it give the seed, a minimised history, and the command that reproduces
-//! it.
+//! The command runs units of the harnesses of `pandodb-proof` on all cores and prints the number of cases. A broken
+//! guarantee is a failure with exit code 3. The lines before the failure give the seed, a minimised history, and the
+//! command that reproduces the failure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::args::{SimArgs, SimChildArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// One line of JSON.
+/// The result of one kind, as one line of JSON.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     kind: &'a str,
@@ -29,7 +29,7 @@ struct Line<'a> {
     runs: u64,
     what: &'static str,
     rate: f64,
-    /// Hours of a complete soak at this rate.
+    /// The hours that a complete soak takes at this rate.
     soak_hours: f64,
     counts: &'a BTreeMap<String, u64>,
     digest: String,
@@ -106,7 +106,7 @@ fn run_on_disk(args: &SimArgs, dir: &Path) -> Outcome {
     }
 }
 
-/// Checks the other requirements of `--ci` besides the number of runs.
+/// Checks the requirements of `--ci` other than the number of runs.
 fn complete(total: &Total, kind: Kind) -> Outcome {
     let (units, inside) = (total.next - total.seed, total.tally.counted("crashes inside recovery"));
     let short = |what: String| Err(Failure::Corruption(format!("{}: {what}", kind.name())));
@@ -202,7 +202,7 @@ fn print(total: &Total, kind: Kind, json: bool) -> Outcome {
 /// Runs the process that `sim kill` kills.
 ///
 /// # Errors
-/// Those of the store.
+/// The errors of the store.
 pub fn child(args: &SimChildArgs) -> Outcome {
     if let Some(kind) = args.index {
         indexes::use_only(kind);

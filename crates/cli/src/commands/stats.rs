@@ -1,7 +1,7 @@
-//! `stats` and `keyspaces`: figures and keyspaces of a store.
+//! The commands `stats` and `keyspaces`, which print the figures and the keyspaces of a store.
 //!
-//! If another process has the store open for writing, both show its last checkpoint ([`pandodb::check::glance`]). They
-//! take no lock and read no log, so that the writer is not affected.
+//! If another process has the store open for writing, both commands show the last checkpoint of the store
+//! ([`pandodb::check::glance`]). In this case they take no lock and read no log, so that the writer is not affected.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,12 +17,12 @@ use crate::{
     output,
 };
 
-/// Below this many bytes an amplification is not shown: it would mostly measure headers.
+/// An amplification over fewer bytes than this is not shown, because it would mostly measure headers.
 const TELLING_BYTES: u64 = 1 << 20;
 
-/// [`StoreStats`] as JSON. Sizes are in bytes. An amplification is a ratio; write amplification is since the store was
-/// created. Counters of events start when this process opens the store. If another process has the store open, `as_of`
-/// is set, and fields that only that process knows are null.
+/// [`StoreStats`] as JSON. Sizes are in bytes. An amplification is a ratio. The write amplification covers the time
+/// since the store was created. Counters of events start when this process opens the store. If another process has the
+/// store open, `as_of` is set, and fields that only the other process knows are null.
 #[derive(Debug, Serialize)]
 struct Stats {
     as_of: Option<AsOf>,
@@ -51,7 +51,8 @@ struct Stats {
 #[derive(Debug, Serialize)]
 struct AsOf {
     generation: u64,
-    /// By the clocks of the writer and of this process; `None` if the time of the checkpoint is unknown.
+    /// The age of the checkpoint, by the clocks of the writer and of this process. `None` if the time of the checkpoint
+    /// is unknown.
     checkpoint_seconds_ago: Option<u64>,
 }
 
@@ -61,14 +62,14 @@ impl AsOf {
         AsOf { generation: seen.generation, checkpoint_seconds_ago: seen.checkpointed_at.map(age) }
     }
 
-    /// "the last checkpoint, 12 s ago (…)".
+    /// Formats the checkpoint as text, such as "the last checkpoint, 12 s ago (…)".
     fn in_words(&self) -> String {
         let age = self.checkpoint_seconds_ago.map_or_else(|| "at an unknown time".into(), |s| format!("{s} s ago"));
         format!("the last checkpoint, {age} (another process has the store open); later writes are not included")
     }
 }
 
-/// Bytes written, by cause.
+/// The number of bytes written, by cause.
 #[derive(Debug, Serialize)]
 struct Written {
     user_bytes: u64,
@@ -79,7 +80,7 @@ struct Written {
     data_bytes: u64,
 }
 
-/// Memory by part, the budget, and the peak memory of the process as reported by the system.
+/// The memory by part, the budget, and the peak memory of the process as reported by the system.
 #[derive(Debug, Serialize)]
 struct Memory {
     budget_bytes: u64,
@@ -90,14 +91,14 @@ struct Memory {
     peak_rss_bytes: Option<u64>,
 }
 
-/// Latencies of this process.
+/// Latencies of operations in this process.
 #[derive(Debug, Serialize)]
 struct Latencies {
     write: LatencyFigures,
     read: LatencyFigures,
 }
 
-/// One keyspace. The number of records is an estimate.
+/// The figures of one keyspace. The number of records is an estimate.
 #[derive(Debug, Serialize)]
 struct KeyspaceFigures {
     name: String,
@@ -111,7 +112,7 @@ struct KeyspaceFigures {
     damaged: u64,
     debt_bytes: Option<u64>,
     compactions: u64,
-    /// The figures of this type of index, by name.
+    /// The figures that are specific to the type of the index, by name.
     figures: BTreeMap<&'static str, u64>,
 }
 
@@ -200,7 +201,7 @@ impl From<&Glance> for Stats {
 }
 
 impl Stats {
-    /// Sums over the keyspaces; all other fields are zero or unknown.
+    /// The sums over the keyspaces. All other fields are zero or unknown.
     fn of(keyspaces: Vec<KeyspaceFigures>) -> Stats {
         Stats {
             as_of: None,
@@ -231,7 +232,7 @@ fn ratio(of: u64, to: u64) -> f64 {
     if to == 0 { 0.0 } else { of as f64 / to as f64 }
 }
 
-/// Formats an amplification; `-` if it is measured over fewer than [`TELLING_BYTES`].
+/// Formats an amplification. Returns `-` if it was measured over fewer than [`TELLING_BYTES`] bytes.
 pub fn amplification(ratio: f64, bytes: u64) -> String {
     if bytes < TELLING_BYTES { "-".into() } else { format!("{ratio:.2}") }
 }
@@ -313,7 +314,7 @@ fn keyspace_table(keyspaces: &[KeyspaceFigures]) -> String {
     output::table(&head, &rows)
 }
 
-/// The figures that only this type of index has, one in a line.
+/// Formats the figures that only this type of index has, one figure per line.
 fn index_figures(keyspace: &KeyspaceFigures) -> String {
     let values = keyspace.figures.iter().map(|(name, value)| match name.ends_with("_bytes") {
         true => (*name, output::bytes(*value)),
@@ -328,10 +329,10 @@ fn index_figures(keyspace: &KeyspaceFigures) -> String {
 struct Listed {
     name: String,
     id: u64,
-    /// The type of its index.
+    /// The type of the keyspace's index.
     index: &'static str,
     mode: &'static str,
-    /// The options that differ from the default.
+    /// The options of the index that differ from the default.
     options: BTreeMap<&'static str, String>,
     operator: Option<String>,
     large_values_over: usize,
@@ -354,7 +355,7 @@ impl From<KeyspaceInfo> for Listed {
 /// Lists the keyspaces: name, index with its mode and options, operator.
 pub fn keyspaces(args: &ReportArgs) -> Outcome {
     let glanced = |seen: Glance| {
-        // On stderr, so that stdout has the same form in both cases.
+        // The note goes to stderr, so that stdout has the same form with and without a concurrent writer.
         eprintln!("pando: as of {}", AsOf::new(&seen).in_words());
         seen.keyspaces.into_iter().map(|k| k.info).collect()
     };

@@ -28,14 +28,14 @@ use crate::{
     output,
 };
 
-/// The child acknowledges each time it has committed this many flights.
+/// The child prints an acknowledgement each time it has committed this number of flights.
 const ACK_EVERY: usize = 500;
-/// The parent kills the child after this many acknowledged flights,
+/// The parent kills the child after this number of acknowledged flights and the delay below.
 const KILL_AT: usize = FLIGHTS * 2 / 5;
-/// and this delay.
+/// The delay between the last awaited acknowledgement and the kill.
 const KILL_DELAY: Duration = Duration::from_millis(5);
 
-/// The child: loads and acknowledges until it is killed.
+/// Runs the child, which loads and acknowledges flights until the parent kills it.
 pub fn run(args: &DemoChildArgs) -> Outcome {
     let ledger = Ledger::open(&args.store)?;
     let mut latencies = Latencies::new();
@@ -53,16 +53,16 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Both fail only if the process has ended already.
+        // Both calls fail only if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts the second load on `store` and kills it in the middle; returns the number of acknowledged flights.
+/// Starts the second load on `store` and kills it in the middle. Returns the number of acknowledged flights.
 ///
 /// # Errors
-/// If the child cannot be started, or ends before it is killed.
+/// If the child cannot be started, or if it ends before the kill.
 pub fn load_and_kill(store: &Path) -> Outcome<usize> {
     let failed = |e: std::io::Error| Failure::io("running the child process of the demo", &e);
     let program = std::env::current_exe().map_err(failed)?;
@@ -89,7 +89,7 @@ fn too_early() -> Failure {
     Failure::Io("the child of the demo ended before it was killed; see its message above".into())
 }
 
-/// The next acknowledgement; `None` at the end, or at a line that the kill truncated.
+/// The next acknowledgement, or `None` at the end of the output or at a line that the kill truncated.
 fn next_ack(acks: &mut impl BufRead) -> std::io::Result<Option<usize>> {
     let mut line = String::new();
     acks.read_line(&mut line)?;

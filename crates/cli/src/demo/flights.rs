@@ -1,6 +1,6 @@
 //! The data set: 231,083 flights of early 2001, a gzip file in the binary.
 //!
-//! `data/README.md` states its source and licence and how it was made. A line is
+//! `data/README.md` states the source and the licence of the file, and how the file was made. A line is
 //! `MMDDHHMM,delay,distance,origin,destination`; delays are in minutes and may be negative, distances in miles.
 
 use std::io::{BufRead, BufReader};
@@ -18,11 +18,11 @@ pub const FLIGHTS: usize = 231_083;
 /// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// Departure, `2001-MM-DDTHH:MM`.
+    /// The time of departure, `2001-MM-DDTHH:MM`.
     pub time: String,
-    /// Minutes late on arrival.
+    /// The delay on arrival in minutes.
     pub delay: i64,
-    /// Miles.
+    /// The distance in miles.
     pub distance: u32,
     /// The airport of departure.
     pub origin: String,
@@ -31,12 +31,13 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// The key in `events`: time, airport, number of the load (`pass`), line of the file. Keys are ordered by time.
+    /// The key of the flight in `events`: time, airport, number of the load (`pass`), line of the file. Keys are
+    /// ordered by time.
     pub fn key(&self, pass: u8, index: usize) -> String {
         format!("{}|{}|{pass}|{index:06}", self.time, self.origin)
     }
 
-    /// The value in `events`.
+    /// The value of the flight in `events`.
     pub fn row(&self) -> String {
         format!("{},{},{}", self.delay, self.distance, self.destination)
     }
@@ -58,7 +59,7 @@ pub fn parse_key(key: &[u8]) -> Option<(u8, usize)> {
 /// Decompresses and parses the file.
 ///
 /// # Errors
-/// [`Failure::Corruption`] if the binary's copy is damaged.
+/// [`Failure::Corruption`] if the copy of the file in the binary is damaged.
 pub fn read() -> Outcome<Vec<Flight>> {
     let damaged = |line: usize| {
         Failure::Corruption(format!(

@@ -8,7 +8,7 @@
 //!   merge  days        2001-02-14  + 1        (add_u64)
 //! ```
 //!
-//! So the counters can be recomputed from the events at any time. A difference of one shows that a batch was partially
+//! So the demo can recompute the counters from the events at any time. Any difference shows that a batch was partially
 //! applied, applied twice, or lost.
 
 use std::{collections::BTreeMap, path::Path, time::Instant};
@@ -24,22 +24,22 @@ use crate::{
 
 /// The memory budget of the demo's store, in bytes.
 pub const MEMORY_BUDGET: usize = 64 << 20;
-/// Small, so that the small data set makes a tree of several levels.
+/// The memory budget is small, so that the small data set makes a tree of several levels.
 const MEMTABLE_BYTES: usize = 1 << 20;
 
 /// The counters of a set of events.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Departures by airport.
+    /// The number of departures by airport.
     pub departures: BTreeMap<String, u64>,
-    /// Minutes of delay by airport of departure.
+    /// The minutes of delay by airport of departure.
     pub delays: BTreeMap<String, i64>,
-    /// Departures by day.
+    /// The number of departures by day.
     pub days: BTreeMap<String, u64>,
 }
 
 impl Counters {
-    /// Counts a flight.
+    /// Adds a flight to the counters.
     pub fn add(&mut self, flight: &Flight) {
         *self.departures.entry(flight.origin.clone()).or_default() += 1;
         *self.delays.entry(flight.origin.clone()).or_default() += flight.delay;
@@ -64,12 +64,12 @@ fn differences<V: PartialEq>(a: &BTreeMap<String, V>, b: &BTreeMap<String, V>) -
     a.iter().filter(|(key, value)| b.get(*key) != Some(value)).count() + only_in_b
 }
 
-/// The events of the store, checked against the file.
+/// The result of checking the events of the store against the file.
 #[derive(Debug)]
 pub struct Recount {
     /// The counters, computed from the events.
     pub counters: Counters,
-    /// For each line of the file: whether the event of the second load is in the store.
+    /// For each line of the file, whether the store contains the event of the second load.
     pub second: Vec<bool>,
     /// The number of events of the first load.
     pub first: usize,
@@ -101,7 +101,8 @@ impl Ledger {
         })
     }
 
-    /// Writes one flight and its counters atomically. They survive a kill of the process once this returns.
+    /// Writes one flight and its counters atomically. The write survives a kill of the process once this function
+    /// returns.
     pub fn record(&self, flight: &Flight, pass: u8, index: usize, latencies: &mut Latencies) -> Outcome {
         let started = Instant::now();
         let mut batch = self.store.batch();

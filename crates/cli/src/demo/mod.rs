@@ -2,11 +2,11 @@
 //!
 //! 1. Load 231,083 flights as events, with per-airport and per-day counters merged blindly in the same atomic batches
 //!    ([`ledger`]).
-//! 2. Run a point, a range, a reverse and a counter query ([`questions`]); the results must equal those of the plain
-//!    file ([`flights`]).
+//! 2. Run a point query, a range query, a reverse query and a counter query ([`questions`]). The results must equal the
+//!    results computed from the plain file ([`flights`]).
 //! 3. Start a second load in a child process and kill it in the middle ([`child`]).
-//! 4. Reopen. Every acknowledged flight must be in the store, the flights in the store must be the first ones of the
-//!    file without a gap, and the counters must equal a recount of the events.
+//! 4. Reopen. Every acknowledged flight must be in the store. The flights in the store must be the first flights of the
+//!    file, without a gap. The counters must equal a recount of the events.
 //! 5. Verify the store, print the figures, remove the store.
 
 pub mod child;
@@ -32,10 +32,10 @@ use flights::{FLIGHTS, Flight};
 use ledger::Ledger;
 use stage::{Figures, Stage};
 
-/// The messages in the batch of one flight.
+/// The number of messages in the batch of one flight.
 const MESSAGES_PER_FLIGHT: usize = 4;
 
-/// Runs the demo. Exit code 0 only if every check passed.
+/// Runs the demo. The exit code is 0 only if every check passed.
 pub fn run(args: &DemoArgs) -> Outcome {
     let started = Instant::now();
     let place = Place::new(args.keep.as_deref())?;
@@ -86,7 +86,7 @@ fn count(n: usize) -> String {
     output::count(n as u64)
 }
 
-/// Loads the flights, runs the queries, and measures. The figures after the kill are filled in later.
+/// Loads the flights, runs the queries, and measures. The figures that concern the kill are filled in later.
 fn first_load(stage: &mut Stage, path: &Path, flights: &[Flight]) -> Outcome<Figures> {
     let ledger = Ledger::open(path)?;
     let mut latencies = Latencies::new();
@@ -116,7 +116,7 @@ fn first_load(stage: &mut Stage, path: &Path, flights: &[Flight]) -> Outcome<Fig
     })
 }
 
-/// Reopens the store after the kill and checks it; returns the time to reopen in milliseconds.
+/// Reopens the store after the kill and checks it. Returns the duration of the reopening in milliseconds.
 fn after_the_kill(stage: &mut Stage, path: &Path, flights: &[Flight], acked: usize) -> Outcome<f64> {
     let started = Instant::now();
     let ledger = Ledger::open(path)?;

@@ -1,4 +1,5 @@
-//! The queries. The store's result of each is compared with that of the plain file.
+//! The queries of the demo. The demo compares the result of each query on the store with the result computed from the
+//! plain file.
 
 use super::{
     flights::Flight,
@@ -20,7 +21,7 @@ pub fn ask(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     counter(stage, ledger, flights)
 }
 
-/// One flight by its key.
+/// Reads one flight by its key.
 fn point(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     let flight = &flights[POINT];
     let found = ledger.events.get(flight.key(1, POINT))?;
@@ -31,7 +32,7 @@ fn point(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     stage.check("point", same, format!("the {time} from {origin} to {destination} came {delay} min {late}"))
 }
 
-/// All flights of a morning, in order.
+/// Reads all flights of a morning, in order.
 fn range(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     let (from, to) = MORNING;
     let mut answer = Vec::new();
@@ -47,7 +48,7 @@ fn range(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     stage.check("range", answer == plain, format!("{count} flights left on 14 February from 06:00 to 09:00"))
 }
 
-/// The last flight, by a reverse scan.
+/// Reads the last flight by a reverse scan.
 fn last(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     let found = ledger.events.range(MORNING.0..).next_back().transpose()?;
     let key = found.map(|(key, _)| String::from_utf8_lossy(&key).into_owned()).unwrap_or_default();
@@ -56,7 +57,7 @@ fn last(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     stage.check("reverse", Some(key) == plain, format!("the last flight left at {time}"))
 }
 
-/// All counters; prints the busiest airport.
+/// Reads all counters, and prints the busiest airport.
 fn counter(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     let answer = ledger.counters()?;
     let mut plain = Counters::default();

@@ -19,11 +19,11 @@ pub struct Check {
 /// The figures of the demo.
 #[derive(Debug, Serialize)]
 pub struct Figures {
-    /// Flights in the first load.
+    /// The number of flights in the first load.
     pub flights: usize,
-    /// Messages of the first load: one put and three merges for each flight.
+    /// The number of messages of the first load: one put and three merges for each flight.
     pub messages: usize,
-    /// Flights committed each second; each is an atomic commit.
+    /// The number of flights committed per second. Each flight is one atomic commit.
     pub records_per_second: f64,
     /// Latencies of the commits.
     pub insert: LatencyFigures,
@@ -31,7 +31,7 @@ pub struct Figures {
     pub write_amplification: f64,
     /// Bytes on disk for each byte of live data.
     pub space_amplification: f64,
-    /// Levels of the deepest tree.
+    /// The number of levels of the deepest tree.
     pub levels: u64,
     /// Bytes of memory that the store uses.
     pub memory_bytes: u64,
@@ -39,9 +39,9 @@ pub struct Figures {
     pub memory_budget_bytes: u64,
     /// Peak memory of the process, including the data set.
     pub peak_rss_bytes: Option<u64>,
-    /// Milliseconds to reopen after the kill.
+    /// The duration of the reopening after the kill, in milliseconds.
     pub reopen_ms: f64,
-    /// Seconds of the complete demo.
+    /// The duration of the whole demo in seconds.
     pub seconds: f64,
 }
 
@@ -62,7 +62,7 @@ struct Report<'a> {
 }
 
 impl Stage {
-    /// Prints each step, or, for JSON, only the report at the end.
+    /// Creates the output. It prints each step or, for JSON, only the report at the end.
     pub fn new(json: bool) -> Stage {
         Stage { quiet: json, checks: Vec::new() }
     }
@@ -82,7 +82,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Prints the table; fails if a check has failed.
+    /// Prints the table. Fails if a check has failed.
     pub fn finish(self, figures: &Figures) -> Outcome {
         let failed: Vec<&str> = self.checks.iter().filter(|check| !check.passed).map(|check| check.name).collect();
         if self.quiet {

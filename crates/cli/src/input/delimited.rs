@@ -1,11 +1,13 @@
-//! CSV and TSV.
+//! Readers of CSV and TSV.
 //!
-//! TSV: fields between TABs, without quoting. CSV: RFC 4180; a field may be enclosed in double quotes, then a double
-//! quote in it is doubled, and it may contain line breaks. The first line names the fields.
+//! TSV has fields between TABs, without quoting. CSV follows RFC 4180: a field may be enclosed in double quotes. Such a
+//! field may contain line breaks, and each double quote inside the field is doubled. In both formats, the first line
+//! names the fields.
 //!
-//! A stray quote must not make the lines after it part of a field. A record ends where the number of quotes is even. If
-//! that does not happen within [`MAX_RECORD_LINES`], or if the record is not a row of the table, only its **first
-//! line** is malformed, and reading continues with the second:
+//! A stray quote must not make the following lines part of a field. A record ends at the first line end where the
+//! number of quotes is even. Two cases are errors: no such line end within [`MAX_RECORD_LINES`], or a record that is
+//! not a row of the table. In both cases only the **first line** of the record is malformed, and reading continues with
+//! the second line:
 //!
 //! ```text
 //! 7  a,"b,c        ← malformed: line 7 opens a quote that never closes
@@ -24,19 +26,19 @@ use super::{
 };
 use crate::failure::{Failure, Outcome};
 
-/// The most line breaks in a record.
+/// The maximum number of line breaks in a record.
 pub const MAX_RECORD_LINES: usize = 1_000;
 
 /// The two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Commas and quotes.
+    /// CSV: commas and quotes.
     Csv,
-    /// TABs.
+    /// TSV: TABs.
     Tsv,
 }
 
-/// A line that was read ahead: its number and text, or `None` if it was too long.
+/// A line that was read ahead: the line's number, and its text, or `None` if the line was too long.
 type Ahead = (u64, Option<Vec<u8>>);
 
 /// A table with a header.
@@ -45,13 +47,13 @@ pub struct Delimited<R> {
     lines: Lines<R>,
     dialect: Dialect,
     columns: usize,
-    /// The columns of the key, in the order of its parts.
+    /// The columns of the key, in the order of the key's parts.
     key: Vec<usize>,
     /// The other columns, in the order of the table.
     value: Vec<usize>,
     ahead: VecDeque<Ahead>,
     row: Fields,
-    /// The first line of the last step.
+    /// The number of the first line of the last step.
     at: u64,
 }
 
@@ -79,10 +81,11 @@ impl Fields {
 }
 
 impl<R: BufRead> Delimited<R> {
-    /// Reads the header and finds the fields `keys` in it; without `keys` the first column is the key.
+    /// Reads the header and finds the fields `keys` in the header. Without `keys`, the first column is the key.
     ///
     /// # Errors
-    /// If the header is missing, a key field is missing or duplicated in it, or `keys` names a field twice.
+    /// If the header is missing, if a key field is missing or duplicated in the header, or if `keys` names a field
+    /// twice.
     pub fn open(input: R, dialect: Dialect, keys: &[String]) -> Outcome<Delimited<R>> {
         let mut table = Delimited {
             lines: Lines::new(input),
@@ -116,7 +119,7 @@ impl<R: BufRead> Delimited<R> {
         Ok((0..self.row.ends.len()).map(|i| String::from_utf8_lossy(self.row.get(i)).into_owned()).collect())
     }
 
-    /// The next line, from those read ahead or from the input.
+    /// The next line, from the lines that were read ahead or from the input.
     fn read_line(&mut self) -> io::Result<Option<Ahead>> {
         if let Some(line) = self.ahead.pop_front() {
             return Ok(Some(line));
@@ -129,8 +132,8 @@ impl<R: BufRead> Delimited<R> {
         Ok(Some((self.lines.number(), text)))
     }
 
-    /// Appends lines to `text` until its quotes are closed. Lines taken from the input are also added to `taken`, so
-    /// that they can be read again.
+    /// Appends lines to `text` until all quotes in `text` are closed. Also adds the appended lines to `taken`, so that
+    /// they can be read again.
     fn close_quotes(&mut self, text: &mut Vec<u8>, taken: &mut VecDeque<Ahead>) -> io::Result<Result<(), String>> {
         let mut open = has_open_quote(text, false);
         while open {
@@ -154,7 +157,7 @@ impl<R: BufRead> Delimited<R> {
         Ok(Ok(()))
     }
 
-    /// Forms a record from the current row.
+    /// Builds a record from the current row.
     fn assemble(&self, record: &mut Record) -> Result<(), String> {
         let found = self.row.ends.len();
         if found != self.columns {
@@ -197,8 +200,8 @@ impl<R: BufRead> Source for Delimited<R> {
         Ok(match made {
             Ok(()) => Step::Record,
             Err(why) => {
-                // Only the first line is malformed. The others are read again, before those that were already read
-                // ahead.
+                // Only the first line is malformed. The other lines are read again, before the lines that were already
+                // read ahead.
                 taken.append(&mut self.ahead);
                 self.ahead = taken;
                 Step::Malformed { line, why }
@@ -225,7 +228,7 @@ fn position(names: &[String], wanted: &str) -> Outcome<usize> {
     }
 }
 
-/// Whether a quote is open after `text`, given whether one was `open` before it.
+/// Whether a quote is open at the end of `text`, given whether a quote was `open` at its start.
 fn has_open_quote(text: &[u8], open: bool) -> bool {
     (text.iter().filter(|&&b| b == b'"').count() % 2 == 1) != open
 }
@@ -259,7 +262,7 @@ fn parse_csv(text: &[u8], row: &mut Fields) -> Result<(), String> {
     }
 }
 
-/// Reads an unquoted field; returns the rest from the comma on.
+/// Reads an unquoted field. Returns the rest of the text from the comma on.
 fn plain_field<'t>(text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String> {
     let end = text.iter().position(|&b| b == b',').unwrap_or(text.len());
     if text[..end].contains(&b'"') {
@@ -269,7 +272,7 @@ fn plain_field<'t>(text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String>
     Ok(&text[end..])
 }
 
-/// Reads a quoted field after its opening quote; returns the rest after its closing quote.
+/// Reads a quoted field, whose opening quote has already been read. Returns the text that follows the closing quote.
 fn quoted_field<'t>(mut text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String> {
     loop {
         let quote = text.iter().position(|&b| b == b'"').ok_or("a quote that does not close")?;

@@ -1,25 +1,25 @@
-//! Numbered lines of bounded length.
+//! Reads numbered lines of bounded length.
 
 use std::io::{self, BufRead};
 
 /// The longest line that is read, in bytes: the longest key and value with every byte written as `\xNN`.
 pub const MAX_LINE: usize = 4 * (pandodb::base::MAX_VALUE + pandodb::base::MAX_KEY) + 2;
 
-/// The message about a longer line.
+/// The message about a line that is longer than the limit.
 pub const TOO_LONG: &str = "the line is longer than any record";
 
 /// A line of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// The line without its LF. Empty lines (also those with only a CR) are skipped.
+    /// The line without its LF. Empty lines, including lines with only a CR, are skipped.
     Text(&'a [u8]),
-    /// A line over [`MAX_LINE`]; it was skipped.
+    /// A line that is longer than [`MAX_LINE`] and was skipped.
     TooLong,
     /// The end of the input.
     End,
 }
 
-/// Reads lines.
+/// A reader of lines.
 #[derive(Debug)]
 pub struct Lines<R> {
     input: R,
@@ -29,17 +29,17 @@ pub struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Reads `input` from its first line.
+    /// Creates a reader of `input`, which starts at the first line.
     pub fn new(input: R) -> Lines<R> {
         Lines::with_limit(input, MAX_LINE)
     }
 
-    /// Reads `input` with another limit, in bytes.
+    /// Creates a reader of `input` with another limit, in bytes.
     pub fn with_limit(input: R, limit: usize) -> Lines<R> {
         Lines { input, line: Vec::new(), number: 0, limit }
     }
 
-    /// The number of the last line read, from 1; 0 before the first.
+    /// The number of the last line that was read, counted from 1; 0 before the first line.
     pub fn number(&self) -> u64 {
         self.number
     }

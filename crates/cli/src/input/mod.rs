@@ -1,4 +1,4 @@
-//! Records from text: four formats behind one [`Source`].
+//! Reads records from text in four formats. All formats are read through the trait [`Source`].
 //!
 //! ```text
 //! bytes ─ packed ─ lines::Lines ─▶ kv        key TAB value, escaped
@@ -8,8 +8,8 @@
 //!                                   ▼  Step::Record | Step::Malformed { line, why } | Step::End
 //! ```
 //!
-//! The input is read once, and only the current line is in memory (in CSV: the lines of one quoted field). A malformed
-//! line does not affect the lines after it.
+//! The input is read once, and only the current line is in memory (in CSV, the lines of one record). A malformed line
+//! does not affect the following lines.
 
 mod delimited;
 pub(crate) mod lines;
@@ -28,22 +28,22 @@ use lines::{Line, Lines};
 /// A key and a value. The buffers are reused for the next record.
 #[derive(Debug, Default)]
 pub struct Record {
-    /// The key; not empty.
+    /// The key, which is not empty.
     pub key: Vec<u8>,
-    /// The value, or the operand as typed.
+    /// The value, or the operand in the form in which it was typed.
     pub value: Vec<u8>,
 }
 
 /// The result of reading one record from a [`Source`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The record was filled in.
+    /// A record was read into the given buffers.
     Record,
-    /// A line that is not a record. The content of the record is undefined.
+    /// The line is not a record. The content of the buffers is undefined.
     Malformed {
-        /// The line's number, from 1.
+        /// The number of the line, counted from 1.
         line: u64,
-        /// The reason.
+        /// The reason why the line is malformed.
         why: String,
     },
     /// The end of the input.
@@ -55,17 +55,19 @@ pub trait Source {
     /// Reads the next record.
     ///
     /// # Errors
-    /// Only if the input cannot be read. A malformed line is [`Step::Malformed`].
+    /// Only if the input cannot be read. A malformed line is reported as [`Step::Malformed`].
     fn next(&mut self, record: &mut Record) -> io::Result<Step>;
 
-    /// The number of the (first) line that the last step was about, from 1.
+    /// The number of the line of the last step, counted from 1. If the step read several lines, the number of the first
+    /// line.
     fn line(&self) -> u64;
 }
 
-/// Opens `input` as `format`, with keys formed by the fields `keys`. `operands`: the values are operands of a merge.
+/// Opens `input` in the format `format`, with keys formed by the fields `keys`. `operands` means that the values are
+/// operands of a merge.
 ///
 /// # Errors
-/// If the key fields are invalid for the format or missing in the header, or if the header cannot be read.
+/// If the key fields are invalid for the format or are missing in the header, or if the header cannot be read.
 pub fn open<'a>(
     input: impl BufRead + 'a,
     format: Format,
@@ -91,7 +93,7 @@ pub fn open<'a>(
     })
 }
 
-/// Reads lines in the [`kv`] form.
+/// A source that reads lines in the [`kv`] form.
 struct KvSource<R> {
     lines: Lines<R>,
 }
@@ -118,7 +120,8 @@ impl<R: BufRead> Source for KvSource<R> {
 /// the second, and so on.
 ///
 /// # Errors
-/// A message, if one of several parts has a zero byte itself: two different rows could get the same key.
+/// A message, if the key has several parts and one part contains a zero byte, because two different rows could get the
+/// same key.
 fn push_key_part(key: &mut Vec<u8>, part: &[u8], index: usize, parts: usize) -> Result<(), String> {
     if parts > 1 && part.contains(&0) {
         return Err("a field of a joined key contains a zero byte".into());

@@ -1,14 +1,15 @@
-//! NDJSON: one JSON object a line, fields by name.
+//! Reader of NDJSON: one JSON object per line, with fields found by name.
 //!
-//! The key fields must be strings, numbers or booleans. A string contributes its UTF-8 bytes, a number or boolean its
-//! JSON text exactly as in the input (`1e3`, `1.50`, `-0`). The remaining fields, in their order, are the value, as
-//! compact JSON. If values are operands of a merge, exactly one such field must remain, and its text is the operand.
+//! The key fields must be strings, numbers or booleans. A string contributes its UTF-8 bytes to the key. A number or
+//! boolean contributes its JSON text exactly as in the input (`1e3`, `1.50`, `-0`). The value is compact JSON of the
+//! remaining fields, in their order. If values are operands of a merge, exactly one field must remain, and the text of
+//! this field is the operand.
 //!
 //! A row is parsed into names and raw texts ([`RawValue`]), never into numbers, so that all digits are kept. The value
-//! is the text of the input without the spaces between tokens; strings are written in their shortest form (`"\u0061"`
+//! is the text of the input without the spaces between tokens. Strings are written in their shortest form (`"\u0061"`
 //! as `"a"`).
 //!
-//! A row that names a field twice is malformed: one of the two values would be lost.
+//! A row that names a field twice is malformed, because one of the two values would be lost.
 
 use std::{
     borrow::Cow,
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::kv;
 
-/// Objects, line by line.
+/// A source that reads one object per line.
 #[derive(Debug)]
 pub struct Ndjson<R> {
     lines: Lines<R>,
@@ -39,7 +40,8 @@ pub struct Ndjson<R> {
 }
 
 impl<R: BufRead> Ndjson<R> {
-    /// Reads `input`. The fields `keys`, at least one, form the key. `operands`: the value is an operand of a merge.
+    /// Creates a source that reads `input`. The fields `keys` (at least one) form the key. `operands` means that the
+    /// value is an operand of a merge.
     pub fn new(input: R, keys: &[String], operands: bool) -> Ndjson<R> {
         assert!(!keys.is_empty(), "the caller has checked that there is a key field");
         Ndjson { lines: Lines::new(input), keys: keys.to_vec(), operands }
@@ -91,7 +93,8 @@ impl<'de> Visitor<'de> for RowVisitor {
     }
 }
 
-/// A field's name, borrowed from the line if it has no escapes. (`Cow` itself always deserialises into a copy.)
+/// The name of a field, borrowed from the line if the name has no escapes. (A plain `Cow` is always deserialised into a
+/// copy.)
 #[derive(Deserialize)]
 struct Name<'t>(#[serde(borrow)] Cow<'t, str>);
 
@@ -126,7 +129,8 @@ fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -
     Ok(())
 }
 
-/// The error message with its column. The parser's "line 1" is dropped: it would be mistaken for a line of the input.
+/// The error message with its column. The parser's "line 1" is left out, because a reader would take it for a line of
+/// the input.
 fn in_words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
@@ -142,10 +146,10 @@ fn only_scalar<'t>(fields: &[(Cow<'_, str>, &'t RawValue)]) -> Result<Cow<'t, st
     text.ok_or_else(|| "a row to merge must have exactly one field besides the key, a string, number or boolean".into())
 }
 
-/// The content of a string, or the text of a number or boolean; `None` for any other value.
+/// The content of a string, or the text of a number or boolean. `None` for any other value.
 ///
 /// # Errors
-/// A message, if a string has an escape that is not a character.
+/// A message, if a string has an escape that does not stand for a character.
 fn scalar(value: &RawValue) -> Result<Option<Cow<'_, str>>, String> {
     let text = value.get();
     Ok(match text.as_bytes()[0] {

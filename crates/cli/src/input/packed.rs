@@ -1,4 +1,4 @@
-//! Decompression of gzip and zstd input, which is recognised by its first bytes.
+//! Decompresses gzip and zstd input, which is recognised by its first bytes.
 //!
 //! ```text
 //! 1f 8b                       gzip, one member or several
@@ -7,7 +7,8 @@
 //! anything else               uncompressed
 //! ```
 //!
-//! No text format starts with these bytes. Truncated input, or input with a wrong checksum, is an error.
+//! No text format starts with the bytes of the first three rows. Truncated input, or input with a wrong checksum, is an
+//! error.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -17,16 +18,18 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The last three bytes of the magic number of a frame without data; its first is from 0x50 to 0x5f.
+/// The last three bytes of the magic number of a frame without data. The first byte of this magic number is in the
+/// range 0x50 to 0x5f.
 const SKIPPABLE: [u8; 3] = [0x2a, 0x4d, 0x18];
 const MAGIC: usize = 4;
 
-/// The text in `input`, decompressed if it is compressed.
+/// Returns a reader of the text in `input`, which decompresses compressed input.
 ///
 /// # Errors
 /// If the first bytes cannot be read.
 pub fn open<'a>(mut input: impl BufRead + 'a, buffer_bytes: usize) -> io::Result<Box<dyn BufRead + 'a>> {
-    // Reads no more bytes than needed to decide: the writer of a pipe may wait for an answer to a short first line.
+    // This reads no more bytes than needed to decide, because the writer of a pipe may wait for an answer to a short
+    // first line.
     let mut magic = Vec::with_capacity(MAGIC);
     while magic.len() < MAGIC && may_be_packed(&magic) {
         if (&mut input).take(1).read_to_end(&mut magic)? == 0 {
@@ -35,7 +38,7 @@ pub fn open<'a>(mut input: impl BufRead + 'a, buffer_bytes: usize) -> io::Result
     }
     let is_gzip = magic.starts_with(&GZIP);
     let is_zstd = magic.len() == MAGIC && may_be_packed(&magic);
-    // A pipe cannot be rewound, so the bytes read are put in front again.
+    // A pipe cannot be rewound, so the bytes that were read are put in front of the rest again.
     let whole = io::Cursor::new(magic).chain(input);
     Ok(if is_gzip {
         Box::new(BufReader::with_capacity(buffer_bytes, MultiGzDecoder::new(whole)))
@@ -66,7 +69,7 @@ impl<R: BufRead> Zstd<R> {
         Zstd { input, decoder: FrameDecoder::new(), in_frame: false }
     }
 
-    /// Starts the next frame with data; false at the end of the input.
+    /// Starts the next frame with data. Returns false at the end of the input.
     fn begin_frame(&mut self) -> io::Result<bool> {
         while !self.input.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.input) {

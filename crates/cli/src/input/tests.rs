@@ -1,8 +1,8 @@
-//! Well-formed, unusual and malformed lines in each format.
+//! Tests well-formed, unusual and malformed lines in each format.
 
 use super::*;
 
-/// Every record as `key=value`, and every malformed line as its number.
+/// Returns every record as `key=value`, and every malformed line as its number.
 fn read(text: &[u8], format: Format, keys: &[&str], operands: bool) -> (Vec<String>, Vec<u64>) {
     let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
     let mut source = open(text, format, &keys, operands).unwrap();

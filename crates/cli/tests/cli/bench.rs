@@ -1,8 +1,8 @@
-//! `pando bench` as a process: result lines, table, report, misuse.
+//! Tests `pando bench` as a process: result lines, table, report, misuse.
 
 use crate::common::{Place, Run, run};
 
-/// The arguments of a short bench in the test's directory.
+/// The arguments of a short bench in the directory of the test.
 fn bench(place: &Place, more: &[&str]) -> Vec<String> {
     let store = place.path("bench");
     let fixed = ["bench", "--records", "2000", "--seconds", "0.2", "--memory-budget", "1MiB", "--store"];

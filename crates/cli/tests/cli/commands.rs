@@ -1,4 +1,4 @@
-//! The binary as a process: exit codes, round trips, malformed input.
+//! Tests the binary as a process: exit codes, round trips, malformed input.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -50,7 +50,7 @@ fn misuse_is_exit_code_2_with_one_line() {
     place.feed("restore", &[], b"not a dump\n").fails(2);
 }
 
-/// Such a budget once ended the process by a signal.
+/// A budget beyond any machine once ended the process by a signal.
 #[test]
 fn a_budget_beyond_any_machine_is_misuse() {
     let place = Place::new();
@@ -92,7 +92,7 @@ fn a_store_in_use_is_exit_code_4() {
     assert_eq!(place.pando("get", &["k"]).ok(), "v\n");
 }
 
-/// All bytes as keys, and as values, in the kv form and in key order.
+/// Returns records in the kv form, in key order, with all bytes as keys and as values.
 fn all_bytes() -> String {
     let mut place = Vec::new();
     for byte in 0..=255u8 {
@@ -275,7 +275,8 @@ fn generated_records_are_loaded() {
     assert_eq!(place.pando("count", &[]).ok(), "3000\n");
 }
 
-/// Positions of nonzero bytes, spread over the store's files: where a flipped bit can matter.
+/// Returns positions of nonzero bytes, spread over the files of the store. A flipped bit at such a position can have an
+/// effect.
 fn victims(store: &std::path::Path) -> Vec<(std::path::PathBuf, usize)> {
     let mut victims = Vec::new();
     for entry in std::fs::read_dir(store).unwrap() {
@@ -323,7 +324,7 @@ fn salvage_copies_readable_keys_and_reports_the_others() {
     assert!(place.pando("salvage", &[&to("whole")]).ok().contains("everything copied"));
     assert_eq!(run_on(&place.path("whole"), "scan", &[], b"").ok(), records.concat());
     assert!(place.pando("salvage", &[&to("whole")]).fails(2).contains("not empty"));
-    // The second page after the first one-page leaf of the data file.
+    // This is the second page that follows the first one-page leaf of the data file.
     let path = place.path("s").join("data");
     let mut bytes = std::fs::read(&path).unwrap();
     let leaf = bytes.chunks(4096).position(|page| page[4] == 1 && page[8..12] == [1, 0, 0, 0]).unwrap() + 2;
@@ -341,7 +342,7 @@ fn salvage_copies_readable_keys_and_reports_the_others() {
     assert!(copied == left && copied.len() > records.concat().len() / 2, "all keys but the reported ones");
     let run = place.pando("salvage", &[&to("again")]);
     assert!(run.out.contains("  lost: from `key") && run.err.lines().count() == 1, "{} {}", run.out, run.err);
-    // Losses are printed without advice to salvage. `verify` prints its advice once, for all problems.
+    // `salvage` prints losses without the advice to salvage. `verify` prints its advice once, for all problems.
     assert!(!run.out.contains("salvage") && !run.out.contains("backup"), "{}", run.out);
     let verified = place.pando("verify", &[]);
     assert!(verified.out.contains("checksum mismatch") && !verified.out.contains("backup"), "{}", verified.out);

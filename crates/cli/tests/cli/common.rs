@@ -1,4 +1,4 @@
-//! Runs the binary.
+//! Functions that run the binary.
 
 use std::{
     io::Write,
@@ -18,17 +18,17 @@ impl Place {
         Place { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A path in the directory.
+    /// The path of a file in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Runs `pando COMMAND STORE ARGS…` on the store `s` of this place.
+    /// Runs `pando COMMAND STORE ARGS…` on the store `s` in this directory.
     pub fn pando(&self, command: &str, args: &[&str]) -> Run {
         self.feed(command, args, b"")
     }
 
-    /// As [`Place::pando`], with `stdin`.
+    /// Like [`Place::pando`], with `stdin` as standard input.
     pub fn feed(&self, command: &str, args: &[&str], stdin: &[u8]) -> Run {
         run_on(&self.path("s"), command, args, stdin)
     }
@@ -38,9 +38,9 @@ impl Place {
 pub struct Run {
     /// The exit code.
     pub code: i32,
-    /// Its stdout.
+    /// The stdout of the run.
     pub out: String,
-    /// Its stderr.
+    /// The stderr of the run.
     pub err: String,
 }
 
@@ -83,19 +83,19 @@ pub fn run(args: &[&str], stdin: &[u8]) -> Run {
     }
 }
 
-/// Runs `pando ARGS…`; the output may be any bytes.
+/// Runs `pando ARGS…`. The output may contain any bytes.
 pub fn output(args: &[&str], stdin: &[u8]) -> Output {
     let mut child =
         command().args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // Fails if the command does not read its stdin and closes it, which is fine.
+        // This write fails if the command closes its stdin without reading it. The failure is ignored.
         scope.spawn(move || pipe.write_all(stdin).ok());
         child.wait_with_output().unwrap()
     })
 }
 
-/// A command that starts the binary.
+/// Returns a command that starts the binary.
 pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pando"))
 }

@@ -1,4 +1,4 @@
-//! Single keys and ranges: bytes in and out, JSON, counters, deletes.
+//! Tests commands on single keys and ranges: bytes in and out, JSON, counters, deletes.
 
 use crate::common::{Place, output};
 
@@ -21,7 +21,7 @@ fn values_from_stdin_or_a_file_keep_every_byte() {
     assert_eq!(raw(&place, "b"), value);
     place.feed("put", &["empty", "-"], b"").ok();
     assert_eq!(raw(&place, "empty"), b"");
-    // The value `-` itself, and values that start with `-`.
+    // This tests the value `-`, and values that start with `-`.
     place.pando("put", &["c", "\\x2d"]).ok();
     assert_eq!(raw(&place, "c"), b"-");
     place.pando("put", &["c", "-7"]).ok();
@@ -77,7 +77,7 @@ fn counters_are_put_as_decimals() {
         let refused = on("put", &["c", bad]).fails(2);
         assert!(refused.contains(operator) && refused.contains("decimal"), "{refused}");
         place.feed("put", &["c", "-", "--keyspace", operator], b"200\n").ok();
-        // Loaded values, too: a line whose value is not a number is malformed.
+        // The rule also applies to loaded values: a line whose value is not a number is malformed.
         let text = b"d\t5\nbad\tfive\n";
         let load = place.feed("load", &["-", "--format", "kv", "--keyspace", operator], text);
         assert!(load.err.contains("line 2: malformed: `five`"), "{}", load.err);
@@ -85,7 +85,7 @@ fn counters_are_put_as_decimals() {
         on("merge", &["d", "2"]).ok();
         assert_eq!(on("scan", &["--as", &operator[4..]]).ok(), "c\t200\nd\t7\n");
     }
-    // With other operators, or none, values are bytes.
+    // In a keyspace with another operator, or without an operator, values are bytes.
     place.pando("merge", &["c", "x", "--keyspace", "text", "--merge", "append"]).ok();
     place.pando("put", &["c", "100", "--keyspace", "text"]).ok();
     place.pando("merge", &["c", "1", "--keyspace", "text"]).ok();
@@ -99,7 +99,7 @@ fn only_explicitly_named_ranges_are_deleted() {
     let delete = |args: &[&str]| place.pando("delete", args);
     place.feed("load", &["-", "--format", "kv"], b"a1\t\na2\t\nb1\t\nb2\t\nc1\t\nc2\t\nd\t\n").ok();
     assert!(delete(&[]).fails(2).contains("--prefix"));
-    // An empty option, as from an unset shell variable, must not delete every key.
+    // An empty option, which may come from an unset shell variable, must not delete every key.
     for empty in [&["--prefix", ""][..], &["--from", ""], &["--from", "", "--prefix", ""]] {
         assert!(delete(empty).fails(2).contains("--all"));
     }

@@ -1,8 +1,9 @@
-//! Keyspaces: create, drop, alter; dump, restore and backup of some keyspaces; shell completions.
+//! Tests commands on keyspaces: create, drop, alter; dump, restore and backup of some keyspaces; also shell
+//! completions.
 
 use crate::common::{Place, run, run_on};
 
-/// A store with the keyspaces `a`, `b` (a counter) and `c, d`, of one record each.
+/// Returns a store with three keyspaces of one record each: `a`, `b` (a counter) and `c, d`.
 fn three() -> Place {
     let place = Place::new();
     place.pando("put", &["k", "1", "--keyspace", "a"]).ok();
@@ -85,14 +86,14 @@ fn a_restore_creates_only_the_named_keyspaces() {
     assert_eq!(run_on(&part, "get", &["k", "--keyspace", "b", "--as", "u64"], b"").ok(), "2\n");
     assert!(run_on(&part, "restore", &["--keyspace", "b"], dump.as_bytes()).fails(2).contains("exists already"));
     assert!(run_on(&empty, "restore", &["--keyspace", "x"], dump.as_bytes()).fails(1).contains("in the dump"));
-    // Skipped keyspaces are checked, too.
+    // `restore` also checks the keyspaces that it skips.
     let short = dump.replacen("k\t1\n", "", 1);
     run_on(&damaged, "restore", &["--keyspace", "b"], short.as_bytes()).fails(3);
-    // Input that is not a dump, or empty, creates no store.
+    // Input that is empty or is not a dump creates no store.
     run_on(&place.path("text"), "restore", &[], b"root:x:0:0\n").fails(2);
     run_on(&place.path("text"), "restore", &[], b"").fails(3);
     assert!(!place.path("text").exists());
-    // A dump in a file.
+    // This restores a dump from a file.
     std::fs::write(place.path("dump"), &dump).unwrap();
     run_on(&place.path("whole"), "restore", &[place.path("dump").to_str().unwrap()], b"").ok();
     assert_eq!(names(&place.path("whole")), ["a", "b", "c, d"]);

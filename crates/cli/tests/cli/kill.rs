@@ -1,4 +1,5 @@
-//! Kills a real process with SIGKILL: all acknowledged merges are in the store, and no counter is off by one.
+//! Kills a real process with SIGKILL, and checks that all acknowledged merges are in the store and that no counter is
+//! off by one.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +37,7 @@ fn load_and_kill(place: &Place, round: u64, kill_at: u64, delay: Duration) -> u6
     let mut acks = BufReader::new(load.stdout.take().unwrap());
     let feeder = std::thread::spawn(move || {
         let mut stdin = BufWriter::new(stdin);
-        // Ends with a broken pipe when the load is killed.
+        // This thread ends with a broken pipe when the load is killed.
         (0..MERGES).try_for_each(|n| {
             let (counter, operand) = merge(round, n);
             writeln!(stdin, "{counter}\t{operand}")
@@ -63,7 +64,8 @@ fn load_and_kill(place: &Place, round: u64, kill_at: u64, delay: Duration) -> u6
     acked
 }
 
-/// The number of merges of the round that the counters contain; panics if they are not a prefix of the round.
+/// Returns the number of merges of the round that the counters contain. Panics if these merges are not a prefix of the
+/// round.
 fn prefix_that_explains(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, round: u64) -> u64 {
     let total: u64 = after.values().sum();
     let mut counters = before.clone();
@@ -107,7 +109,7 @@ fn ten_kills_lose_nothing_acknowledged_and_count_nothing_twice() {
     assert_eq!(place.pando("verify", &["--json"]).json()["sound"], true);
 }
 
-/// The harness must detect a merge that was applied twice.
+/// Tests that the harness detects a merge that was applied twice.
 #[test]
 fn the_check_detects_a_wrong_counter() {
     let mut after = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! `pando lab figure` and `pando lab figures`.
+//! Tests `pando lab figure` and `pando lab figures`.
 
 use crate::common::{Place, run};
 
@@ -21,7 +21,7 @@ fn figures_are_listed_and_measured_and_results_are_reused() {
     assert!(pictures.join("002-3.6-throughput-paper.svg").exists(), "paper mode has a plot of its own");
     let again = figure("002-3.7", &["--mode", "product", "--with", lines, "--no-run", "--json"]).json();
     assert!(again["claims"][0]["measured"].as_f64().is_some_and(|value| value > 0.5), "{again}");
-    // The lines of the other mode are set aside.
+    // The lines of the other mode are not used.
     assert!(again["set_aside"].as_u64().is_some_and(|aside| aside > 0), "{again}");
 }
 

@@ -1,4 +1,4 @@
-//! `load`: compressed input, many malformed lines, Ctrl-C.
+//! Tests `load`: compressed input, many malformed lines, Ctrl-C.
 
 use std::{
     fmt::Write as _,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::common::{Place, command, output, run_on};
 
-/// `text`, compressed with gzip.
+/// Returns `text` compressed with gzip.
 fn gzip(text: &[u8]) -> Vec<u8> {
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packer.write_all(text).unwrap();
@@ -36,12 +36,12 @@ fn compressed_input_is_read_from_files_and_pipes() {
         for keyspace in ["pipe", "file"] {
             assert!(place.pando("scan", &["--keyspace", keyspace]).ok() == records, "{name}, {keyspace}");
         }
-        // Truncated input is an error with its position; the records before it are in the store.
+        // Truncated input is an error that gives the position. The records before this position are in the store.
         let lazily = ["-", "--format", "kv", "--keyspace", "cut", "--durability", "none"];
         let said = place.feed("load", &lazily, &packed[..packed.len() / 2]).fails(4);
         assert!(said.contains("reading the input"), "{said}");
         let loaded = said.split("after ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-        // The zstd decoder keeps up to a window of its output back.
+        // The zstd decoder delays the output of up to one window.
         assert!(name == "zst" || loaded.parse::<u64>().unwrap() > 500, "{said}");
         assert_eq!(place.pando("count", &["--keyspace", "cut"]).ok().trim(), loaded, "the store was closed");
         let dump = place.pando("dump", &[]).ok();
@@ -77,7 +77,7 @@ fn ndjson_numbers_keep_their_digits() {
     let load = place.feed("load", &["-", "--format", "ndjson", "--key", "id"], rows);
     assert_eq!(load.err, "line 2: malformed: the field `id` occurs twice\n");
     load.ok();
-    // A number and a string with the same text make the same key: the later row replaces the earlier one, as README
+    // A number and a string with the same text make the same key, so the later row replaces the earlier row, as README
     // says.
     assert_eq!(place.pando("scan", &[]).ok(), "1\t{\"v\":2}\n1e3\t{\"v\":2E5,\"w\":[1.50,-0]}\n");
     assert_eq!(place.pando("get", &["1e3"]).ok(), "{\"v\":2E5,\"w\":[1.50,-0]}\n");
@@ -101,7 +101,7 @@ fn signal(load: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &load.id().to_string()]).status().unwrap().success());
 }
 
-/// Waits for the end of an interrupted load; returns its stderr.
+/// Waits for the end of an interrupted load. Returns the stderr of the load.
 fn interrupted(mut load: Child) -> String {
     let mut said = String::new();
     load.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -120,7 +120,7 @@ fn an_interrupted_load_reports_what_is_in_the_store() {
             writeln!(stdin, "k{i:03}\tv\n").unwrap();
             assert_eq!(acks.next().unwrap().unwrap(), format!("acked {}", i + 1));
         }
-        // The load waits for input. It must end although the pipe stays open.
+        // The load waits for input, and must end although the pipe stays open.
         signal(&load, name);
         let asked = Instant::now();
         let said = interrupted(load);

@@ -1,4 +1,4 @@
-//! `pando sim`: repeatable seeds, resumable soaks, kills.
+//! Tests `pando sim`: repeatable seeds, resumable soaks, kills.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ fn sim(args: &[&str]) -> Value {
     serde_json::from_str(&out).expect("a line of JSON")
 }
 
-/// The fields that do not depend on the clock.
+/// Returns the fields that do not depend on the clock.
 fn timeless(line: &Value) -> Vec<&Value> {
     ["kind", "seed", "units", "runs", "counts", "digest", "failures"].iter().map(|name| &line[name]).collect()
 }

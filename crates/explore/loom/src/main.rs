@@ -1,22 +1,23 @@
-//! Models of the engine's modules in which threads synchronise through more than one atomic, or through an atomic and a
+//! Models of the modules of the engine in which threads synchronise through several atomics, or through an atomic and a
 //! lock.
 //!
 //! `shuttle` tries schedules, but treats every atomic as sequentially consistent. `loom` tries, for a few threads,
 //! every schedule *and* every value that the C11 memory model lets a load return. The models run source files of the
-//! engine and one of the lab. The files are included here by path and use `loom`'s types in place of `base::sync`.
+//! engine and one source file of the lab. These files are included here by path, and use the types of `loom` instead of
+//! `base::sync`.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/loom/Cargo.toml --release
 //! ```
 //!
-//! Each model is run a second time with a deliberate mistake, which must be found.
+//! Each model is run a second time with a deliberate mistake, which `loom` must find.
 
-// Parts of the included files are not used here.
+// The models do not use all parts of the included files.
 #![allow(dead_code, unused_imports)]
 
 extern crate loom as shuttle;
 
-/// The module `base` for the included files: that of the engine, except for the primitives.
+/// The module `base` for the included files. It equals the `base` of the engine, except for the primitives.
 mod base {
     pub(crate) use crate::primitives as sync;
     pub use pandodb::base::*;
@@ -24,7 +25,7 @@ mod base {
 mod device {
     pub use pandodb::device::*;
 
-    /// A stub: no model forks.
+    /// A stub, because no model forks.
     #[derive(Debug, Default)]
     pub struct Process;
 
@@ -65,8 +66,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// The most preemptions (switches away from a runnable thread) in one execution. The authors of `loom` recommend 2 or
-/// 3.
+/// The maximum number of preemptions (switches away from a runnable thread) in one execution. The authors of `loom`
+/// recommend 2 or 3.
 const PREEMPTIONS: usize = 3;
 
 /// Runs all executions of a model. Returns their number, or the message of the first failure.
@@ -100,7 +101,7 @@ fn main() -> ExitCode {
             Ok(runs) => println!("{name:12} {runs} executions in {seconds:.1} s"),
             Err(failure) => println!("{name:12} FAILED: {failure}"),
         }
-        // Hide the panic message that the mistake causes.
+        // This hides the panic message that the mistake causes.
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let blind = check(*model, true).is_ok();

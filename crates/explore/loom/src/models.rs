@@ -1,4 +1,4 @@
-//! The models: at most three threads each.
+//! The models, each with at most three threads.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::sched::{Account, Scheduler, Turn};
 use crate::snapshot::Snapshots;
 use crate::watermark::Watermark;
 
-/// A model. With `mistake`, its claim is wrong in some execution.
+/// A model. With `mistake`, the claim of the model is wrong in some execution.
 pub type Body = fn(mistake: bool);
 
 /// All models.
@@ -36,11 +36,12 @@ pub const ALL: [(&str, Body); 11] = [
     ("links", crate::pool::links),
 ];
 
-/// Memtable size in bytes, so small that the slack of the account is less than a model charges.
+/// Memtable size in bytes. The size is so small that the slack of the account is less than the debt that a model
+/// charges.
 const MEMTABLE: u64 = 64 << 10;
 
-/// A thread that sees a seqno as visible also sees the writes before it: tests the `Release`/`Acquire` pair in
-/// `Snapshots`. The mistake: the write comes afterwards.
+/// A thread that sees a seqno as visible also sees the writes up to this seqno. This model tests the
+/// `Release`/`Acquire` pair in `Snapshots`. The mistake: the write happens after its seqno becomes visible.
 fn visible(mistake: bool) {
     let snapshots = Arc::new(Snapshots::default());
     let written = Arc::new(AtomicU64::new(0));
@@ -61,8 +62,8 @@ fn visible(mistake: bool) {
     writer.join().expect("joined");
 }
 
-/// If a compaction does not see a registered snapshot, its horizon is not above the snapshot, so it drops nothing that
-/// the snapshot sees. The mistake: the read point is only loaded, not registered.
+/// If a compaction does not see a registered snapshot, the horizon of the compaction is not above the snapshot. So the
+/// compaction drops no entry that the snapshot sees. The mistake: the read point is only loaded, not registered.
 fn register(mistake: bool) {
     let snapshots = Arc::new(Snapshots::default());
     let writer = {
@@ -84,8 +85,8 @@ fn register(mistake: bool) {
     writer.join().expect("joined");
 }
 
-/// A reader skips the memtable's lock if there is no range tombstone. It must not miss a visible range tombstone or a
-/// visible message. The mistake: the seqnos become visible too early.
+/// A reader skips the lock of the memtable if the memtable has no range tombstone. The reader must not miss a visible
+/// range tombstone or a visible message. The mistake: the seqnos become visible too early.
 fn tombstones(mistake: bool) {
     let memtable = Arc::new(Memtable::new(0, Arc::new(ChunkPool::new(1))));
     let snapshots = Arc::new(Snapshots::default());
@@ -110,8 +111,8 @@ fn tombstones(mistake: bool) {
     writer.join().expect("joined");
 }
 
-/// The fields under a latch are consistent for a reader that finds the version unchanged, and for the next writer that
-/// locks it. The mistake: the reader does not check the version.
+/// The fields under a latch are consistent for a reader that finds the version of the latch unchanged, and for the next
+/// writer that locks the latch. The mistake: the reader does not check the version.
 fn latch(mistake: bool) {
     struct Node {
         latch: Latch,
@@ -144,8 +145,8 @@ fn latch(mistake: bool) {
     assert_eq!((node.first.load(Relaxed), node.second.load(Relaxed)), (written, written));
 }
 
-/// The account may clear debt. It never demands more than was charged, and nothing more once the debt is worked off.
-/// The mistake: the model expects that debt is never cleared.
+/// The account may clear debt. It never demands more work than was charged, and demands nothing more once the debt is
+/// worked off. The mistake: the model expects that debt is never cleared.
 fn account(mistake: bool) {
     const CHARGE: u64 = 1 << 20;
     let account = Arc::new(Account::new(MEMTABLE));
@@ -170,8 +171,8 @@ fn account(mistake: bool) {
     assert_eq!(account.due(), 0);
 }
 
-/// A worker ends after `stop`, wherever it is at that moment. The mistake: `stop` is not called, so the worker sleeps
-/// for ever.
+/// A worker ends after `stop` was called, whatever step it executes at that moment. The mistake: `stop` is not called,
+/// so the worker sleeps for ever.
 fn stop(mistake: bool) {
     let scheduler = Arc::new(Scheduler::new(MEMTABLE));
     let worker = {
@@ -184,8 +185,9 @@ fn stop(mistake: bool) {
     worker.join().expect("joined");
 }
 
-/// A thread that sees a ticket as finished sees the effects of this ticket and of all earlier ones. No finished ticket
-/// is lost, in whatever order tickets finish and slots are reused. The mistake: a ticket is finished before its effect.
+/// A thread that sees a ticket as finished sees the effects of this ticket and of all earlier tickets. No finished
+/// ticket is lost, in whatever order tickets finish and slots are reused. The mistake: a ticket is finished before its
+/// effect.
 fn ring(mistake: bool) {
     let watermark = Arc::new(Watermark::new(2));
     let applied = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
@@ -205,7 +207,7 @@ fn ring(mistake: bool) {
         })
     };
     let threads = [commit(&[0, 2]), commit(&[1])];
-    // Always load all three: the executions that `loom` tries depend on the accesses.
+    // All three are always loaded, because the executions that `loom` tries depend on the accesses.
     let done = watermark.limit() - 2;
     let seen = [0, 1, 2].map(|ticket: usize| applied[ticket].load(Relaxed));
     assert!(seen.iter().take(done as usize).all(|seen| *seen == 1), "{done} are finished, applied {seen:?}");
@@ -227,8 +229,8 @@ fn sleep(mistake: bool) {
     first.into_iter().for_each(|first| first.join().expect("joined"));
 }
 
-/// An entry does not change while a counted reader reads it, and a writer has exclusive access. Of two threads that try
-/// to claim it, only one succeeds. The mistake: a claim loses the count of a reader.
+/// An entry does not change while a counted reader reads it, and a writer has exclusive access. If two threads try to
+/// claim an entry, only one succeeds. The mistake: a claim loses the count of a reader.
 fn counts(mistake: bool) {
     activate(mistake.then_some(SeededBug::ReaderCountLost));
     struct Entry {

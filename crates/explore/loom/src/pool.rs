@@ -1,8 +1,9 @@
-//! Models of the buffer pool's frames and chains, with the engine's own files: tests their memory orderings.
+//! Models of the frames and chains of the buffer pool. They run the engine's own files and test the memory orderings in
+//! these files.
 //!
-//! A frame is in a segment that is allocated when the first number in it is handed out. A thread that learns the number
-//! must find the segment. It learns numbers from the count of frames, which evictions read without a lock, and from the
-//! links of chains.
+//! A frame is in a segment that is allocated when the number of its first frame is assigned. A thread that reads the
+//! number of a frame must find the segment of the frame. Threads read such numbers in two places: in the count of
+//! frames, which evictions read without a lock, and in the links of chains.
 
 #[path = "../../../pandodb/src/pool/block.rs"]
 mod block;
@@ -25,7 +26,7 @@ use self::key::FrameKey;
 use self::table::Table;
 use crate::base::{OwnerId, PAGE, PageNo};
 
-/// A copy of the pool's type.
+/// A copy of the type in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     Short,
@@ -41,10 +42,10 @@ impl Keep {
     }
 }
 
-/// Number of frames in the first segment, in a build for an explorer.
+/// Number of frames in the first segment, in a build for a schedule explorer.
 const FIRST: u32 = 4;
 
-/// A table whose first segment is full: the next frame allocates the second one.
+/// A table whose first segment is full, so that the next frame allocates the second segment.
 fn full() -> Arc<(Table, Hands)> {
     let (table, hands) = (Table::new(2), Hands::new());
     (0..FIRST).for_each(|number| assert_eq!(hands.frame(&table), number));
@@ -52,10 +53,10 @@ fn full() -> Arc<(Table, Hands)> {
 }
 
 /// An eviction can access every counted frame, including one that another thread has just created. The mistake: the
-/// frame's number is passed to the reader with relaxed ordering.
+/// number of the frame is passed to the reader with relaxed ordering.
 ///
-/// The reader is the spawned thread: `loom` remembers only one access of each atomic, which would otherwise be the
-/// creator's own load of the count just before its store.
+/// The reader must be the spawned thread, because `loom` remembers only one access of each atomic. Otherwise this
+/// access would be the creator's own load of the count immediately before its store.
 pub fn frames(mistake: bool) {
     let pool = full();
     let told = Arc::new(AtomicU32::new(0));
@@ -73,12 +74,13 @@ pub fn frames(mistake: bool) {
     reader.join().expect("joined");
 }
 
-/// A reader at a frame that is moved to another chain follows the frame's new link and can access the frame that it
-/// leads to. The mistake: the number of the last frame is passed to the reader with relaxed ordering.
+/// If a frame is moved to another chain, a reader at this frame follows the new link of the frame, and can access the
+/// frame at the other end of the link. The mistake: the number of the last frame is passed to the reader with relaxed
+/// ordering.
 pub fn links(mistake: bool) {
     let pool = full();
     let home = Arc::new(Home::new(0));
-    // Two keys of one chain, one of the other.
+    // Two keys belong to one chain, and one key belongs to the other chain.
     let of_chain = |chain: u64| {
         let keys = (0..).map(|page| FrameKey::new(OwnerId(1), PageNo(page)));
         keys.filter(move |key| key.hash() & 1 == chain)

@@ -1,5 +1,5 @@
-//! `loom`'s primitives with the interface of the engine's `base::sync`: the wrappers written for `shuttle`, applied to
-//! `loom`.
+//! The primitives of `loom`, with the interface of the engine's `base::sync`. The wrappers are the ones written for
+//! `shuttle`, applied to `loom`.
 
 #[path = "../../../pandodb/src/base/sync/explored.rs"]
 mod explored;
@@ -8,7 +8,8 @@ pub use explored::*;
 pub use loom::sync::atomic::fence;
 pub use std::sync::atomic::{AtomicU64 as Counter, AtomicU64 as Word, Ordering};
 
-/// A once-cell whose initialisation `loom` tracks: a thread that reaches it without synchronisation may find it empty.
+/// A once-cell whose initialisation `loom` tracks. A thread that reads the cell without synchronisation may find it
+/// empty.
 #[derive(Debug)]
 pub struct Once<T> {
     cell: std::sync::OnceLock<T>,
@@ -21,23 +22,24 @@ impl<T> Once<T> {
         Once { cell: std::sync::OnceLock::new(), filled: AtomicBool::new(false) }
     }
 
-    /// The value, if this thread can see it.
+    /// The value, if the initialisation is visible to this thread.
     pub fn get(&self) -> Option<&T> {
         self.filled.load(Ordering::Acquire).then(|| self.cell.get().expect("filled"))
     }
 
-    /// Sets the value, unless there is one.
+    /// Sets the value, unless the cell already has a value.
     pub fn set(&self, value: T) -> Result<(), T> {
         let set = self.cell.set(value);
         self.filled.store(true, Ordering::Release);
         set
     }
 
-    /// The value; initialises it if there is none.
+    /// Returns the value, and initialises it if the cell has no value.
     pub fn get_or_init(&self, fill: impl FnOnce() -> T) -> &T {
         if !self.filled.load(Ordering::Acquire) {
             let value = fill();
-            // One of several threads sets the value. `loom` cannot switch threads between here and the store.
+            // Only one of several threads sets the value, because `loom` cannot switch threads between this line and
+            // the store.
             let _ = self.cell.set(value);
             self.filled.store(true, Ordering::Release);
         }

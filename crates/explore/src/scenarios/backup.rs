@@ -1,4 +1,4 @@
-//! A store that is read, checkpointed, written and closed concurrently.
+//! Scenario: a store is read, checkpointed, written and closed concurrently.
 
 use std::sync::Mutex;
 
@@ -20,7 +20,7 @@ fn closed(error: &Error) -> bool {
 }
 
 /// Two writers, a checkpoint, a reader that scans a snapshot, two workers, and a concurrent close. The canary treats a
-/// write as acknowledged before it is.
+/// write as acknowledged before the store has acknowledged it.
 pub fn close(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);
     let rows = keyspace(&store, ROWS);

@@ -1,4 +1,5 @@
-//! Commits that are applied concurrently: the watermark, concurrent seals, and log writes by one thread for others.
+//! Scenarios with commits that are applied concurrently: the watermark, concurrent seals, and log writes by one thread
+//! for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -20,9 +21,9 @@ pub const KILL: &str = "a commit acknowledged as buffered survives a kill, which
 /// The claim of [`lazy`].
 pub const LAZY: &str = "as `kill`, with two log streams and earlier commits with Durability::None";
 
-/// The writers; more than the number of commits that may be in progress at a time.
+/// The number of writers, which is larger than the number of commits that may be in progress at a time.
 const WRITERS: [&str; 3] = ["w0", "w1", "w2"];
-/// Batches of each writer.
+/// The number of batches of each writer.
 const EACH: i64 = 2;
 
 /// Moves one from `a` to `b`, counts the batch, and writes a row for it.
@@ -36,7 +37,7 @@ fn transfer(store: &Store, who: usize, nth: i64) {
     batch.commit(Durability::Buffered).expect("committed");
 }
 
-/// Checks one snapshot: it holds whole batches, and all acknowledged ones.
+/// Checks one snapshot, which must contain only whole batches, and all acknowledged batches.
 fn look(store: &Store, acknowledged: [i64; 3]) {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let snapshot = store.snapshot();
@@ -51,7 +52,8 @@ fn look(store: &Store, acknowledged: [i64; 3]) {
     assert!(complete, "acknowledged {acknowledged:?}, seen {seen:?} at {}", snapshot.seqno());
 }
 
-/// Runs three writers, of which two may commit at a time, and `other` concurrently. Then checks the store once more.
+/// Runs three writers and `other` concurrently. Two of the writers may commit at a time. When all threads have ended,
+/// checks the store once more.
 fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     let acknowledged = [(); 3].map(|()| AtomicU64::new(0));
     let look_now = || look(store, [0, 1, 2].map(|who: usize| acknowledged[who].load(SeqCst) as i64));
@@ -68,7 +70,7 @@ fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     look(store, [EACH; 3]);
 }
 
-/// A reader concurrent with three writers. The canary: the watermark passes a gap.
+/// A reader runs concurrently with three writers. The canary: the watermark passes a gap.
 pub fn beside(start: &SimImage, _: Twist) {
     let (_sim, store) = open_image(start, 0);
     write_beside(&store, |look| (0..3).for_each(|_| look()));
@@ -90,16 +92,16 @@ pub fn seal(start: &SimImage, _: Twist) {
     look(&open(&sim, 0).expect("it opens again"), [EACH; 3]);
 }
 
-/// Three writers of two rows each, one log stream. The canary: a writer that finds another one writing the log does not
-/// wait until its own record is written.
+/// Three writers of two rows each use one log stream. The canary: a writer that finds another writer writing the log
+/// does not wait until its own record is written.
 pub fn kill(start: &SimImage, _: Twist) {
     let (sim, store) = open_image(start, 0);
     kill_at_acknowledgement(&sim, &store, |_| Durability::Buffered);
     store.close().expect("closed");
 }
 
-/// As [`kill`], with two log streams; one writer commits with `Durability::None`. The canary: a buffered commit does
-/// not write earlier records that are in the buffer of the other stream.
+/// Like [`kill`], but with two log streams and one writer that commits with `Durability::None`. The canary: a buffered
+/// commit does not write earlier records that are in the buffer of the other stream.
 pub fn lazy(start: &SimImage, _: Twist) {
     let (sim, store) = open_streams(start, Mode::Product);
     kill_at_acknowledgement(&sim, &store, |who| if who == 1 { Durability::None } else { Durability::Buffered });

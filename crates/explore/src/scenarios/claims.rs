@@ -1,10 +1,11 @@
-//! The lab's page cache that the pool was compared with, alone: reader counts and claims, as in its source.
+//! Scenario for a page cache alone. The lab compares the buffer pool with this cache. It uses reader counts and claims,
+//! as in its source (002 §3.6.1).
 
 use pandodb::device::sim::SimImage;
 
 use super::{Twist, body, threads};
 
-/// The lab's own files, with the explorer's primitives.
+/// The lab's own files, compiled with the explorer's primitives.
 #[path = "../../../lab/src/pool/claims/mod.rs"]
 #[allow(dead_code)]
 mod cache;

@@ -1,4 +1,5 @@
-//! Readers concurrent with a close, after which another opening overwrites the pages of the store.
+//! Scenario: readers run concurrently with a close. After the close, the store is opened again, and its pages are
+//! overwritten.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ pub const READ: &str =
 
 const KEYS: u8 = 6;
 
-/// A store whose rows are in a run.
+/// Returns a store whose rows are in a run.
 pub fn prepare() -> SimImage {
     let sim = SimDevice::new(7);
     let store = open(&sim, 0).expect("a new store");
@@ -45,8 +46,8 @@ fn rewrite(sim: &Arc<SimDevice>) {
     verify(&store);
 }
 
-/// Two readers, while a third thread closes the store, opens it again and rewrites it. The canary: a read that ends
-/// after the close returns what it has read.
+/// Two readers read while a third thread closes the store, opens it again and rewrites it. The canary: a read that ends
+/// after the close returns the data that it has read, instead of an error.
 pub fn read(start: &SimImage, _twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let rows = keyspace(&store, ROWS);

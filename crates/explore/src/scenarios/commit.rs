@@ -1,4 +1,5 @@
-//! Commits concurrent with commits and reads: group commit, and the order in which writes become visible.
+//! Scenarios with commits that run concurrently with commits and reads. They test group commit and the order in which
+//! writes become visible.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -22,7 +23,8 @@ fn transfer(store: &Store, sums: &Keyspace, who: &str, durability: Durability) {
     batch.commit(durability).expect("committed");
 }
 
-/// One batch of two rows; a reader reads both with one `multi_get`. The canary reads them with two `get`s.
+/// A writer commits one batch of two rows. A reader reads both rows with one `multi_get`. The canary reads them with
+/// two `get`s.
 pub fn read(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let rows = keyspace(&store, ROWS);
@@ -48,8 +50,8 @@ pub fn read(start: &SimImage, twist: Twist) {
     store.close().expect("closed");
 }
 
-/// Two writers of two batches each, one writer `Synced`, and a reader of snapshots. The canary reads the counters at
-/// different seqnos.
+/// Two writers commit two batches each, one writer with `Synced`. A reader reads snapshots. The canary reads the
+/// counters at different seqnos.
 pub fn commit(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let sums = keyspace(&store, SUMS);

@@ -1,4 +1,4 @@
-//! Commits of several threads to one or two log streams, followed by a power cut.
+//! Scenarios with commits of several threads to one or two log streams, followed by a power cut.
 
 use std::sync::Arc;
 
@@ -25,13 +25,14 @@ const SHARED: [&[(u8, Durability)]; 3] = {
     use Durability::{Buffered, None, Synced};
     [&[(b'a', Synced), (b'b', None)], &[(b'A', None), (b'B', Synced)], &[(b'1', Buffered), (b'2', Synced)]]
 };
-/// The batches that two threads commit; each byte is one batch.
+/// The batches that two threads commit. Each byte is one batch.
 const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
-/// One batch of each of three threads. With so few, schedules reach the critical case: a synced batch draws its seqno
-/// before a buffered batch of the other stream, but is appended after it, while a third batch is synced.
+/// One batch of each of three threads. With such a small number of batches, schedules reach the critical case: a synced
+/// batch draws its seqno before a buffered batch of the other stream but is appended after that batch, while a third
+/// batch is synced.
 const FEW: [&[(u8, Durability)]; 3] =
     [&[(b'a', Durability::Synced)], &[(b'A', Durability::Synced)], &[(b'1', Durability::Buffered)]];
-/// Keys that every batch of [`paper`] writes.
+/// The keys that every batch of [`paper`] writes.
 const OFTEN: [&str; 3] = ["x", "y", "z"];
 /// Number of points of one history at which the power is cut.
 const CUTS: u64 = 2;
@@ -43,7 +44,8 @@ fn mark(id: u8, acknowledged: bool) -> u64 {
     u64::from(id) * 2 + u64::from(acknowledged)
 }
 
-/// Commits a batch: appends its id to the order, puts its row, and puts the first `often` rows of [`OFTEN`].
+/// Commits a batch. It appends the id of the batch to the record of the order, puts the row of the batch, and puts the
+/// first `often` rows of [`OFTEN`].
 fn commit(
     store: &Store,
     rows: &Keyspace,
@@ -54,12 +56,12 @@ fn commit(
     let mut batch = store.batch();
     batch.merge(order, "all", [id]);
     batch.put(rows, [id], [id; 32]);
-    // Later batches write the same keys, in leaves that may have been split meanwhile.
+    // Later batches write the same keys, in leaves that may have been split in the meantime.
     OFTEN.iter().take(often).for_each(|key| batch.put(rows, key, [id]));
     batch.commit(durability)
 }
 
-/// Two writers that alternate between `Synced` and `Buffered`, and a concurrent checkpoint; then power cuts at points
+/// Two writers alternate between `Synced` and `Buffered`, concurrently with a checkpoint. Power cuts follow, at points
 /// that the final image determines. The canary treats every committed batch as synced.
 pub fn crash(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 0);
@@ -87,20 +89,20 @@ pub fn crash(start: &SimImage, twist: Twist) {
     cut_the_power(&history, &committed, sim.image().hash());
 }
 
-/// Three writers, two of which share a log stream; then power cuts. The canary: a thread draws its seqno without
+/// Three writers run, two of which share a log stream. Power cuts follow. The canary: a thread draws its seqno without
 /// holding the append lock of its stream.
 pub fn streams(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Product, SHARED, twist);
 }
 
-/// As [`streams`], with one batch of each writer. The canary: a sync claims seqnos beyond a gap that was filled too
-/// late for it.
+/// Like [`streams`], but with one batch of each writer. The canary: a sync claims seqnos beyond a gap that was filled
+/// too late for this sync.
 pub fn claims(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Product, FEW, twist);
 }
 
-/// As [`streams`], in paper mode, where records carry generations. The canary: the right half of a split leaf does not
-/// inherit the generation.
+/// Like [`streams`], but in paper mode, where records contain generations. The canary: the right half of a split leaf
+/// does not inherit the generation.
 pub fn paper(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Paper, SHARED, twist);
 }
@@ -145,7 +147,7 @@ fn cut_the_power(history: &SimHistory, committed: &[u8], seed: u64) {
         let pending = cursor.pending().len() as u64;
         let marks: Vec<u64> = history.ops()[..at].iter().filter_map(mark_of).collect();
         for image in 0..IMAGES {
-            // The first image loses all pending writes, the others lose some.
+            // The first image loses all pending writes. The other images lose some of them.
             let kept = (0..pending as usize).filter(|_| image > 0 && rng.below(2) == 0);
             let choice = CrashChoice::only(kept.collect::<Vec<_>>());
             check(&cursor.image(&choice), committed, &marks, &format!("cut at {at}, {choice:?}"));
@@ -160,7 +162,7 @@ fn mark_of(op: &pandodb::device::sim::SimOp) -> Option<u64> {
     }
 }
 
-/// Opens an image and checks that it holds an allowed state.
+/// Opens an image and checks that its store has an allowed state.
 fn check(image: &SimImage, committed: &[u8], marks: &[u64], place: &str) {
     let (_sim, store): (Arc<SimDevice>, Store) = open_image(image, 0);
     let found = keyspace(&store, ORDER).get("all").expect("read").map(|v| v.to_vec()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The memtable alone: several writers split the same nodes while a reader reads them. Under the explorer a node has
-//! four slots.
+//! Scenarios for the memtable alone: several writers split the same nodes while a reader reads these nodes. In a build
+//! for the explorer, a node has four slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -16,7 +16,7 @@ pub const SPLIT: &str =
 /// The claim of [`deep`].
 pub const DEEP: &str = "a lookup finds every earlier insert while leaves, inner nodes and the root are split";
 
-/// Inserts a message whose value repeats its seqno, long enough that a torn read would show.
+/// Inserts a message whose value repeats the seqno of the message. The value is long enough to show a torn read.
 fn put(memtable: &Memtable, key: u8, seqno: u8) {
     let value = [seqno; 20];
     memtable.insert(Entry { key: &[b'k', key], seqno: Seqno(u64::from(seqno)), kind: Kind::Put, value: &value });
@@ -26,7 +26,7 @@ fn memtable() -> Memtable {
     Memtable::new(0, Arc::new(ChunkPool::new(1)))
 }
 
-/// The messages of a writer, as key and seqno, and the number of those inserted so far.
+/// The messages of a writer, as key and seqno, and the number of messages inserted up to now.
 struct Writer {
     messages: Vec<(u8, u8)>,
     done: AtomicU8,
@@ -44,13 +44,14 @@ impl Writer {
         }
     }
 
-    /// The messages inserted so far.
+    /// The messages inserted up to now.
     fn finished(&self) -> &[(u8, u8)] {
         &self.messages[..usize::from(self.done.load(SeqCst))]
     }
 }
 
-/// Scans everything and checks the result: all messages finished before are in it, and only messages of the writers.
+/// Scans all messages and checks the result. It must contain every message whose insertion finished before the scan,
+/// and only messages of the writers.
 fn compare(memtable: &Memtable, reverse: bool, writers: &[&Writer]) {
     let needed: Vec<(u8, u8)> = writers.iter().flat_map(|writer| writer.finished().to_vec()).collect();
     let mut block = EntryBlock::new();
@@ -66,8 +67,8 @@ fn compare(memtable: &Memtable, reverse: bool, writers: &[&Writer]) {
     assert!(found.iter().all(written), "a message in {found:?} was never written");
 }
 
-/// Two writers insert interleaved keys, some of them equal; a reader scans in both directions. The canary: readers do
-/// not check whether a node has changed while they read it.
+/// Two writers insert interleaved keys, some of which are equal. A reader scans in both directions. The canary: readers
+/// do not check whether a node has changed during the read.
 pub fn split(_: &SimImage, _: Twist) {
     let memtable = memtable();
     let before = Writer::new((0..4).map(|key| (10 * key, 1 + key)));
@@ -84,11 +85,11 @@ pub fn split(_: &SimImage, _: Twist) {
     assert_eq!(memtable.len(), 12);
 }
 
-/// Two writers append to a tree that is about to grow; a reader looks up their newest finished messages. The canary: a
-/// node is split without excluding its readers.
+/// Two writers append to a tree that is about to grow. A reader looks up the newest finished messages of the writers.
+/// The canary: a node is split without excluding its readers.
 pub fn deep(_: &SimImage, _: Twist) {
     let memtable = memtable();
-    // Three levels; the nodes at the right edge are full, or nearly.
+    // The tree has three levels, and the nodes at its right edge are full or nearly full.
     let before = Writer::new((0..15).map(|key| (key, 1 + key)));
     before.run(&memtable);
     let writers =

@@ -1,11 +1,12 @@
-//! The scenarios: each runs a few threads on a tiny store and checks one claim, which must hold in every schedule.
+//! The scenarios. Each scenario runs a few threads on a tiny store and checks one claim, which must hold in every
+//! schedule.
 //!
 //! A scenario starts from the files of a store that was prepared once, so that an execution takes about a millisecond.
-//! The harness's own records use atomics and locks of std, which are not points of the explorer. Such a lock is never
-//! held during a call into the engine.
+//! The records of the harness use atomics and locks of std, which are not points of the explorer. So the harness never
+//! holds such a lock during a call into the engine.
 //!
-//! Each scenario has a canary ([`Twist::Canary`]): a wrong claim, or a seeded bug of the engine. If the explorer does
-//! not find a failure then, the scenario tests nothing.
+//! Each scenario has a canary ([`Twist::Canary`]), which is a wrong claim or a seeded bug of the engine. If the
+//! explorer finds no failure in the canary, the scenario tests nothing.
 
 mod backup;
 mod beside;
@@ -33,9 +34,10 @@ use crate::{explore, indexes};
 /// Whether a scenario runs normally or as a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twist {
-    /// Normally.
+    /// The scenario runs normally.
     None,
-    /// With a mistake that the explorer must find: the claim does not hold in some schedules.
+    /// The scenario runs with a mistake that the explorer must find. With this mistake, the claim does not hold in some
+    /// schedules.
     Canary,
 }
 
@@ -43,16 +45,16 @@ pub enum Twist {
 pub struct Scenario {
     /// The name on the command line.
     pub name: &'static str,
-    /// What holds in every schedule.
+    /// The claim that must hold in every schedule.
     pub claim: &'static str,
-    /// Whether it has so few points that depth-first schedules are useful.
+    /// Whether the scenario has few enough points for depth-first schedules to be useful.
     pub tiny: bool,
     prepare: fn() -> SimImage,
     /// The prepared files, by the index type of the store.
     prepared: Mutex<BTreeMap<&'static str, SimImage>>,
-    /// One execution.
+    /// The function that runs one execution.
     pub body: fn(&SimImage, Twist),
-    /// The seeded bug that is active under [`Twist::Canary`]; `None`: the body checks a wrong claim instead.
+    /// The seeded bug that is active under [`Twist::Canary`]. With `None`, the canary checks a wrong claim instead.
     pub bug: Option<SeededBug>,
 }
 
@@ -146,12 +148,12 @@ const ROWS: &str = "rows";
 const SUMS: &str = "sums";
 /// A keyspace whose values record the order in which commits were applied.
 const ORDER: &str = "order";
-/// Memtable size in bytes: the smallest allowed.
+/// Memtable size in bytes, which is the smallest allowed size.
 const MEMTABLE: usize = 4 << 10;
 /// Blob threshold in bytes.
 const LARGE_VALUE: usize = 2 << 10;
 
-/// The builder of a store on a device, with this number of workers.
+/// Returns the builder of a store on a device, with this number of workers.
 fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
     Store::builder("explored")
         .device(ExploredDevice::new(sim.clone()))
@@ -183,7 +185,7 @@ fn open_image(image: &SimImage, workers: usize) -> (Arc<SimDevice>, Store) {
     (sim, store)
 }
 
-/// A closed store with its keyspaces, all empty.
+/// Returns a closed store whose keyspaces are all empty.
 fn prepare_empty() -> SimImage {
     let sim = SimDevice::new(7);
     let store = open(&sim, 0).expect("a new store");
@@ -203,7 +205,7 @@ fn keyspace(store: &Store, name: &str) -> Keyspace {
     store.open_keyspace(name).expect("opened").expect("it was created")
 }
 
-/// Starts one thread for each body and waits for all.
+/// Starts one thread for each body and waits for all threads.
 fn threads<'a>(bodies: impl IntoIterator<Item = Box<dyn FnOnce() + Send + 'a>>) {
     shuttle::thread::scope(|scope| bodies.into_iter().for_each(|body| drop(scope.spawn(body))));
 }
@@ -220,7 +222,7 @@ fn read_all(range: pandodb::Range) -> Result<Rows> {
     range.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
 }
 
-/// A counter, 0 if it was never added to.
+/// The value of a counter, which is 0 before the first addition.
 fn counter(at: &KeyspaceAt, key: &str) -> i64 {
     number(at.get(key).expect("read").as_deref())
 }
@@ -229,7 +231,7 @@ fn number(value: Option<&[u8]>) -> i64 {
     value.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("eight bytes")))
 }
 
-/// Checks that `Store::verify` finds nothing.
+/// Checks that `Store::verify` reports no damage.
 fn verify(store: &Store) {
     let report = store.verify().expect("verified");
     assert!(report.is_clean(), "{:?}", report.problems);

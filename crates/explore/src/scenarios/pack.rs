@@ -1,4 +1,4 @@
-//! Writers seal memtables, workers pack them, and readers read concurrently.
+//! Scenarios in which writers seal memtables, workers pack them, and readers read concurrently.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -19,7 +19,7 @@ pub const NEWEST: &str = "a read without a snapshot finds a value that was the n
 /// Three of these values fill a memtable.
 const PADDING: [u8; 1500] = [b'p'; 1500];
 
-/// Adds 1 to `a`, subtracts 1 from `b`, and writes a row of a third of a memtable.
+/// Adds 1 to `a`, subtracts 1 from `b`, and writes a row that fills a third of a memtable.
 fn transfer(store: &Store, i: u8) -> Result<(), Error> {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let mut batch = store.batch();
@@ -54,7 +54,8 @@ fn finish(store: Store, sim: &std::sync::Arc<pandodb::device::sim::SimDevice>, r
     assert_eq!(read_all(keyspace(&store, ROWS).iter()).expect("read").len() as i64, rows);
 }
 
-/// One writer that seals twice, two workers, one reader. The canary reads rows and counters at different seqnos.
+/// One writer, which seals twice, runs concurrently with two workers and one reader. The canary reads rows and counters
+/// at different seqnos.
 pub fn pack(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);
     let reader = body(|| (0..2).for_each(|_| look(&store, twist)));
@@ -90,7 +91,7 @@ pub fn full(start: &SimImage, twist: Twist) {
         }),
     ]);
     sim.set_byte_budget(None);
-    // `settle` reports an earlier failure of background work until that work has succeeded once.
+    // `settle` reports an earlier failure of background work until background work has succeeded once.
     let mut settled = store.settle();
     while let Err(Error::DiskFull { .. }) = settled {
         settled = store.settle();
@@ -99,8 +100,8 @@ pub fn full(start: &SimImage, twist: Twist) {
     finish(store, &sim, written.load(SeqCst));
 }
 
-/// A writer overwrites one key until memtables are packed, which drops its older versions; a reader reads the newest
-/// value without a registered snapshot. The canary expects successive reads to return the same value.
+/// A writer overwrites one key until memtables are packed. Packing drops the older versions of the key. A reader reads
+/// the newest value without a registered snapshot. The canary expects successive reads to return the same value.
 pub fn newest(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);

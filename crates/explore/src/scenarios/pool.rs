@@ -1,4 +1,4 @@
-//! The buffer pool alone, with far more requested pages than it has room for.
+//! Scenarios for the buffer pool alone, with far more requested pages than the pool has room for.
 
 use pandodb::base::{BlockAddr, OwnerId, PAGE, PageNo};
 use pandodb::device::AlignedBuf;
@@ -22,7 +22,7 @@ pub const HOT: &str = "a block that was requested twice is evicted after all blo
 /// Bytes charged for a cached page in addition to its size.
 const OVERHEAD: usize = 224;
 const COST: usize = PAGE + OVERHEAD;
-/// Number of requested pages: more than the pool holds.
+/// Number of requested pages, which is larger than the capacity of the pool.
 const PAGES: u64 = 16;
 const READERS: u64 = 3;
 
@@ -37,10 +37,10 @@ fn made(owner: u64, page: u64) -> AlignedBuf {
     buf
 }
 
-/// Gets a block.
+/// Gets a block from the pool.
 fn get(pool: &Pool, owner: u64, page: u64) -> Block {
     let load = || {
-        // Other threads may run while a block is read.
+        // Other threads may run during the read of a block.
         shuttle::thread::yield_now();
         Ok(made(owner, page))
     };
@@ -52,8 +52,8 @@ fn charged(pool: &Pool) -> (u64, u64) {
     (stats.bytes, stats.blocks * COST as u64)
 }
 
-/// Three threads read, pin and forget overlapping blocks of two owners; a fourth shrinks the pool. The canary expects
-/// that the pool never exceeds the smaller capacity.
+/// Three threads read, pin and forget overlapping blocks of two owners. A fourth thread shrinks the pool. The canary
+/// expects that the pool never exceeds the smaller capacity.
 pub fn pool(_: &SimImage, twist: Twist) {
     let pool = Pool::new(9 * COST);
     let reader = |first: u64| {
@@ -83,7 +83,7 @@ pub fn pool(_: &SimImage, twist: Twist) {
     assert!(bytes <= 9 * COST as u64 && pool.stats().pinned_bytes == 0);
 }
 
-/// Two threads miss the same block. The canary expects both to have missed.
+/// Two threads miss the same block. The canary expects that both threads load the block.
 pub fn pair(_: &SimImage, twist: Twist) {
     let pool = Pool::new(9 * COST);
     let ask = || drop(get(&pool, 1, 1));
@@ -93,8 +93,8 @@ pub fn pair(_: &SimImage, twist: Twist) {
     assert!(twist == Twist::None || stats.misses == 2, "one thread found the block that the other had loaded");
 }
 
-/// A frame is reused repeatedly while two threads look up its blocks. The canary: a lookup does not check which block
-/// the frame holds.
+/// A frame is reused repeatedly while two threads look up the blocks in the frame. The canary: a lookup does not check
+/// which block the frame contains.
 pub fn reuse(_: &SimImage, _: Twist) {
     let pool = Pool::new(9 * COST);
     drop(get(&pool, 1, 1));
@@ -113,7 +113,7 @@ pub fn reuse(_: &SimImage, _: Twist) {
     let exchange = || {
         for page in [1, 2, 3] {
             pool.forget(OwnerId(1), PageNo(page));
-            // `insert`, not `get`: a load would yield to the other threads first.
+            // The block is added with `insert` instead of `get`, because a load would first yield to the other threads.
             drop(pool.insert(OwnerId(1), addr(page + 1), Keep::Short, &made(1, page + 1)));
         }
     };
@@ -121,9 +121,9 @@ pub fn reuse(_: &SimImage, _: Twist) {
     assert_eq!(charged(&pool), (COST as u64, COST as u64));
 }
 
-/// Two threads load three blocks into a full pool while a third requests one block. Evicting three blocks is less than
-/// a full sweep of the clock hand, even if both threads evict for the same block, so the requested block stays. The
-/// canary: a hit is not recorded.
+/// Two threads load three blocks into a full pool while a third requests one block. The eviction of three blocks is
+/// less than a full sweep of the clock hand, even if both threads evict for the same block. So the requested block must
+/// stay in the pool. The canary: a hit is not recorded.
 pub fn hot(_: &SimImage, _: Twist) {
     const HOT: u64 = 2;
     let pool = Pool::new(8 * COST);

@@ -1,4 +1,4 @@
-//! The row cache alone, for an index of one key.
+//! Scenarios for the row cache alone, with an index of one key.
 
 use pandodb::base::sync::{AtomicU64, Ordering};
 use pandodb::base::{Seqno, key_hash};
@@ -12,11 +12,11 @@ pub const ROWS: &str =
     "a cached row is the value in the index at the read point, while the key's next value is packed concurrently";
 
 const KEY: &[u8] = b"key";
-/// Number of values of the key: the nth is n and has the seqno n.
+/// Number of values of the key. The nth value is n and has the seqno n.
 const VALUES: u64 = 3;
 
-/// The state of the key in a store: values up to `visible` are acknowledged; those up to `packed` are in the index, the
-/// others in memtables.
+/// The state of the key in a store. Values up to `visible` are acknowledged. Values up to `packed` are in the index,
+/// and the other values are in memtables.
 struct World {
     rows: IndexRows,
     visible: AtomicU64,
@@ -29,8 +29,8 @@ impl World {
         Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
-    /// Writes and packs all values. Each is the previous one plus 1; the row cache sees it as a put, or (`folded`) as
-    /// another change, such as a merge.
+    /// Writes and packs all values. Each value is the previous value plus 1. The row cache sees each change as a put
+    /// or, with `folded`, as another change, such as a merge.
     fn write_and_pack(&self, folded: bool) {
         for value in 1..=VALUES {
             self.visible.store(value, Ordering::Release);
@@ -46,12 +46,12 @@ impl World {
     fn look(&self) {
         let at = self.visible.load(Ordering::Acquire);
         let root = self.packed.load(Ordering::Acquire);
-        // The values that are not in the index are in memtables.
+        // Values that are not in the index are in memtables.
         let newer = at.saturating_sub(root);
         if let Some(value) = self.cached(at, root) {
             assert_eq!(value + newer, at, "a cached row");
         } else if root <= at {
-            // Simulates two reads from the index, after which the row is cached.
+            // This simulates two reads from the index. The second read caches the row.
             for _ in 0..2 {
                 self.rows.offer(KEY, key_hash(KEY), &root.to_le_bytes(), Seqno(root), Seqno(root));
             }
@@ -70,14 +70,14 @@ impl World {
     }
 }
 
-/// Two threads read a key whose values a third thread packs one after the other. The canary: the cache accepts a row
-/// that was read from an older root.
+/// Two threads read a key whose values a third thread packs one after the other. The canary: the row cache accepts a
+/// row that was read from an older root.
 pub fn rows(_: &SimImage, _: Twist) {
     World::explore(false);
 }
 
-/// The same with merges, which a read folds from memtables and the index. The canary: a lookup uses a cached row that
-/// is newer than its root.
+/// Like [`rows`], but with merges, which a read folds from memtables and the index. The canary: a lookup uses a cached
+/// row that is newer than the root of the lookup.
 pub fn merge(_: &SimImage, _: Twist) {
     World::explore(true);
 }

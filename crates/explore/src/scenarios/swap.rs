@@ -1,5 +1,5 @@
-//! Compactions and root swaps concurrent with readers of older views and with checkpoints; and a keyspace that is
-//! dropped.
+//! Scenarios in which compactions and root swaps run concurrently with readers of older views and with checkpoints. In
+//! another scenario, a keyspace is dropped.
 
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Durability, Error};
@@ -12,7 +12,7 @@ pub const SWAP: &str = "a snapshot and an open scan return the same rows during 
 pub const DROP: &str =
     "a read of a keyspace that is being dropped returns all rows or an error; other keyspaces keep their rows";
 
-/// Number of rows that the store starts with, in several runs.
+/// Number of rows in the store at the start. The rows are in several runs.
 const START: u8 = 9;
 
 /// A store with a few runs in each of two keyspaces.
@@ -29,8 +29,8 @@ pub fn prepare() -> SimImage {
     sim.image()
 }
 
-/// A reader at a snapshot, which also continues a scan; a writer that overwrites and deletes; a compaction; a
-/// checkpoint; one worker. The canary expects the newest rows to be unchanged too.
+/// Five threads run concurrently: a reader at a snapshot, which also continues a scan; a writer that overwrites and
+/// deletes; a compaction; a checkpoint; and one worker. The canary expects that the newest rows are unchanged too.
 pub fn swap(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);
@@ -69,8 +69,8 @@ pub fn swap(start: &SimImage, twist: Twist) {
     assert_eq!(read_all(keyspace(&store, ROWS).iter()).expect("read").len(), usize::from(START) - 2);
 }
 
-/// One thread drops a keyspace that a second reads, a third writes and a fourth compacts. The canary expects the read
-/// to succeed.
+/// One thread drops a keyspace. At the same time, a second thread reads it, a third writes to it, and a fourth compacts
+/// it. The canary expects that the read succeeds.
 pub fn drop_keyspace(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);

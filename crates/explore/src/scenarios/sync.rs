@@ -1,4 +1,5 @@
-//! Group commit when a sync fails: which commits must return an error, and what must not be acknowledged.
+//! Scenarios for group commit when a sync fails. They check which commits must return an error, and which commits must
+//! not be acknowledged.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -22,7 +23,7 @@ struct Fates {
     failed: usize,
 }
 
-/// Commits and records the result.
+/// Commits a write and records the result of the commit.
 fn commit(store: &Store, fates: &Mutex<Fates>, key: &[u8], value: &[u8], twist: Twist) {
     let rows = keyspace(store, ROWS);
     let done = rows.put_with(key, value, Durability::Synced);
@@ -35,7 +36,7 @@ fn commit(store: &Store, fates: &Mutex<Fates>, key: &[u8], value: &[u8], twist: 
     }
 }
 
-/// Checks the image of a power cut: every acknowledged commit is there, with its value.
+/// Checks the image of a power cut. It must contain every acknowledged commit with its value.
 fn check(image: &SimImage, fates: &Fates, value: &[u8]) {
     let (_sim, store) = open_image(image, 0);
     let found = read_all(keyspace(&store, ROWS).iter()).expect("read");
@@ -44,12 +45,13 @@ fn check(image: &SimImage, fates: &Fates, value: &[u8]) {
     }
 }
 
-/// Three writers of two commits each; one of the first syncs of the log fails. The canary treats an indeterminate
+/// Three writers make two commits each, and one of the first syncs of the log fails. The canary treats an indeterminate
 /// commit as acknowledged.
 pub fn sync(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let fates = Mutex::new(Fates::default());
-    // The first sync makes a new segment durable. Its failure would refuse only one commit, so the fault comes later.
+    // The first sync makes a new segment durable. The failure of this sync would refuse only one commit, so the fault
+    // is set after it.
     keyspace(&store, ROWS).put_with("first", "x", Durability::Synced).expect("committed");
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, thread_rng().gen_range(0..3))));
     let writer = |who: u8| {
@@ -65,14 +67,15 @@ pub fn sync(start: &SimImage, twist: Twist) {
         let after = keyspace(&store, ROWS).put("after", "x");
         assert!(matches!(after, Err(Error::Poisoned { .. })), "{after:?}");
     }
-    // A power cut loses the writes that a failed sync has dropped, so they must not have been acknowledged.
+    // A power cut loses the writes that a failed sync has dropped, so the store must not have acknowledged these
+    // writes.
     let image = sim.durable_image();
     drop(store);
     check(&image, &fates, b"value");
 }
 
-/// Two writers of large values and a checkpoint; one sync of the data file fails. The canary treats an indeterminate
-/// commit as acknowledged.
+/// Two writers of large values run concurrently with a checkpoint, and one sync of the data file fails. The canary
+/// treats an indeterminate commit as acknowledged.
 pub fn large(start: &SimImage, twist: Twist) {
     const VALUE: [u8; 3000] = [7; 3000];
     let (sim, store) = open_image(start, 0);

@@ -17,35 +17,35 @@ pub struct Shared<'a> {
     pub world: &'a World,
     /// The start time.
     pub started: Instant,
-    /// Set when the time is up or a thread has failed.
+    /// Set when the time limit is reached or a thread has failed.
     pub stop: &'a AtomicBool,
-    /// Operations done, for the progress bar.
+    /// The number of finished operations, for the progress bar.
     pub done: &'a AtomicU64,
     /// The slowest operation since the last read of this value, in nanoseconds; operations of less than 1 ms are not
     /// included.
     pub slowest: &'a AtomicU64,
-    /// Operations a second that this thread issues (open loop); 0 for as many as possible.
+    /// Operations per second that this thread issues (open loop); 0 for the maximum speed (closed loop).
     pub rate: f64,
 }
 
 /// The results of one thread.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Latencies.
+    /// The latencies of the operations.
     pub recorder: Recorder,
-    /// Operations done.
+    /// The number of finished operations.
     pub ops: u64,
-    /// Answers checked.
+    /// The number of checked answers.
     pub checked: u64,
-    /// Wrong answers among them.
+    /// The number of wrong answers among the checked answers.
     pub wrong: u64,
-    /// Keys found, entries visited.
+    /// The number of keys found and entries visited.
     pub found: u64,
     /// Bytes of keys and values written.
     pub user_bytes: u64,
-    /// Rows, events or entries that were inserted, less those that were deleted.
+    /// The number of inserted rows, events or entries, minus the number of deleted ones.
     pub born: i64,
-    /// The end of the last operation, since the start.
+    /// The end of the last operation, measured from the start.
     pub end: Duration,
 }
 
@@ -70,7 +70,8 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Creates a client with an empty recorder. `turn`, from 0 to 1, offsets its due times from those of other threads.
+    /// Creates a client with an empty recorder. `turn`, from 0 to 1, offsets the due times of this client from the due
+    /// times of other threads.
     pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64, recorder: Recorder) -> Client<'a> {
         let (key, end, value, keys) = Default::default();
         Client { shared, session, key, end, value, keys, turn, out: Outcome::of(recorder) }
@@ -89,7 +90,8 @@ impl<'a> Client<'a> {
             let Some(op) = stream.next() else { break };
             let (class, began, ended) = self.perform(op, stream)?;
             let started = self.shared.started;
-            // In an open loop the time that an operation waits for a slow earlier one is part of its latency.
+            // In an open loop, an operation may have to wait for a slow earlier operation. This waiting time is part of
+            // the latency.
             let since = if self.shared.rate > 0.0 { started + due } else { began };
             self.out.end = ended - started;
             let took = ended.saturating_duration_since(since);
@@ -106,15 +108,15 @@ impl<'a> Client<'a> {
         Ok(self.out)
     }
 
-    /// Waits until the next operation of an open loop is due, and returns the due time since the start. Returns `None`
-    /// if `stop` is set before.
+    /// Waits until the next operation of an open loop is due, and returns the due time, measured from the start.
+    /// Returns `None` if `stop` is set before the due time.
     fn wait_until_due(&self) -> Option<Duration> {
         if self.shared.rate <= 0.0 {
             return Some(Duration::ZERO);
         }
         // Each thread has an offset, so that operations of several threads are not due at the same time.
         let due = Duration::from_secs_f64((self.out.ops as f64 + self.turn) / self.shared.rate);
-        // `sleep` is not exact, so the last 100 µs are spent spinning.
+        // `sleep` is not exact, so the thread spins during the last 100 µs.
         const SPIN: Duration = Duration::from_micros(100);
         const NAP: Duration = Duration::from_millis(50);
         loop {
@@ -127,8 +129,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Executes one operation. Returns its class, start and end. The time does not include generating keys and values
-    /// and checking the answer.
+    /// Executes one operation. Returns its class, start and end. The time includes neither the generation of keys and
+    /// values nor the check of the answer.
     fn perform(&mut self, op: Op, stream: &Stream) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         match op {
@@ -217,7 +219,7 @@ impl<'a> Client<'a> {
 
     fn scan(&mut self, number: u64, limit: usize) -> Result<(OpClass, Instant, Instant)> {
         let (shape, from, world) = (self.shared.shape, &self.key, self.shared.world);
-        // A deleted row must not be the first entry; an existing one must be.
+        // A deleted row must not be the first entry; an existing row must be the first entry.
         let (has_first, is_deleted) = (world.has_row(number), world.is_deleted(number));
         let (mut is_right, mut visited) = (true, 0);
         let began = Instant::now();
@@ -243,8 +245,7 @@ impl<'a> Client<'a> {
         let (mut found, mut is_right) = (0, false);
         let mut from = self.key[..len].to_vec();
         let began = Instant::now();
-        // Engines have no prefix iterator in the trait, so entries are scanned in blocks until a key has another
-        // prefix.
+        // The trait has no prefix iterator, so the client scans entries in blocks until a key has another prefix.
         'all: loop {
             const BLOCK: usize = 64;
             let (mut ended, mut last) = (false, Vec::new());
@@ -305,7 +306,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whether a value is that of a row or of a counter.
+/// Whether a value is the value of a row or of a counter.
 fn is_whole(shape: &Shape, key: &[u8], value: &[u8]) -> bool {
     shape.is_value_of(key, value) || value.len() == 8
 }

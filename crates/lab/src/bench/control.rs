@@ -1,5 +1,5 @@
-//! [`Control`]: an idle thread that measures by how much sleeps are too long: the delay that the machine adds to any
-//! latency.
+//! [`Control`]: an idle thread that measures how much longer its sleeps take than requested. The machine adds this
+//! delay to any latency.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// The duration of one sleep.
 const NAP: Duration = Duration::from_millis(1);
 
-/// A running control.
+/// A running control thread.
 #[derive(Debug)]
 pub struct Control {
     stop: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ impl Control {
         Control { stop, thread }
     }
 
-    /// Stops the thread. Returns by how much its longest sleep was too long.
+    /// Stops the thread. Returns the longest delay of a sleep beyond the requested time.
     pub fn stop(self) -> Duration {
         self.stop.store(true, Relaxed);
         self.thread.join().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The bench: runs workloads on one engine, one after the other; the results of each are a [`Line`].
+//! The bench: runs workloads on one engine, one after the other. The results of each workload are one [`Line`].
 //!
 //! ```text
 //!   Plan ─▶ for each workload: prepare (fresh store, load, reopen cold, warm up)
@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Latencies cover the operations alone: keys and values are generated before an operation, and answers are checked
-//! after it. The rate of a workload includes both, for all engines alike. A *closed loop* (the default) starts an
-//! operation when the previous one has ended. An *open loop* ([`Plan::rate`]) starts it when it is due and counts
-//! latency from the due time, so that the wait of operations behind a stall is counted.
+//! after it. The rate of a workload includes the time for generating and for checking, for all engines alike. A *closed
+//! loop* (the default) starts an operation when the previous operation has ended. An *open loop* ([`Plan::rate`])
+//! starts an operation when it is due, and measures the latency from the due time. So the latency includes the time
+//! that an operation waits behind a stall.
 
 mod client;
 mod control;
@@ -42,17 +43,18 @@ use crate::workload::{Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, W
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// As the previous workload left them.
+    /// The caches stay as the previous workload left them.
     #[default]
     AsIs,
     /// The store was closed and reopened, and its files were dropped from the page cache.
     Cold,
-    /// The same operations with another seed were run before for [`Plan::warm_up`], without being measured.
+    /// The same operations with another seed were run for [`Plan::warm_up`] before the measurement, without being
+    /// measured.
     Warm,
 }
 
 impl Cache {
-    /// The name in a line and on the command line.
+    /// The name in a line of results and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Cache::AsIs => "as-is",
@@ -65,12 +67,12 @@ impl Cache {
 /// The workloads and all settings of a bench.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The workloads, in this order.
+    /// The workloads, in the order in which they run.
     pub workloads: Vec<&'static Workload>,
     /// Rows of a load.
     pub records: u64,
-    /// Operations of all threads together, for workloads that do not process all records ([`Workload::is_whole`]); by
-    /// default the number of records.
+    /// Total operations of all threads, for workloads that do not process all records ([`Workload::is_whole`]). The
+    /// default is the number of records.
     pub ops: Option<u64>,
     /// Seconds after which a workload ends, unless it processes all records.
     pub seconds: Option<f64>,
@@ -78,18 +80,18 @@ pub struct Plan {
     pub threads: usize,
     /// The settings for opening the engine.
     pub setup: Setup,
-    /// The distribution, instead of each workload's own.
+    /// The distribution that replaces the default distribution of each workload.
     pub dist: Option<Dist>,
     /// Bytes of a key.
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// The share of a value that is zeros, in percent, so that it can be compressed.
+    /// The share of a value that is zeros, in percent. The zeros make the value compressible.
     pub zeros: f64,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Operations a second that all threads together issue (open loop); `None`: as many as the engine can do (closed
-    /// loop).
+    /// Operations per second that all threads together issue (open loop). With `None`, the threads issue as many as the
+    /// engine can execute (closed loop).
     pub rate: Option<f64>,
     /// The state of the caches.
     pub cache: Cache,
@@ -97,13 +99,13 @@ pub struct Plan {
     pub warm_up: f64,
     /// The share of key order in `load-mixed`, in percent.
     pub seq_share: f64,
-    /// The limit of the memory cgroup of the process, if there is one; for printing only.
+    /// The limit of the memory cgroup of the process, if the process has one. The limit is only printed.
     pub memory_limit: Option<u64>,
     /// The existing directory in which stores are created.
     pub directory: PathBuf,
 }
 
-/// The maximum of all settings in seconds.
+/// The maximum of every setting that is given in seconds.
 const LONGEST: f64 = 1e9;
 /// The maximum number of rows and operations.
 const MOST: u64 = 1 << 40;
@@ -169,17 +171,17 @@ impl Default for Plan {
 
 /// Receives the progress and the results of a bench: a progress bar, a file of lines.
 pub trait Observer {
-    /// Preparation or waiting between measurements: loading, reopening, settling.
+    /// Preparation or waiting between measurements starts: loading, reopening, settling.
     fn prepares(&mut self, _what: &str) {}
     /// A workload starts.
     fn starts(&mut self, _workload: &Workload) {}
-    /// Called every 100 ms.
+    /// Reports the progress. Called every 100 ms.
     fn tick(&mut self, _tick: &Tick) {}
     /// A workload has ended; `line` has its results.
     fn ends(&mut self, line: &Line);
 }
 
-/// Collects all lines.
+/// Collects all lines of results.
 impl Observer for Vec<Line> {
     fn ends(&mut self, line: &Line) {
         self.push(line.clone());
@@ -246,8 +248,8 @@ struct Bench<'a> {
     world: World,
     /// The resident size of the process, in bytes, before the first store was opened.
     lab_bytes: u64,
-    /// Empty recorders of clients that have ended. If they were freed, the allocator would keep the memory, and the
-    /// lab would count it as the store's.
+    /// Empty recorders of clients that have ended. They are not freed, because the allocator would keep their memory,
+    /// and the lab would count this memory as memory of the store.
     recorders: RefCell<Vec<Recorder>>,
 }
 
@@ -269,7 +271,7 @@ impl Reading {
         })
     }
 
-    /// The increase of all counters since `before`.
+    /// The increase of all counters since the reading `before`.
     fn since(self, before: &Reading) -> Reading {
         let less = |after: BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
             let less = |(name, n): (String, u64)| {
@@ -306,7 +308,7 @@ struct Measured {
 }
 
 impl Bench<'_> {
-    /// Prepares the store for a workload, runs it, and passes its line to the observer.
+    /// Prepares the store for a workload, runs the workload, and passes the line of results to the observer.
     fn measure(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
         self.prepare(workload, observer)?;
         let engine = self.engine.as_deref().expect("prepared");
@@ -314,7 +316,7 @@ impl Bench<'_> {
             observer.ends(&Line { refused: Some(why.to_owned()), ..self.line(workload, engine) });
             return Ok(());
         }
-        // No warm-up for a workload that needs a new store, since the warm-up would use it.
+        // A workload that needs a new store has no warm-up, because the warm-up would write to the store.
         if self.plan.cache == Cache::Warm && workload.start != Start::Fresh && !workload.is_whole() {
             observer.prepares("warm up");
             let seconds = Some(self.plan.warm_up);
@@ -358,7 +360,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Keeps the recorders of clients that have ended for the next ones.
+    /// Keeps the recorders of clients that have ended, so that the next clients can reuse them.
     fn keep_recorders(&self, measured: Measured) {
         self.recorders.borrow_mut().extend(measured.clients.into_iter().map(|mut client| {
             client.recorder.clear();
@@ -366,7 +368,7 @@ impl Bench<'_> {
         }));
     }
 
-    /// Gives the store the contents that the workload needs, and the caches their state.
+    /// Brings the store to the contents that the workload needs, and the caches to the state that the plan requests.
     fn prepare(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
         if workload.start == Start::Fresh {
             return self.start_afresh();
@@ -395,7 +397,8 @@ impl Bench<'_> {
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
-        // Measured before the first store only: later the allocator may still hold memory of an earlier store.
+        // The size is measured only before the first store is opened, because later the allocator may still hold memory
+        // of an earlier store.
         if self.lab_bytes == 0 {
             self.lab_bytes = system::rss_bytes();
         }
@@ -403,7 +406,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs the clients until they end or the time is up, and samples the state of the engine meanwhile.
+    /// Runs the clients until they end or the time limit is reached. Samples the state of the engine while the clients
+    /// run.
     fn play(
         &self,
         workload: &'static Workload,
@@ -436,7 +440,8 @@ impl Bench<'_> {
             stop: &stop,
             done: &done,
             slowest: &slowest,
-            // Workloads that process all records only prepare for others, so they are not slowed down to the rate.
+            // Workloads that process all records only prepare the store for other workloads, so the rate does not slow
+            // them down.
             rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();
@@ -483,8 +488,8 @@ impl Bench<'_> {
             Kind::Load => (world.rows, world.next_row) = (self.plan.records, self.plan.records),
             Kind::Thin => world.thinned = self.plan.records,
             Kind::Mix(_) => {
-                // All rows up to the last one of the slowest thread exist. New rows come after the last one of the
-                // fastest.
+                // All rows up to the last row of the slowest thread exist. New rows get numbers above the last row of
+                // the fastest thread.
                 let (least, most) = (inserted().min().unwrap_or(0), inserted().max().unwrap_or(0));
                 if world.rows == world.next_row {
                     world.rows = world.next_row + least * threads;
@@ -500,8 +505,8 @@ impl Bench<'_> {
         };
     }
 
-    /// Checks results that no single answer shows: sums of counters, and which rows were deleted. Returns the numbers
-    /// of checked and of wrong answers.
+    /// Checks results that no single answer shows: the sums of counters, and the set of deleted rows. Returns the
+    /// number of checked answers and the number of wrong answers.
     fn check_in_the_end(&self, workload: &Workload, engine: &dyn Engine, measured: &Measured) -> Result<(u64, u64)> {
         const SAMPLE: u64 = 1000;
         let mut session = engine.session()?;
@@ -524,7 +529,8 @@ impl Bench<'_> {
                 check(session.get(&key, &mut value)? == self.world.has_row(number));
             }
         }
-        // With several threads a slow one may insert an event after a fast one has deleted its range.
+        // With several threads, a slow thread may insert an event after a fast thread has deleted the range of the
+        // event.
         if workload.kind == Kind::Expiry && self.plan.threads == 1 {
             let first = measured.streams.iter().map(Stream::expired).max().unwrap_or(0);
             self.shape.key(Space::Events, 0, &mut key);
@@ -596,10 +602,10 @@ fn ratio(of: u64, to: u64) -> f64 {
     if to == 0 { 0.0 } else { of as f64 / to as f64 }
 }
 
-/// Removes an engine's store from the directory of a plan, if there is one.
+/// Removes an engine's store from the directory of a plan, if the store exists.
 ///
 /// # Errors
-/// If it cannot be removed, or was not created by a bench.
+/// If the store cannot be removed, or was not created by a bench.
 pub fn remove_store(directory: &Path, opener: &dyn Opener) -> Result<()> {
     remove(&directory.join(opener.name()))
 }

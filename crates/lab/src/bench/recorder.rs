@@ -1,4 +1,4 @@
-//! [`Recorder`]: the latencies of one thread, and its operations in each bucket of time.
+//! [`Recorder`]: the latencies of one thread, and the number of its operations in each bucket of time.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use hdrhistogram::Histogram;
 
 use crate::line::LatencyFigures;
 
-/// Milliseconds of a bucket; short enough to show a stall of 0.1 s.
+/// Milliseconds of a bucket. The bucket is short enough to show a stall of 0.1 s.
 pub const BUCKET_MS: u64 = 100;
 
-/// The class of an operation, for latencies.
+/// The class of an operation. Latencies are recorded by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpClass {
     /// Put, delete, merge.
@@ -24,7 +24,7 @@ impl OpClass {
     /// All classes.
     pub const ALL: [OpClass; 3] = [OpClass::Write, OpClass::Read, OpClass::Scan];
 
-    /// The name in a line.
+    /// The name in a line of results.
     pub fn name(self) -> &'static str {
         match self {
             OpClass::Write => "write",
@@ -34,7 +34,7 @@ impl OpClass {
     }
 }
 
-/// Latencies with three significant digits, from a nanosecond to an hour.
+/// A histogram of latencies with three significant digits, from a nanosecond to an hour.
 #[derive(Debug)]
 pub struct Latencies(Histogram<u64>);
 
@@ -42,7 +42,7 @@ impl Default for Latencies {
     fn default() -> Latencies {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let mut counts = Histogram::new_with_bounds(1, HOUR_NS, 3).expect("constant bounds that the crate accepts");
-        // Touches all pages of the counts now, so that the resident size does not depend on the latencies that are
+        // This touches all pages of the counts now, so that the resident size does not depend on the latencies that are
         // recorded later.
         counts.reset();
         Latencies(counts)
@@ -58,12 +58,12 @@ impl Latencies {
         self.0.add(&other.0).expect("the same bounds");
     }
 
-    /// Bytes of the counts. All of them are resident.
+    /// The size of the counts in bytes. All of the counts are resident.
     fn bytes(&self) -> u64 {
         (self.0.distinct_values() * size_of::<u64>()) as u64
     }
 
-    /// The figures; all zero if nothing was measured.
+    /// The figures of the histogram, which are all zero if nothing was measured.
     pub fn figures(&self) -> LatencyFigures {
         if self.0.is_empty() {
             return LatencyFigures::default();
@@ -83,12 +83,12 @@ impl Latencies {
     }
 }
 
-/// The measurements of one thread; those of several threads can be added.
+/// The measurements of one thread. The measurements of several threads can be added.
 #[derive(Debug, Default)]
 pub struct Recorder {
     /// Latencies of each [`OpClass`].
     by_class: [Latencies; 3],
-    /// For each bucket the number of operations and the slowest one, in nanoseconds.
+    /// For each bucket, the number of operations and the latency of the slowest operation in nanoseconds.
     buckets: Vec<(u64, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! Information from the operating system: memory, I/O and CPU time of this process, the machine, the commit, the page
 //! cache.
 //!
-//! It is read from `/proc`. A value that is not available is 0 or empty.
+//! The information is read from `/proc`. A value that is not available is 0 or empty.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,8 @@ use crate::line::Machine;
 
 /// Resets [`peak_rss_bytes`].
 pub fn reset_peak_rss() {
-    // Some containers refuse this; the peak is then that of the process since its start, which is not less.
+    // Some containers refuse this write. In this case, the reported peak is the peak since the start of the process,
+    // which is not less.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -43,9 +44,10 @@ pub fn process_io() -> BTreeMap<String, u64> {
     fields.filter_map(|(name, n)| Some((name.to_owned(), n.trim().parse().ok()?))).collect()
 }
 
-/// CPU time of this process, user and system, all threads.
+/// CPU time of this process: user and system time of all threads.
 pub fn processor_time() -> Duration {
-    // Fields 14 and 15 of `stat`, in ticks. The second field may contain spaces; it ends with the last parenthesis.
+    // The CPU times are fields 14 and 15 of `stat`, in ticks. The second field may contain spaces and ends with the
+    // last parenthesis.
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
@@ -55,7 +57,7 @@ pub fn processor_time() -> Duration {
 /// Bytes that the files of a directory occupy on the disk.
 ///
 /// # Errors
-/// If it cannot be listed.
+/// If the directory cannot be listed.
 pub fn disk_bytes(directory: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(directory)? {
@@ -89,7 +91,7 @@ pub fn drop_page_cache(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The machine, with the file system of `directory`.
+/// A description of the machine, with the file system of `directory`.
 pub fn machine(directory: &Path) -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
@@ -116,7 +118,7 @@ fn file_system(directory: &Path, mounts: &str) -> String {
     under.max_by_key(|(at, _)| at.len()).map_or(String::new(), |(_, kind)| kind.to_owned())
 }
 
-/// The commit of this build; empty if it was built outside a work tree.
+/// The commit of this build. Empty if the program was built outside a git work tree.
 pub fn commit() -> &'static str {
     env!("PANDO_COMMIT")
 }

@@ -1,4 +1,4 @@
-//! All workloads, small, on PandoDB and on an engine that lies.
+//! Runs all workloads at a small size, on PandoDB and on an engine that gives wrong answers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -76,7 +76,8 @@ fn an_open_loop_counts_waiting_as_latency() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { rate: Some(1000.0), ops: Some(200), threads: 1, ..plan(dir.path(), "queue") };
     let line = &lines(&plan, &Slow::default())[0];
-    // 200 operations a second are possible, 1,000 are issued: the last one waits for nearly 1 s.
+    // The engine can execute 200 operations per second, and 1,000 are issued, so the last operation waits for nearly 1
+    // s.
     assert!(line.seconds > 0.9 && line.latency.max_us > 500_000.0, "{:?}", line.latency);
     let closed = Plan { rate: None, ..plan };
     let line = &lines(&closed, &Slow::default())[0];
@@ -95,7 +96,7 @@ fn a_workload_ends_when_its_time_is_up() {
 #[test]
 fn wrong_answers_are_counted() {
     let dir = tempfile::tempdir().unwrap();
-    // The sums of few counters are tracked, so many counters must get an addition.
+    // The sums of only a few counters are tracked. So the test must add to many counters.
     let plan = Plan {
         ops: Some(30_000),
         dist: Some(Dist::Uniform),
@@ -152,7 +153,7 @@ fn only_stores_created_by_a_bench_are_removed() {
     assert!(refused.contains("was not created by a bench"), "{refused}");
     assert!(remove_store(dir.path(), &slow).is_err() && precious.join("thesis").exists());
     std::fs::remove_dir_all(&precious).unwrap();
-    // A store of a bench is removed.
+    // The bench removes a store that a bench created.
     (0..2).for_each(|_| drop(lines(&plan(dir.path(), "load"), &slow)));
     remove_store(dir.path(), &slow).unwrap();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -183,7 +184,7 @@ fn settings_out_of_bounds_are_refused() {
     lines(&Plan { workloads: ALL.to_vec().leak().iter().collect(), ..one }, &Pando::new(IndexKind::default()));
 }
 
-/// A map whose writes take time.
+/// A map whose writes are slow.
 #[derive(Clone)]
 struct Slow {
     nap: Duration,
@@ -304,7 +305,7 @@ impl Session for Liar {
         Ok(())
     }
     fn scan(&mut self, from: &[u8], _: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
-        // One entry with a greater key and another prefix.
+        // One entry has a greater key and another prefix.
         let mut key = from.to_vec();
         key[0] += 1;
         visit(&key, &[1; 100]);

@@ -1,4 +1,5 @@
-//! [`Watch`]: samples progress, debt and memory of a running workload every 100 ms, and ends it when its time is up.
+//! [`Watch`]: samples progress, debt and memory of a running workload every 100 ms, and ends the workload at its time
+//! limit.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -11,23 +12,23 @@ use crate::engine::Engine;
 /// The progress of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick {
-    /// Operations done. Threads report fast operations in steps of up to 64.
+    /// The number of finished operations. Threads report fast operations in steps of up to 64.
     pub done: u64,
-    /// Total operations, unless the time is up before.
+    /// The total number of operations, unless the time limit is reached before.
     pub of: u64,
-    /// The share of the time that has passed; 0 without a time limit.
+    /// The elapsed share of the time limit; 0 without a time limit.
     pub time_share: f64,
-    /// Time since the start.
+    /// The time since the start.
     pub elapsed: Duration,
-    /// Operations done in the last bucket.
+    /// The number of operations that ended in the last bucket.
     pub last: u64,
-    /// The slowest operation of the last bucket that took a millisecond or more.
+    /// The latency of the slowest operation of the last bucket, if it took a millisecond or more.
     pub slowest: Duration,
     /// Bytes of pending background work, if the engine reports it.
     pub debt: Option<u64>,
 }
 
-/// The samples, one number for each bucket.
+/// The samples of a workload, one number for each bucket.
 #[derive(Debug, Default)]
 pub struct Seen {
     /// Bytes of pending background work; empty if the engine does not report it.
@@ -36,18 +37,18 @@ pub struct Seen {
     pub rss_bytes: Vec<u64>,
 }
 
-/// Watches one workload, from the thread that started it.
+/// Samples one workload, from the thread that started it.
 pub struct Watch<'a> {
     engine: &'a dyn Engine,
     shared: &'a Shared<'a>,
     of: u64,
     end: Option<Duration>,
-    /// The samples so far.
+    /// The samples taken up to now.
     pub seen: Seen,
 }
 
 impl<'a> Watch<'a> {
-    /// Creates a sampler for a workload of `of` operations that ends after `seconds`, if given.
+    /// Creates a sampler for a workload of `of` operations. If `seconds` is given, the workload ends after this time.
     pub fn new(engine: &'a dyn Engine, shared: &'a Shared<'a>, of: u64, seconds: Option<f64>) -> Watch<'a> {
         Watch { engine, shared, of, end: seconds.map(Duration::from_secs_f64), seen: Seen::default() }
     }
@@ -59,7 +60,7 @@ impl<'a> Watch<'a> {
         while !is_done() {
             let elapsed = self.shared.started.elapsed();
             let next = bucket * (elapsed.as_millis() as u32 / BUCKET_MS as u32 + 1);
-            // A time limit may end between two buckets.
+            // The time limit may lie between the ends of two buckets.
             let until = self.end.filter(|end| *end > elapsed).map_or(next, |end| next.min(end));
             wait(until.saturating_sub(elapsed), &is_done);
             let elapsed = self.shared.started.elapsed();

@@ -1,11 +1,11 @@
-//! 002 §3.7.4: insertions with a share of them in key order. Figures 3.6 and 3.7.
+//! Figures 3.6 and 3.7 of 002 §3.7.4: insertions of which a given share is in key order.
 //!
-//! Each insertion is at random either the next key in order or a random key. The paper's trees flush by reference and
-//! compact only new data, so keys in order should reach the leaves without being rewritten.
+//! Each insertion randomly inserts either the next key in order or a random key. The paper's trees flush by reference
+//! and compact only new data, so keys in order should reach the leaves without being rewritten.
 //!
-//! The paper's second curve has no log. PandoDB always logs; the nearest setting is `Durability::None`, which writes
-//! the log in the background: an insertion does not wait, but the bytes are written. For amplification the log's bytes
-//! are counted separately and subtracted, which is exact.
+//! The paper's second curve was measured without a log. PandoDB always writes a log. The nearest setting is
+//! `Durability::None`, which writes the log in the background: an insertion does not wait, but the bytes are written.
+//! For the amplification, the bytes of the log are counted separately and subtracted, which is exact.
 
 use pandodb::Durability;
 
@@ -14,18 +14,18 @@ use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
 use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
-/// 20 GiB.
+/// The size of the paper's data set: 20 GiB.
 const RECORDS: u64 = 20 * (1 << 30) / 124;
 /// The paper's memory as a share of its data: 4 GiB of 20 GiB.
 const SHARE: f64 = 0.2;
-/// Shares of keys in order, in percent.
+/// The shares of keys in order, in percent.
 const SHARES: [f64; 6] = [0.0, 50.0, 80.0, 90.0, 99.0, 100.0];
 
 const LAZY: &str =
     "no log: PandoDB always logs; measured with Durability::None, which logs in the background, as the nearest setting";
 const POINTS: &str = "besides 0, 50, 99 and 100 % the paper gives its shares in a plot only; here 80 and 90 %";
 
-/// Throughput by share.
+/// Figure 3.6: throughput for each share of keys in order.
 pub(super) static F3_6: Figure = Figure {
     id: "002-3.6",
     title: "Single-threaded insertions by share of keys in order",
@@ -80,7 +80,7 @@ pub(super) static F3_6: Figure = Figure {
     },
 };
 
-/// Amplification by share.
+/// Figure 3.7: write amplification for each share of keys in order.
 pub(super) static F3_7: Figure = Figure {
     id: "002-3.7",
     title: "I/O amplification of insertions by share of keys in order",
@@ -186,10 +186,11 @@ fn gain(r: &Results, logged: bool) -> Answer {
     Ok(ours(r, 100.0, logged)? / ours(r, 0.0, logged)?)
 }
 
-/// The name and the value of a curve, for lines with the log (`true`) or with the lazy log (`false`).
+/// The name and the value of a curve, for measurements with the ordinary log (`true`) or with the lazy log (`false`).
 type Curve = Option<(&'static str, fn(&Line) -> f64)>;
 
-/// A curve over the shares for every engine, and one for PandoDB without the log's bytes; x is not to scale.
+/// One curve over the shares for every engine, and one curve for PandoDB without the bytes of the log. The x axis is
+/// not to scale.
 fn axes(results: &Results, y: Axis, curve: impl Fn(bool) -> Curve) -> Plot {
     let names = SHARES.map(|share| format!("{share} %"));
     let mut plot = Plot::new(results.figure.title, Axis::named("keys in order, not to scale", names), y);

@@ -9,14 +9,15 @@
 //!                                            └─plots───▶ SVG, PNG
 //! ```
 //!
-//! 1. A [`Figure`] is a constant: the paper's setup, its claims, the plans that measure it here, and what differs.
-//! 2. [`run()`] measures PandoDB. Lines of rivals come from files; those that [`fit`](results::fits) the plans are
+//! 1. A [`Figure`] is a constant that holds the paper's setup, the paper's claims, the plans for measuring the claims
+//!    here, and the differences from the paper.
+//! 2. [`run()`] measures PandoDB. Lines of rivals come from files. Only lines that [`fit`](results::fits) the plans are
 //!    used.
-//! 3. Each [`Claim`] computes its value from the lines, or returns the reason why there is none.
+//! 3. Each [`Claim`] computes its value from the lines, or returns the reason why it has no value.
 //!
 //! Invariants: a claim without a measurement has a reason, never a zero. Lines with wrong answers are not used. A claim
-//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]). Both modes are shown next to each
-//! other, by name.
+//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]). The two modes are shown next to each
+//! other, with their names.
 
 mod locality;
 pub mod probe;
@@ -33,15 +34,15 @@ use crate::plot::Plot;
 pub use results::{Answer, Results};
 pub use run::{Scale, Step, run};
 
-/// The engine that is measured here, in either mode; [`Results`] hold the mode.
+/// The name of the engine that is measured here, in either mode. [`Results`] hold the mode.
 pub const OURS: &str = "pando-stbe";
 
 /// The value of a claim in the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
-    /// One number.
+    /// A single number.
     Is(f64),
-    /// A range.
+    /// A range of numbers.
     Between(f64, f64),
     /// An upper limit.
     AtMost(f64),
@@ -49,14 +50,14 @@ pub enum Paper {
     Says(&'static str),
 }
 
-/// How a measured value is compared with the paper's.
+/// The way to compare a measured value with the paper's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
-    /// The value depends on the machine and the size: only the ratio is given, without a verdict.
+    /// The value depends on the machine and the size, so the report shows only the ratio, without a verdict.
     Machine,
-    /// The claim holds if the value is at least the paper's.
+    /// The claim holds if the measured value is at least the paper's value.
     More,
-    /// The claim holds if the value is at most the paper's.
+    /// The claim holds if the measured value is at most the paper's value.
     Less,
 }
 
@@ -71,9 +72,9 @@ pub struct Claim {
     pub unit: &'static str,
     /// The section of the paper.
     pub from: &'static str,
-    /// How the values are compared.
+    /// The way to compare the values.
     pub judge: Judge,
-    /// Computes the value from the measurements here.
+    /// Computes the measured value.
     pub measure: fn(&Results) -> Answer,
 }
 
@@ -88,13 +89,13 @@ pub struct Figure {
     pub source: &'static str,
     /// The paper's data and machine.
     pub setup: &'static str,
-    /// Records of the paper's data set, for [`Scale::scale`].
+    /// The number of records in the paper's data set, for [`Scale::scale`].
     pub paper_records: u64,
     /// The paper's memory as a share of its data.
     pub memory_share: f64,
-    /// Bytes of a value; keys have 24.
+    /// Bytes of a value. Keys have 24 bytes.
     pub value_len: usize,
-    /// What is missing here or differs from the paper.
+    /// The differences from the paper, and the parts that are missing here.
     pub missing: &'static [&'static str],
     /// Whether a claim needs the bandwidths of the device.
     pub needs_device: bool,
@@ -124,7 +125,7 @@ pub const ALL: &[&Figure] = &[
 ];
 
 impl Figure {
-    /// The figure with this id.
+    /// Returns the figure with this id.
     pub fn find(id: &str) -> Option<&'static Figure> {
         ALL.iter().copied().find(|figure| figure.id == id)
     }

@@ -1,9 +1,10 @@
 //! Measures the bandwidth of a device for sequential reads and writes and for random reads of 4 KiB.
 //!
-//! A file is written in the directory and read back with direct I/O; several threads with one buffer each do the reads.
-//! The file is removed at the end. Memory is [`THREADS`] buffers of [`CHUNK`], whatever the length of the file. Each
-//! kind of read ends after a given time. If the file system has no direct I/O, the file is opened without it;
-//! [`Bandwidth::is_direct`] is then `false`, and the results are those of the page cache.
+//! The probe writes a file in the directory and reads the file with direct I/O. Several threads with one buffer each do
+//! the reads. The file is removed at the end. The probe uses [`THREADS`] buffers of [`CHUNK`] bytes, independent of the
+//! length of the file. Each kind of read ends after a given time. If the file system does not support direct I/O, the
+//! probe opens the file without it. In this case, [`Bandwidth::is_direct`] is `false`, and the results measure the page
+//! cache.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -24,7 +25,7 @@ pub const THREADS: u64 = 16;
 pub const CHUNK: usize = 1 << 20;
 /// Bytes of a random read.
 pub const BLOCK: usize = 4096;
-/// Bytes a second.
+/// The measured bandwidths in bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
     /// Sequential reads of 1 MiB.
@@ -37,12 +38,12 @@ pub struct Bandwidth {
     pub is_direct: bool,
 }
 
-/// Measures the device of `directory` with a file of `bytes`; each kind of read takes the time `stage`.
+/// Measures the device of `directory` with a file of `bytes` bytes. Each kind of read takes the time `stage`.
 ///
 /// # Errors
 /// Errors of the operating system, such as no space or no permission.
 pub fn probe(directory: &Path, bytes: u64, stage: Duration) -> Result<Bandwidth> {
-    // In a new directory, so that no existing file can be overwritten.
+    // The file is in a new directory, so that it cannot overwrite an existing file.
     let own = tempfile::Builder::new().prefix("pando-probe-").tempdir_in(directory)?;
     measure(&own.path().join("file"), bytes.div_ceil(CHUNK as u64).max(1), stage)
 }
@@ -50,7 +51,7 @@ pub fn probe(directory: &Path, bytes: u64, stage: Duration) -> Result<Bandwidth>
 fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
     let (file, is_direct) = open(path)?;
     let sequential_write = write(&file, chunks)?;
-    // Each thread reads its own part in order; together they keep the device's queue full.
+    // Each thread reads its own part in order. Together the threads keep the queue of the device full.
     let part = chunks.div_ceil(THREADS);
     let sequential = |thread: u64, i: u64| (thread * part + i % part) % chunks * CHUNK as u64;
     let blocks = chunks * (CHUNK / BLOCK) as u64;
@@ -60,7 +61,8 @@ fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
     Ok(Bandwidth { sequential_read, sequential_write, random_read, is_direct })
 }
 
-/// Creates a file with direct I/O, or without it if the file system does not support it. Returns whether it is direct.
+/// Creates a file with direct I/O, or without it if the file system does not support it. Returns whether the file uses
+/// direct I/O.
 fn open(path: &Path) -> Result<(File, bool)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -71,10 +73,10 @@ fn open(path: &Path) -> Result<(File, bool)> {
     }
 }
 
-/// Writes the file once, in order. Returns bytes a second.
+/// Writes the file once, in order. Returns the rate in bytes per second.
 fn write(file: &File, chunks: u64) -> Result<f64> {
     let mut buf = AlignedBuf::zeroed(CHUNK / BLOCK);
-    // Not zeros, since a device or file system may not store them.
+    // The contents are not zeros, because some devices and file systems do not store zeros.
     buf.chunks_exact_mut(8).enumerate().for_each(|(i, word)| word.copy_from_slice(&mix(i as u64).to_le_bytes()));
     let started = Instant::now();
     for chunk in 0..chunks {
@@ -85,7 +87,8 @@ fn write(file: &File, chunks: u64) -> Result<f64> {
     Ok((chunks * CHUNK as u64) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Reads `len` bytes at `place(thread, i)` for i = 0, 1, … until the time is up. Returns bytes a second.
+/// Reads `len` bytes at `place(thread, i)` for i = 0, 1, … until the end of the given time. Returns the rate in bytes
+/// per second.
 fn read(file: &File, len: usize, stage: Duration, place: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64> {
     let stop = AtomicBool::new(false);
     let started = Instant::now();

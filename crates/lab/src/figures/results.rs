@@ -6,31 +6,31 @@ use crate::engine::Mode;
 use crate::line::Line;
 use crate::workload::{Kind, Workload};
 
-/// A value, or the reason why there is none.
+/// A value, or the reason why the value is missing.
 pub type Answer = std::result::Result<f64, String>;
 
-/// Whether a line is of PandoDB, in either mode.
+/// Whether a line is a measurement of PandoDB, in either mode.
 pub fn is_ours(line: &Line) -> bool {
     line.engine == "pando"
 }
 
-/// Everything measured for a figure in one mode.
+/// All measurements for a figure in one mode.
 #[derive(Debug)]
 pub struct Results {
     /// The figure.
     pub figure: &'static Figure,
-    /// Its scale.
+    /// The scale of the measurement.
     pub scale: Scale,
-    /// Lines of PandoDB and of rivals.
+    /// The lines of PandoDB and of rivals.
     pub lines: Vec<Line>,
-    /// The number of given lines that fit no step.
+    /// The number of given lines that fit no step of the figure.
     pub set_aside: usize,
     /// The bandwidths of the device, if the figure needs them.
     pub device: Option<Bandwidth>,
 }
 
-/// Whether a line fits a step: same workload, sizes, memory, caches, rate and threads; for PandoDB also the same
-/// durability.
+/// Whether a line fits a step, which means the same workload, sizes, memory, caches, rate and threads. A line of
+/// PandoDB must also have the same durability.
 pub fn fits(line: &Line, step: &Step) -> bool {
     let plan = &step.plan;
     let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
@@ -56,18 +56,18 @@ pub fn is_logged(line: &Line) -> bool {
     !is_ours(line) || durability(line) != "None"
 }
 
-/// The rate of a line until all background work is done.
+/// The rate of a line, computed over the time until all background work is done.
 pub fn rate(line: &Line) -> f64 {
     line.fair_ops_per_s()
 }
 
-/// Bytes of the keys and values that the operations put or found.
+/// Total bytes of the keys and values that the operations put or found.
 fn user_bytes(line: &Line) -> f64 {
     (line.ops.max(line.found) * (line.asked.key_len + line.asked.value_len) as u64) as f64
 }
 
-/// Bytes read and written for each byte of keys and values of a load, of lookups or of scans. Not defined for a mix of
-/// reads and writes, whose amplifications have different bases.
+/// Bytes read and written for each byte of keys and values, for a load, for lookups or for scans. The value is not
+/// defined for a mix of reads and writes, because read and write amplification have different bases.
 pub fn io_amplification(line: &Line) -> f64 {
     line.write_amplification + line.read_bytes_per_op * line.ops as f64 / user_bytes(line)
 }
@@ -78,13 +78,13 @@ pub fn without_log(line: &Line) -> Answer {
     Ok(line.write_amplification - *log as f64 / user_bytes(line))
 }
 
-/// Bytes a second read and written on the device during the operations.
+/// Bytes per second read and written on the device during the operations.
 pub fn io_bytes_per_s(line: &Line) -> f64 {
     let seconds = line.seconds.max(line.settled_seconds);
     if seconds > 0.0 { io_amplification(line) * user_bytes(line) / seconds } else { 0.0 }
 }
 
-/// Bytes a second that scans returned.
+/// Bytes per second that scans returned.
 pub fn scanned_bytes_per_s(line: &Line) -> f64 {
     let record = (line.asked.key_len + line.asked.value_len) as f64;
     if line.seconds > 0.0 { line.found as f64 * record / line.seconds } else { 0.0 }
@@ -107,10 +107,10 @@ impl Results {
         whos
     }
 
-    /// The line of an engine for which `is` holds; of several the one with the median rate.
+    /// The line of an engine for which `is` holds. If several lines match, returns the line with the median rate.
     ///
     /// # Errors
-    /// The reason why there is none: not measured, refused, or wrong answers.
+    /// The reason why no line is usable: not measured, refused, or wrong answers.
     pub fn one(&self, who: &str, is: impl Fn(&Line) -> bool) -> std::result::Result<&Line, String> {
         let name = self.name(who);
         let all: Vec<&Line> = self.lines.iter().filter(|line| line.who() == name && is(line)).collect();
@@ -136,7 +136,7 @@ impl Results {
         self.one(who, |line| line.workload == workload)
     }
 
-    /// The rate of PandoDB divided by that of a rival.
+    /// The rate of PandoDB divided by the rate of a rival.
     pub fn by_rival(&self, rival: &str, workload: &str) -> Answer {
         Ok(rate(self.of(OURS, workload)?) / rate(self.of(rival, workload)?))
     }
@@ -149,7 +149,7 @@ impl Results {
         self.device.as_ref().ok_or_else(|| "the device was not probed".to_owned())
     }
 
-    /// Points of an engine's lines: x and y of each line that has both, in the order of x.
+    /// The points of an engine's curve: x and y of each line that has both values, in the order of x.
     pub fn points(&self, who: &str, point: impl Fn(&Line) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {
         let name = self.name(who);
         let good = |line: &&Line| line.who() == name && line.refused.is_none() && line.wrong_answers == 0;

@@ -1,7 +1,7 @@
 //! [`run()`]: measures the steps of a figure one after the other.
 //!
-//! 1. The device is measured first, if the figure needs it, while the directory is empty.
-//! 2. Each [`Step`] is a plan with the engine's durability; each step starts with a new store.
+//! 1. If the figure needs the bandwidths of the device, the device is measured first, while the directory is empty.
+//! 2. Each [`Step`] is a plan with the engine's durability. Each step starts with a new store.
 //! 3. Lines that were measured elsewhere, of PandoDB or of rivals, are added if they fit a step.
 
 use std::path::PathBuf;
@@ -16,34 +16,35 @@ use crate::engine::{Mode, Result, Setup};
 use crate::line::Line;
 use crate::pando::Pando;
 
-/// The least memory of a store.
+/// The minimum memory of a store.
 const LEAST_MEMORY: usize = 1 << 20;
-/// Shares of memory are multiples of this, since the engine divides a budget into whole pages.
+/// Shares of memory are multiples of this number, because the engine divides a budget into whole pages.
 const MEMORY_GRAIN: usize = 128 << 10;
-/// Clients for each core if the figure does not vary threads; more than one, because lookups wait for the device.
+/// The number of clients per core if the figure does not vary threads. The number is more than one, because lookups
+/// wait for the device.
 const CLIENTS_A_CORE: usize = 4;
 
 /// The scale of a measurement, and its directory.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// The share of the paper's records.
+    /// The number of records as a share of the paper's records.
     pub scale: f64,
     /// The number of records; overrides `scale`.
     pub records: Option<u64>,
-    /// Bytes of memory; by default the paper's share of the data.
+    /// The memory in bytes. By default, the memory is the same share of the data as in the paper.
     pub memory_budget: Option<usize>,
-    /// Client threads of the figures that vary them. Other figures use the number if exactly one is named, else four
-    /// for each core.
+    /// The numbers of client threads for the figures that vary the threads. Other figures use the number if the list
+    /// has exactly one number, otherwise four threads per core.
     pub threads: Vec<usize>,
-    /// Maximum seconds of a workload, except loads, which are run to their end.
+    /// Maximum seconds of a workload. Loads have no limit and run to their end.
     pub seconds: f64,
     /// Seed of all random choices.
     pub seed: u64,
     /// The mode of the index.
     pub mode: Mode,
-    /// Bytes of the file that measures the device.
+    /// Size in bytes of the file that is used to measure the device.
     pub probe_bytes: u64,
-    /// Duration of each kind of read that measures the device.
+    /// Duration of each kind of read when the device is measured.
     pub probe_time: Duration,
     /// The directory for the stores.
     pub directory: PathBuf,
@@ -76,22 +77,22 @@ pub struct Step {
 }
 
 impl Scale {
-    /// Records of a figure.
+    /// The number of records of a figure.
     pub fn records(&self, figure: &Figure) -> u64 {
         self.records.unwrap_or((figure.paper_records as f64 * self.scale) as u64).max(1)
     }
 
-    /// Bytes of a figure's keys and values.
+    /// Total bytes of a figure's keys and values.
     pub fn data_bytes(&self, figure: &Figure) -> u64 {
         self.records(figure) * figure.record_bytes()
     }
 
-    /// Bytes of memory for a figure.
+    /// The memory for a figure in bytes.
     pub fn memory(&self, figure: &Figure) -> usize {
         self.memory_budget.unwrap_or_else(|| self.memory_of(figure, figure.memory_share))
     }
 
-    /// Bytes of memory for a share of a figure's data.
+    /// The memory in bytes for a given share of a figure's data.
     pub fn memory_of(&self, figure: &Figure, share: f64) -> usize {
         let bytes = self.data_bytes(figure) as f64 * share;
         (bytes as usize / MEMORY_GRAIN * MEMORY_GRAIN).max(LEAST_MEMORY)
@@ -105,7 +106,8 @@ impl Scale {
         }
     }
 
-    /// The numbers of threads of a figure that varies them: by default powers of two up to twice the cores.
+    /// The numbers of threads of a figure that varies the threads. The default is the powers of two up to twice the
+    /// number of cores.
     pub fn sweep(&self) -> Vec<usize> {
         if self.threads.is_empty() {
             (0..).map(|power| 1 << power).take_while(|threads| *threads <= 2 * cores()).collect()
@@ -125,7 +127,7 @@ impl Scale {
             key_len: KEY_LEN,
             value_len: figure.value_len,
             seed: self.seed,
-            // The default of `pando-rivals`.
+            // This is the default of `pando-rivals`.
             cache: Cache::Cold,
             directory: self.directory.clone(),
             ..Plan::default()
@@ -134,24 +136,24 @@ impl Scale {
     }
 }
 
-/// Processors that the process may use.
+/// The number of processors that the process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Lines that exist already, and whether to measure more.
+/// Lines that exist already, and whether to measure more lines.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// Lines measured elsewhere.
+    /// Lines that were measured elsewhere.
     pub lines: Vec<Line>,
-    /// Measure nothing, since PandoDB's lines are among the given ones.
+    /// Whether to measure nothing, because the given lines include the lines of PandoDB.
     pub only: bool,
 }
 
 /// Measures a figure.
 ///
 /// # Errors
-/// The first error of the engine, or of the device if it is measured.
+/// The first error of the engine, or of the device if the figure measures the device.
 pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut dyn Observer) -> Result<Results> {
     let steps = (figure.steps)(figure, scale);
     let device = match figure.needs_device {

@@ -13,11 +13,11 @@ use crate::line::{Line, Machine};
 use crate::plot::{ImageFormat, Plot, unit};
 use crate::workload::{Kind, Workload};
 
-/// A value that is worse than the paper's by at most this share "nearly holds".
+/// A claim "nearly holds" if its value is worse than the paper's value by at most this share.
 const TOLERANCE: f64 = 0.1;
 
 impl Paper {
-    /// The text for tables.
+    /// Formats the paper's value for tables.
     pub fn text(&self, unit: &str) -> String {
         match self {
             Paper::Is(value) => number(*value, unit),
@@ -27,7 +27,7 @@ impl Paper {
         }
     }
 
-    /// The lowest and the highest value of the claim; `None` for text.
+    /// The lowest and the highest value of the claim, or `None` for a claim in words.
     fn range(&self) -> Option<(f64, f64)> {
         match *self {
             Paper::Is(value) => Some((value, value)),
@@ -38,7 +38,7 @@ impl Paper {
     }
 }
 
-/// A value with its unit.
+/// Formats a value with its unit.
 fn number(value: f64, unit: &str) -> String {
     match unit {
         "%" => unit::show(value, "%"),
@@ -49,8 +49,9 @@ fn number(value: f64, unit: &str) -> String {
     }
 }
 
-/// Compares a measured value with the paper's: the ratio to the nearest value of the paper, or `within`; and whether
-/// the claim holds, unless it depends on the machine. `–` if nothing was measured or the paper has no number.
+/// Compares a measured value with the paper's value. Returns the ratio to the nearest value of the paper, or `within`,
+/// and whether the claim holds (unless the claim depends on the machine). Returns `–` if nothing was measured or the
+/// paper has no number.
 pub fn verdict(claim: &Claim, answer: &Answer) -> String {
     let (Ok(value), Some((low, high))) = (answer, claim.paper.range()) else { return "–".to_owned() };
     let nearest = value.clamp(low, high);
@@ -80,7 +81,7 @@ fn mode(results: &Results) -> &'static str {
     }
 }
 
-/// A figure as text: one measurement of it, or one for each mode in columns.
+/// Formats a figure as text: one measurement, or one column for each mode.
 ///
 /// # Panics
 /// If `modes` is empty.
@@ -163,13 +164,13 @@ fn setting(results: &Results) -> String {
     text
 }
 
-/// The delays that the machine itself caused.
+/// The text about delays that the machine caused.
 fn noise(results: &Results) -> Option<String> {
     let worst = results.lines.iter().map(|line| line.control_max_us).fold(0.0, f64::max);
     (worst > 0.0).then(|| format!("an idle thread overslept by up to {} meanwhile", unit::micros(worst)))
 }
 
-/// A row of the second table.
+/// A row of the table of runs.
 fn row(line: &Line) -> Vec<String> {
     let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
     let share = if mixed { format!(" {} %", line.asked.seq_share) } else { String::new() };
@@ -195,7 +196,7 @@ fn row(line: &Line) -> Vec<String> {
     ]
 }
 
-/// Left-aligned columns of minimal width; rows may be shorter than the head.
+/// Formats left-aligned columns of minimal width. Rows may be shorter than the head.
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let all: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|name| (*name).to_owned()).collect()).chain(rows).collect();
@@ -214,7 +215,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// A figure as JSON, without the lines.
+/// Formats a figure as JSON, without the lines of results.
 pub fn json(results: &Results) -> Value {
     let figure = results.figure;
     let claims: Vec<Value> = figure.claims.iter().map(|claim| claim_json(claim, &(claim.measure)(results))).collect();
@@ -298,7 +299,7 @@ pub fn plots(results: &Results) -> Vec<(String, Plot)> {
 /// Writes the plots as image files into a directory, which is created if it does not exist.
 ///
 /// # Errors
-/// If the directory or a file cannot be written; names it.
+/// If the directory or a file cannot be written. The error names the path.
 pub fn write_images(results: &Results, directory: &Path, format: ImageFormat) -> Result<Vec<PathBuf>> {
     plots(results).iter().map(|(name, plot)| plot.write(directory, name, format)).collect()
 }

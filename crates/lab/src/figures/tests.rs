@@ -1,4 +1,5 @@
-//! Runs all figures at a tiny scale: every claim has a value or a reason. No test depends on time.
+//! Runs all figures at a tiny scale, and checks that every claim has a value or a reason. No test depends on measured
+//! times.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +59,7 @@ fn every_figure_runs_and_has_a_value_for_each_claim_without_a_rival() {
             let what = format!("{}, {}: {answer:?}", figure.id, claim.what);
             match &answer {
                 Ok(value) => assert!(value.is_finite() && *value >= 0.0, "{what}"),
-                // On one core no speed-up can be measured.
+                // With one core, a speed-up cannot be measured.
                 Err(why) if why.contains("needs one thread and several") => {}
                 Err(why) => assert!(needs_rival(claim) && why.starts_with("needs lines of "), "{what}"),
             }

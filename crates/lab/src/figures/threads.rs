@@ -1,8 +1,8 @@
-//! 002 §3.7.5 and §3.7.6: threads and scans. Figures 3.8, 3.9, 3.10.
+//! Figures 3.8, 3.9 and 3.10 of 002 §3.7.5 and §3.7.6: threads and scans.
 //!
-//! The paper's machine has 32 cores. More threads than cores show here that throughput does not collapse, not that it
-//! scales. Shares of the device's bandwidth refer to the bandwidth that [`super::probe`] measures, not to the vendor's
-//! figure.
+//! The paper's machine has 32 cores. On a machine with fewer cores, more threads than cores show only that the
+//! throughput does not collapse; they do not show that it scales. Shares of the device's bandwidth refer to the
+//! bandwidth that [`super::probe`] measures, not to the vendor's figure.
 
 use super::results::{io_amplification, io_bytes_per_s, rate, scanned_bytes_per_s};
 use super::run::cores;
@@ -13,14 +13,14 @@ use crate::plot::{Axis, Plot, Series, Style};
 
 const FEW_CORES: &str = "32 cores: threads beyond this machine's share its cores";
 const PROBED: &str = "the device's bandwidth is measured with a short file, not the advertised one";
-/// 80 GiB.
+/// The size of the paper's data set: 80 GiB.
 const SCAN_RECORDS: u64 = 80 * (1 << 30) / 124;
 /// The number of scans of one length in the paper, divided by its rows.
 const SCAN_OPS: f64 = 10e6 / SCAN_RECORDS as f64;
 const SCANS: [(&str, f64); 6] =
     [("scan-1", 1.0), ("scan-10", 10.0), ("scan-100", 100.0), ("scan-1k", 1e3), ("scan-10k", 1e4), ("scan-100k", 1e5)];
 
-/// Lookups for different numbers of threads.
+/// Figure 3.8: lookups for different numbers of threads.
 pub(super) static F3_8: Figure = Figure {
     id: "002-3.8",
     title: "Lookups (YCSB C) by threads",
@@ -76,7 +76,7 @@ pub(super) static F3_8: Figure = Figure {
     plots: |results| vec![("throughput", by_threads(results, "c", "lookups a second"))],
 };
 
-/// Insertions for different numbers of threads.
+/// Figure 3.9: insertions for different numbers of threads.
 pub(super) static F3_9: Figure = Figure {
     id: "002-3.9",
     title: "Insertions (YCSB load) by threads",
@@ -133,7 +133,7 @@ pub(super) static F3_9: Figure = Figure {
     plots: |results| vec![("throughput", by_threads(results, "load", "insertions a second"))],
 };
 
-/// Scans of different lengths.
+/// Figure 3.10: scans of different lengths.
 pub(super) static F3_10: Figure = Figure {
     id: "002-3.10",
     title: "Scan throughput by length",
@@ -192,8 +192,8 @@ fn at<'a>(r: &'a Results, who: &str, workload: &str, threads: usize) -> std::res
     r.one(who, |line| line.workload == workload && line.threads == threads)
 }
 
-/// Speed-up per thread: the rate with as many threads as cores (or the next smaller measured number), divided by the
-/// rate of one thread and by the number of threads.
+/// The speed-up per thread. It is the rate with one thread per core (or with the next smaller measured number of
+/// threads), divided by the rate of one thread and by the number of threads.
 fn speed_up(r: &Results, who: &str, workload: &str) -> Answer {
     let threads = r.scale.sweep().into_iter().filter(|threads| *threads <= cores()).max().unwrap_or(1);
     if threads == 1 {

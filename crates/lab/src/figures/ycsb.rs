@@ -1,22 +1,22 @@
-//! 002 §3.7.2 and §3.7.3: YCSB. Figures 3.1, 3.3a, 3.3b, 3.4, 3.5.
+//! Figures 3.1, 3.3a, 3.3b, 3.4 and 3.5 of 002 §3.7.2 and §3.7.3: YCSB.
 //!
-//! The paper inserts 673 M rows (84 M of 1 KiB) into 4 GiB of memory, then runs A to F with 160 M operations each (10
-//! M), E with 20 M (1.3 M). Here rows, memory and operations are scaled by the same factor; a mix also ends when its
-//! time is up.
+//! The paper uses 4 GiB of memory and inserts 673 M rows (or 84 M rows with values of 1 KiB). It then runs the mixes A
+//! to F with 160 M operations each (10 M with values of 1 KiB), but mix E with 20 M (1.3 M). Here, rows, memory and
+//! operations are scaled by the same factor. A mix also ends at its time limit.
 
 use super::results::{io_amplification, rate};
 use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
 use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
-/// Rows of 24 + 100 bytes.
+/// The number of rows of 24 + 100 bytes.
 pub(super) const RECORDS: u64 = 673_000_000;
 const RECORDS_1K: u64 = 84_000_000;
 /// Memory as a share of the data: 4 GiB for 673 M rows.
 pub(super) const SHARE: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0 / (673e6 * 124.0);
 /// Memory as a share of the data: 4 GiB for 84 M rows.
 const SHARE_1K: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0 / (84e6 * 1048.0);
-/// Operations of a mix, divided by rows.
+/// The number of operations of a mix, divided by the number of rows.
 const MIX_OPS: f64 = 160.0 / 673.0;
 const MIX_OPS_1K: f64 = 10.0 / 84.0;
 const ORDER: [&str; 7] = ["load", "a", "b", "c", "d", "e", "f"];
@@ -30,13 +30,13 @@ const E_OPS: &str = "E has as many operations as the other mixes, up to its seco
 const AHEAD: &str = "E's share of random 4 KiB reads may be above 100 %: a scan reads more than one page at a time";
 const MAYBE_PAPER: &str = "the paper contradicts itself on E: half of RocksDB's rate (§3.7.2), 85 % of it (§3.7.6)";
 
-/// A contradiction between §3.1 and the introduction of the chapter.
+/// A note on a contradiction between §3.1 and the introduction of the chapter.
 const BOTH_RANGES: &str = "§3.1's 6 to 28 times is one range for RocksDB and PebblesDB together; the chapter's opening says 2 to 8 times on \
                            insertions and 1.2 to 2 times on lookups";
-/// A difference from the source's own store.
+/// A note on a difference from the source's own store.
 const NO_BACKGROUND: &str = "the source ran without background compaction threads; here there is one";
 
-/// Load throughput and write amplification.
+/// Figure 3.1: load throughput and write amplification.
 pub(super) static F3_1: Figure = Figure {
     id: "002-3.1",
     title: "YCSB load: throughput and write amplification",
@@ -93,7 +93,7 @@ pub(super) static F3_1: Figure = Figure {
     },
 };
 
-/// Throughput of all workloads with 100 B values.
+/// Figure 3.3a: throughput of all workloads with values of 100 bytes.
 pub(super) static F3_3A: Figure = Figure {
     id: "002-3.3a",
     title: "YCSB throughput, 24 B keys and 100 B values",
@@ -161,7 +161,7 @@ pub(super) static F3_3A: Figure = Figure {
     plots: throughput,
 };
 
-/// Throughput of all workloads with 1 KiB values.
+/// Figure 3.3b: throughput of all workloads with values of 1 KiB.
 pub(super) static F3_3B: Figure = Figure {
     id: "002-3.3b",
     title: "YCSB throughput, 24 B keys and 1 KiB values",
@@ -202,7 +202,7 @@ pub(super) static F3_3B: Figure = Figure {
     plots: throughput,
 };
 
-/// I/O amplification of load and C.
+/// Figure 3.4: I/O amplification of the load and of mix C.
 pub(super) static F3_4: Figure = Figure {
     id: "002-3.4",
     title: "I/O amplification of YCSB load and C",
@@ -262,7 +262,7 @@ pub(super) static F3_4: Figure = Figure {
     },
 };
 
-/// The memory sweep.
+/// Figure 3.5: throughput with different amounts of memory.
 pub(super) static F3_5: Figure = Figure {
     id: "002-3.5",
     title: "YCSB throughput by memory",
@@ -335,7 +335,7 @@ pub(super) static F3_5: Figure = Figure {
     },
 };
 
-/// Load and all mixes.
+/// The load and all mixes.
 fn mixes(figure: &Figure, scale: &Scale, ops: f64) -> Step {
     let mut step = scale.step(figure, &ORDER.join(","), scale.many());
     step.plan.ops = Some(operations(figure, scale, ops));

@@ -11,7 +11,8 @@
 //!   notes
 //! ```
 //!
-//! Text is laid out with an upper estimate of its width, since the fonts of the reader's browser are not known.
+//! The layout uses an upper estimate of the width of each text, because the fonts of the reader's browser are not
+//! known.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,22 +23,22 @@ use super::{Plot, Series, Style, escape, ink};
 
 /// The width of every plot, in units of the SVG.
 const WIDTH: f64 = 760.0;
-/// The height of the field with the data.
+/// The height of the area that shows the data.
 const FIELD: f64 = 250.0;
 const TOP: f64 = 52.0;
 const RIGHT: f64 = 22.0;
-/// Columns that a long series is thinned to: two units of the SVG each.
+/// The number of columns to which a long series is thinned. A column is two units of the SVG wide.
 const COLUMNS: usize = 330;
-/// Series of at most this number of points have a marker at each point; longer ones have a few markers.
+/// A series of at most this number of points has a marker at each point. A longer series has a few markers.
 const MARKED: usize = 30;
-/// A line of more points than this is solid, because dashes in a noisy line look like gaps.
+/// A line of more than this number of points is solid, because dashes in a noisy line look like gaps.
 const LONG: usize = 120;
-/// Marks are drawn smaller if there are more than this.
+/// Marks are drawn smaller if their number is greater than this.
 const MANY_MARKS: usize = 20;
 /// Upper estimate of the width of a letter with a font size of 12 units.
 const LETTER: f64 = 7.2;
 
-/// A plot being drawn.
+/// The state while a plot is drawn.
 struct Canvas<'a> {
     plot: &'a Plot,
     x: Scale,
@@ -101,7 +102,7 @@ impl Canvas<'_> {
         );
     }
 
-    /// The title, the label of y, its ticks and the grid.
+    /// Draws the title, the label and the ticks of the y axis, and the grid.
     fn frame(&mut self) {
         let (left, right, base) = (self.left, WIDTH - RIGHT, TOP + FIELD);
         self.text(12.0, 20.0, "start", "pl-t pl-h", &self.plot.title);
@@ -120,7 +121,7 @@ impl Canvas<'_> {
         let _ = writeln!(self.svg, "<path class=\"pl-g\" d=\"{grid}\"/>");
     }
 
-    /// The vertical axis, and the base line of bars.
+    /// Draws the vertical axis, and the base line of bars.
     fn base(&mut self) {
         let (left, right, base) = (self.left, WIDTH - RIGHT, TOP + FIELD);
         let zero = if self.y.low < 0.0 && self.y.high > 0.0 { self.at_y(0.0) } else { base };
@@ -128,7 +129,7 @@ impl Canvas<'_> {
             writeln!(self.svg, "<path class=\"pl-a\" d=\"M{left:.1} {TOP}V{base}M{left:.1} {zero:.1}H{right:.1}\"/>");
     }
 
-    /// All bars, stacked.
+    /// Draws all bars, stacked.
     fn bars(&mut self) {
         let half = half_bar(self.plot) * 0.66;
         for (x, pieces) in stacks(self.plot) {
@@ -177,7 +178,8 @@ impl Canvas<'_> {
         self.svg.push_str("</g>\n");
     }
 
-    /// The ticks of x and its label. Returns the y coordinate of their end. Names that would overlap are slanted.
+    /// Draws the ticks and the label of the x axis. Slants names that would overlap. Returns the y coordinate of the
+    /// lower end.
     fn x_labels(&mut self) -> f64 {
         let base = TOP + FIELD;
         let ticks = self.x.ticks.clone();
@@ -205,7 +207,7 @@ impl Canvas<'_> {
         below + 18.0
     }
 
-    /// The legend in rows below the plot. Returns the y coordinate of its end.
+    /// Draws the legend in rows below the plot. Returns the y coordinate of the lower end.
     fn legend(&mut self, top: f64) -> f64 {
         let (mut x, mut y) = (12.0, top + 14.0);
         for (i, series) in self.plot.series.iter().enumerate() {
@@ -221,7 +223,7 @@ impl Canvas<'_> {
         if self.plot.series.is_empty() { top } else { y + 6.0 }
     }
 
-    /// The sample of a series in the legend.
+    /// Draws the sample of a series in the legend.
     fn sample(&mut self, series: &Series, ink: usize, x: f64, y: f64) {
         let colour = ink::colour(ink);
         let svg = &mut self.svg;
@@ -250,7 +252,7 @@ impl Canvas<'_> {
         };
     }
 
-    /// The notes, wrapped. Returns the y coordinate of their end.
+    /// Draws the notes, wrapped. Returns the y coordinate of the lower end.
     fn notes(&mut self, top: f64) -> f64 {
         let mut y = top + 4.0;
         for line in self.plot.notes.iter().flat_map(|note| wrapped(note, ((WIDTH - 30.0) / (LETTER * 0.92)) as usize)) {
@@ -261,7 +263,7 @@ impl Canvas<'_> {
     }
 }
 
-/// One bar of a stack.
+/// Draws one bar of a stack.
 struct Piece<'a> {
     base: f64,
     top: f64,
@@ -269,7 +271,7 @@ struct Piece<'a> {
     name: &'a str,
 }
 
-/// The bars by x: positive values are stacked upwards from zero, negative ones downwards.
+/// The bars, grouped by x. Positive values are stacked upwards from zero, negative values downwards.
 fn stacks(plot: &Plot) -> Vec<(f64, Vec<Piece<'_>>)> {
     let mut stacks: BTreeMap<i64, (f64, Vec<Piece<'_>>, [f64; 2])> = BTreeMap::new();
     for (i, series) in plot.series.iter().enumerate().filter(|(_, series)| series.style == Style::Bars) {
@@ -283,7 +285,7 @@ fn stacks(plot: &Plot) -> Vec<(f64, Vec<Piece<'_>>)> {
     stacks.into_values().map(|(x, pieces, _)| (x, pieces)).collect()
 }
 
-/// Half of the distance between neighbouring bars; 0 without bars.
+/// Half of the distance between neighbouring bars; 0 if the plot has no bars.
 fn half_bar(plot: &Plot) -> f64 {
     let bars = plot.series.iter().filter(|series| series.style == Style::Bars);
     let mut places: Vec<f64> =
@@ -301,12 +303,12 @@ fn half_bar(plot: &Plot) -> f64 {
     }
 }
 
-/// All values of one coordinate.
+/// All values of one coordinate (x or y).
 fn values(plot: &Plot, of: fn(&(f64, f64)) -> f64) -> impl Iterator<Item = f64> + '_ {
     plot.series.iter().flat_map(|series| series.points.iter().chain(&series.marks)).map(of)
 }
 
-/// The path of the line through the points. A gap breaks it; an isolated point becomes a dot.
+/// The path of the line through the points. A gap breaks the line, and an isolated point becomes a dot.
 fn path(points: &[Option<(f64, f64)>], steps: bool) -> String {
     let mut path = String::new();
     let mut before: Option<(f64, f64)> = None;
@@ -323,8 +325,8 @@ fn path(points: &[Option<(f64, f64)>], steps: bool) -> String {
     path
 }
 
-/// The positions of the markers of a series: every point of a short series, else a few points, shifted by the series'
-/// number.
+/// The positions of the markers of a series. A short series has a marker at every point. A longer series has markers at
+/// a few points, shifted by the number of the series.
 fn spots(series: &Series, placed: &[Option<(f64, f64)>], ink: usize) -> Vec<(f64, f64)> {
     if series.style == Style::Points || placed.len() <= MARKED {
         return placed.iter().flatten().copied().collect();
@@ -345,7 +347,8 @@ fn width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER
 }
 
-/// Splits text into lines of at most `most` letters, between words; a longer word gets a line of its own.
+/// Splits text between words into lines of at most `most` letters. A word that is longer than this gets a line of its
+/// own.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -1,12 +1,13 @@
-//! Colours, dashes and markers, and the style sheet that carries them.
+//! Colours, dashes and markers, and the style sheet that defines them.
 //!
-//! The eight colours are those of Okabe and Ito (2008), made for colour-blind readers, with their yellow and black
-//! replaced by tones that are visible on a light and on a dark background. Series also differ by dash and marker, so
-//! that a plot is readable in print without colour. From the ninth series on, colours repeat with other dashes.
+//! Six of the eight colours are taken from the palette of Okabe and Ito (2008) for colour-blind readers. The yellow and
+//! the black of this palette are replaced by tones that are visible on a light and on a dark background. Series also
+//! differ by dash and marker, so that a plot is readable in print without colour. From the ninth series on, colours
+//! repeat with other dashes.
 
 use std::fmt::Write as _;
 
-/// (light, dark), by number.
+/// The colours by number: (colour on a light background, colour on a dark background).
 const COLOURS: [(&str, &str); 8] = [
     ("#0072b2", "#4da6e0"), // blue
     ("#d55e00", "#ff8a3c"), // vermilion
@@ -18,7 +19,7 @@ const COLOURS: [(&str, &str); 8] = [
     ("#333333", "#eeeeee"), // grey
 ];
 
-/// The dash of a series, by its number; shifted by one each time the colours repeat.
+/// The dashes, by the number of the series. The number is shifted by one each time the colours repeat.
 const DASHES: [&str; 4] = ["", "7 2.5", "2.5 2", "9 2.5 2 2.5"];
 
 /// The styles that do not depend on light or dark.
@@ -31,7 +32,7 @@ const FRAME: &str = "\
 .pl-x{fill:none;stroke-width:2.6}\
 .pl-lim{fill:none;stroke-width:1.6;stroke-dasharray:4 4}";
 
-/// The number of a series' colour.
+/// The number of the colour of a series.
 pub(super) fn colour(ink: usize) -> usize {
     ink % COLOURS.len()
 }
@@ -48,7 +49,7 @@ pub(super) fn bar_opacity(ink: usize) -> f64 {
     if ink < COLOURS.len() { 1.0 } else { 0.5 }
 }
 
-/// The path of a series' marker at a point. No series has a cross, since it marks stalls.
+/// The path of a series' marker at a point. No series uses a cross, because crosses mark stalls.
 pub(super) fn marker(ink: usize, x: f64, y: f64) -> String {
     let r = 3.6;
     match ink % 6 {
@@ -61,15 +62,15 @@ pub(super) fn marker(ink: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// The path of the cross that marks a point; smaller if there are many.
+/// The path of the cross that marks a point. The cross is smaller if a plot has many crosses.
 pub(super) fn cross(x: f64, y: f64, many: bool) -> String {
     let r = if many { 2.8 } else { 4.5 };
     format!("M{:.1} {:.1}l{d} {d}m0 -{d}l-{d} {d}", x - r, y - r, d = 2.0 * r)
 }
 
-/// The style sheet of plots: dark on screens that prefer it, else light; light in print.
+/// The style sheet of plots. Plots are dark on screens that prefer dark pages, and light otherwise and in print.
 ///
-/// Every plot drawn by [`super::Plot::inline_svg`] needs it once in its page.
+/// A page with plots drawn by [`super::Plot::inline_svg`] needs this style sheet once.
 pub fn css() -> String {
     format!("{}@media screen and (prefers-color-scheme: dark){{{}}}", light_css(), tones(true))
 }

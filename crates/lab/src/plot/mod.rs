@@ -6,7 +6,7 @@
 //!
 //! 1. [`thin`]: a long series keeps the lowest and the highest point of every column of pixels.
 //! 2. [`scale`]: ranges, ticks and their labels; [`mod@unit`] writes numbers.
-//! 3. `draw`: the frame and the series; the legend and the notes are below, so that they do not cover data.
+//! 3. `draw`: the frame and the series. The legend and the notes are below the frame, so that they do not cover data.
 //! 4. `raster`: `resvg` draws the SVG as PNG, with an embedded font.
 //!
 //! Invariants: the output depends on the plot only. A value that is not finite, or not positive on a logarithmic axis,
@@ -30,16 +30,16 @@ pub use ink::css;
 /// One axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// The quantity: `latency`.
+    /// The quantity, such as `latency`.
     pub label: String,
-    /// The unit without a prefix: `s`, `B`, `operations/s`, or empty for a bare number. Ticks add a prefix
-    /// ([`unit::tick`]).
+    /// The unit without a prefix: `s`, `B`, `operations/s`, or empty for a bare number. The labels of ticks add a
+    /// prefix ([`unit::tick`]).
     pub unit: String,
-    /// Logarithmic; values that are not positive become gaps.
+    /// A logarithmic scale. Values that are not positive become gaps.
     pub log: bool,
     /// Labelled positions instead of ticks: categories, or percentiles.
     pub names: Vec<(f64, String)>,
-    /// Further values that the axis must include, so that several plots have the same scale.
+    /// Further values that the axis must include. They give several plots the same scale.
     pub include: Vec<f64>,
 }
 
@@ -60,13 +60,13 @@ impl Axis {
         Axis { names, ..Axis::linear(label, "") }
     }
 
-    /// `latency (s)`.
+    /// The label of the axis, such as `latency (s)`.
     pub fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
     }
 }
 
-/// How a series is drawn.
+/// The style of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// Points joined by a line; a gap breaks it.
@@ -74,27 +74,27 @@ pub enum Style {
     Line,
     /// Markers only.
     Points,
-    /// A value that holds until the next.
+    /// A value that holds until the next point.
     Steps,
-    /// Bars from zero; several series with bars at the same place are stacked in their order.
+    /// Bars from zero. Bars of several series at the same x are stacked in the order of the series.
     Bars,
-    /// A neutral dashed line: a limit, a budget, a bound.
+    /// A neutral dashed line, for a limit, a budget or a bound.
     Limit,
 }
 
 /// One series.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// The name of the series in the legend.
     pub name: String,
     /// The points, in the order of x.
     pub points: Vec<(f64, f64)>,
-    /// How they are drawn.
+    /// The style in which the points are drawn.
     pub style: Style,
-    /// Points that are marked with a cross in the same colour: stalls, crossings.
+    /// Points that are marked with a cross in the colour of the series: stalls, crossings.
     pub marks: Vec<(f64, f64)>,
-    /// The number of the colour, marker and dash; `None`: the index in the plot. Set it to draw an engine alike in many
-    /// plots.
+    /// The number of the colour, marker and dash. With `None`, this is the index of the series in the plot. Set a
+    /// number to draw an engine in the same way in many plots.
     pub ink: Option<usize>,
 }
 
@@ -104,7 +104,7 @@ impl Series {
         Series { name: name.into(), points, style, ..Series::default() }
     }
 
-    /// The same series in a pinned colour.
+    /// The same series with a fixed number of the colour, marker and dash.
     #[must_use]
     pub fn with_ink(mut self, ink: usize) -> Series {
         self.ink = Some(ink);
@@ -125,13 +125,13 @@ impl Series {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
-    /// The title, one line.
+    /// The title, which is one line.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
-    /// The vertical axis; a linear one begins at zero.
+    /// The vertical axis. A linear vertical axis includes zero.
     pub y: Axis,
-    /// The series; the first is drawn last, on top.
+    /// The series. The first series is drawn last, on top of the others.
     pub series: Vec<Series>,
     /// Sentences below the plot.
     pub notes: Vec<String>,
@@ -157,7 +157,7 @@ impl Plot {
         self
     }
 
-    /// Whether any point would be drawn.
+    /// Whether the plot would show any point.
     pub fn has_data(&self) -> bool {
         let visible = |&(x, y): &(f64, f64)| scale::visible(x, &self.x) && scale::visible(y, &self.y);
         self.series.iter().any(|series| series.style != Style::Limit && series.points.iter().any(visible))
@@ -173,7 +173,7 @@ impl Plot {
         draw::draw(self, "")
     }
 
-    /// A PNG image, light, at twice the SVG's size.
+    /// A PNG image in light colours, at twice the size of the SVG.
     ///
     /// # Errors
     /// If the image cannot be encoded.
@@ -186,7 +186,7 @@ impl Plot {
     /// path of the file.
     ///
     /// # Errors
-    /// If the image cannot be encoded, or the directory or the file cannot be written; names the path.
+    /// If the image cannot be encoded, or the directory or the file cannot be written. The error names the path.
     pub fn write(&self, directory: &Path, name: &str, format: ImageFormat) -> Result<PathBuf> {
         std::fs::create_dir_all(directory).map_err(|e| format!("cannot create {}: {e}", directory.display()))?;
         let path = directory.join(format!("{name}.{}", format.extension()));
@@ -203,9 +203,9 @@ impl Plot {
 /// The format of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageFormat {
-    /// [`Plot::svg`].
+    /// The SVG document of [`Plot::svg`].
     Svg,
-    /// [`Plot::png`]; needs the feature `png`.
+    /// The PNG image of [`Plot::png`], which needs the feature `png`.
     #[cfg(feature = "png")]
     Png,
 }
@@ -228,8 +228,8 @@ impl ImageFormat {
     }
 }
 
-/// `text` for the inside of an element or an attribute in quotes, of HTML and of SVG. Control characters, which XML
-/// forbids, become spaces.
+/// Escapes `text` for use inside an element or a quoted attribute of HTML or SVG. Control characters become spaces,
+/// because XML forbids them.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,5 +1,5 @@
-//! PNG: `resvg` draws the SVG, in pure Rust, with DejaVu Sans from the crate `dejavu`. Fonts of the system are not
-//! used, so that the image is the same on every machine.
+//! Renders plots as PNG. The crate `resvg`, which is pure Rust, draws the SVG with the font DejaVu Sans from the crate
+//! `dejavu`. Fonts of the system are not used, so that the image is the same on every machine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +22,7 @@ fn options() -> &'static usvg::Options<'static> {
     })
 }
 
-/// The SVG as a PNG image.
+/// Renders the SVG as a PNG image.
 pub(super) fn png(svg: &str) -> Result<Vec<u8>> {
     let tree = usvg::Tree::from_str(svg, options())?;
     let size = tree.size().to_int_size().scale_by(SCALE).ok_or("the plot has no size")?;

@@ -1,33 +1,34 @@
 //! Maps values to positions: the range of an axis, its ticks, and their labels.
 //!
-//! A linear vertical axis ends at a tick and includes zero. A logarithmic axis ends at 1, 2 or 5 times a power of ten,
-//! or at a power of two for bytes. Every range is finite and not empty, for any data.
+//! A linear vertical axis includes zero, and its upper end is a tick. A logarithmic axis ends at 1, 2 or 5 times a
+//! power of ten, or at a power of two for bytes. Every range is finite and not empty, for any data.
 
 use super::{Axis, unit};
 
 /// The approximate number of ticks.
 const TICKS: f64 = 6.0;
 
-/// Whether a value can be drawn on the axis. Values beyond 10^200 are treated as errors of measurement and not drawn.
+/// Whether a value can be drawn on the axis. Values beyond 10^200 are treated as errors of measurement and are not
+/// drawn.
 pub fn visible(value: f64, axis: &Axis) -> bool {
     value.abs() < 1e200 && (!axis.log || value > 1e-200)
 }
 
-/// An axis laid over data.
+/// An axis with the range and the ticks for given data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
     /// The low end of the range.
     pub low: f64,
     /// The high end of the range.
     pub high: f64,
-    /// Labelled values within the range.
+    /// The labelled values within the range.
     pub ticks: Vec<(f64, String)>,
     log: bool,
 }
 
 impl Scale {
-    /// For the horizontal axis: the range of the data, extended to zero if it begins near zero. `padding` (half a bar)
-    /// is added at both ends.
+    /// Creates the horizontal axis: the range of the data, extended to zero if the range begins near zero. `padding`
+    /// (half a bar) is added at both ends.
     pub fn across(axis: &Axis, values: impl Iterator<Item = f64>, padding: f64) -> Scale {
         let (low, high) = range(axis, values.chain(axis.names.iter().map(|name| name.0)));
         if !axis.names.is_empty() {
@@ -43,7 +44,7 @@ impl Scale {
         Scale { low, high, ticks: linear_ticks(low, high, step, &axis.unit), log: false }
     }
 
-    /// For the vertical axis: a linear range includes zero and ends at a tick.
+    /// Creates the vertical axis. A linear range includes zero and ends at a tick.
     pub fn up(axis: &Axis, values: impl Iterator<Item = f64>) -> Scale {
         if axis.log {
             let (low, high) = range(axis, values);
@@ -65,13 +66,14 @@ impl Scale {
         let (low, high) = (ladder[0], ladder[ladder.len() - 1]);
         let label = |value: &f64| (*value, unit::tick(*value, *value, &axis.unit));
         let coarse: Vec<f64> = ladder.iter().copied().filter(|value| leads(*value) || axis.unit == "B").collect();
-        // Short ranges have ticks at 1, 2 and 5; longer ones at powers of ten, or at every nth of them.
+        // Short ranges have ticks at 1, 2 and 5 times powers of ten. Longer ranges have ticks at powers of ten, or at
+        // every nth power of ten.
         let shown = if ladder.len() <= 8 || coarse.len() < 2 { ladder } else { coarse };
         let every = shown.len().div_ceil(8);
         Scale { low, high, ticks: shown.iter().step_by(every).map(label).collect(), log: true }
     }
 
-    /// The position of a value: 0 at the low end, 1 at the high end, less or more for values outside.
+    /// The position of a value: 0 at the low end, 1 at the high end, below 0 or above 1 for values outside the range.
     pub fn place(&self, value: f64) -> f64 {
         debug_assert!(self.low < self.high, "not empty");
         if self.log {
@@ -112,7 +114,7 @@ fn linear_ticks(low: f64, high: f64, step: f64, unit: &str) -> Vec<(f64, String)
     (first..=last.min(first + 50)).map(|n| (value(n), unit::tick(value(n), step, unit))).collect()
 }
 
-/// The ladder: 1, 2 and 5 times powers of ten, from at most `low` to at least `high`.
+/// The ladder of values for ticks: 1, 2 and 5 times powers of ten, from at most `low` to at least `high`.
 fn decades(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let ten = |power: i32| format!("1e{power}").parse::<f64>().expect("a number");

@@ -1,11 +1,11 @@
-//! Thinning: reduces a series of many points to those that an image can show.
+//! Thinning: reduces a series of many points to the points that an image can show.
 //!
-//! The range of x is cut into columns. Of each column the first, the lowest, the highest and the last point are kept,
-//! in their order. A stall, which is one bucket of thousands, is the lowest or the highest point of its column, so it
-//! is kept.
+//! The range of x is divided into columns. In each column, the first, the lowest, the highest and the last point are
+//! kept, in their order. A stall is one bucket of thousands. It is kept, because it is the lowest or the highest point
+//! of its column.
 
-/// Keeps about four points for each of `columns` columns, or all points of a short series. Of adjacent points that are
-/// not finite one is kept, to break the line.
+/// Keeps about four points for each of `columns` columns, or all points of a short series. One of several adjacent
+/// points that are not finite is kept, to break the line.
 pub fn thin(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     assert!(columns > 0, "an image has columns");
     if points.len() <= 4 * columns {
@@ -36,7 +36,7 @@ pub fn thin(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Moves the points of one column that are kept from `run` to `kept`.
+/// Moves the kept points of one column from `run` to `kept`.
 fn keep_extremes(points: &[(f64, f64)], run: &mut Vec<usize>, kept: &mut Vec<(f64, f64)>) {
     let by_y = |a: &&usize, b: &&usize| points[**a].1.total_cmp(&points[**b].1);
     let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return };

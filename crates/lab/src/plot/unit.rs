@@ -1,27 +1,28 @@
-//! Numbers as text: three significant digits, a prefix, a unit.
+//! Formats numbers with three significant digits, a prefix and a unit.
 //!
 //! Bytes (`B`) have binary prefixes, as budgets do. Seconds have prefixes down to nanoseconds, but not kiloseconds.
-//! Other units have decimal prefixes above one and none below, since a ratio of `50 m` would read as metres.
+//! Other units have decimal prefixes for values above one, but no prefixes for values below one, because a ratio of `50
+//! m` would read as metres.
 
-/// A value with its unit if the unit is `B`, `s` or `%`: `1.5 ms`, `64 MiB`, `12.3 k`, `0.05`, `87 %`; `–` if it is not
-/// finite.
+/// Formats a value, with its unit if the unit is `B`, `s` or `%`: `1.5 ms`, `64 MiB`, `12.3 k`, `0.05`, `87 %`. A value
+/// that is not finite becomes `–`.
 pub fn show(value: f64, unit: &str) -> String {
     with_digits(value, unit, 3)
 }
 
-/// As [`show`], with enough digits to tell ticks at the distance `step` apart.
+/// Formats like [`show`], with enough digits to distinguish ticks at the distance `step`.
 pub fn tick(value: f64, step: f64, unit: &str) -> String {
     let ratio = (value / step).abs();
     let needed = if ratio.is_finite() && ratio > 1.0 { ratio.log10().floor() as usize + 2 } else { 2 };
     with_digits(value, unit, needed.clamp(3, 9))
 }
 
-/// As [`show`] of a bare number.
+/// Formats a bare number like [`show`].
 pub fn count(value: f64) -> String {
     show(value, "")
 }
 
-/// As [`show`] of microseconds, written as seconds with a prefix.
+/// Formats microseconds like [`show`], as seconds with a prefix.
 pub fn micros(value: f64) -> String {
     show(value * 1e-6, "s")
 }
@@ -35,7 +36,7 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
         "s" => (1000.0, &[""], &["m", "µ", "n"]),
         _ => (1000.0, &["", "k", "M", "G", "T"], &[]),
     };
-    // The power at which the printed number is at least 1 and less than the base.
+    // The power of the base at which the printed number is at least 1 and less than the base.
     let written = |power: i32| {
         let number = value / base.powi(power);
         rounded(number, if base > 1000.0 && number.abs() >= 1000.0 { digits.max(4) } else { digits })
@@ -53,12 +54,12 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
     if prefix.is_empty() && unit.is_empty() { number } else { format!("{number} {prefix}{unit}") }
 }
 
-/// `value` with the given number of significant digits.
+/// Formats `value` with the given number of significant digits.
 fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value)
 }
 
-/// A number without trailing zeros; small ones with an exponent.
+/// Formats a number without trailing zeros. Small numbers have an exponent.
 fn plain(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();

@@ -1,5 +1,5 @@
 //! Compares the engine's buffer pool with the design of 002 §3.6.1, the engine's former pool and the cache of another
-//! crate; and measures how much a second reader thread adds in a store whose data is in the pool.
+//! crate. Also measures the gain from a second reader thread, in a store whose data is in the pool.
 //!
 //! ```text
 //!   trace of pages ─▶ get(thread, page) ─▶ engine    guarded blocks, no lock           one and two threads,
@@ -8,14 +8,16 @@
 //!                                          quick     the crate quick_cache
 //! ```
 //!
-//! A turn looks up a page and reads four words of it, each in another cache line. A missing page is first filled with
-//! one word repeated, in place of a read of the device. Here a page is identified by one number; the engine's pool also
-//! needs an owner.
+//! A turn looks up a page and reads four words of the page, each in another cache line. A missing page is first filled
+//! with copies of one word, which replaces a read of the device. In this comparison, one number identifies a page; the
+//! engine's pool also needs an owner.
 //!
-//! * *hits*: all pages fit. They are chosen uniformly, by Zipf, or are always the same one, like the root of a tree.
-//! * *misses*: a cyclic pass over pages of four times the capacity.
-//! * *ratio*: the share of hits in a trace by Zipf over eight times the capacity; and in the same trace with scans,
-//!   each of half the capacity after as many lookups. Lookups of the scans are not counted.
+//! * **hits*: all pages fit into the cache. The pages are chosen uniformly or by Zipf, or every lookup uses the same
+//!   page, like the root of a tree.
+//! * **misses*: a cyclic pass over four times as many pages as the capacity.
+//! * **ratio*: the share of hits in a Zipf trace over eight times as many pages as the capacity. The ratio is also
+//!   measured for the same trace with scans. A scan reads half as many pages as the capacity, and follows an equal
+//!   number of lookups of the trace. Lookups of the scans are not counted.
 
 pub mod claims;
 pub mod notes;
@@ -39,19 +41,19 @@ use notes::{Lengths, Pair, TURNS};
 pub use store::{Readers, ReadersConfig, readers};
 
 const WORDS: usize = PAGE / 8;
-/// The number of threads of a cache.
+/// The maximum number of threads that use a cache.
 const THREADS: usize = 2;
 
 /// The amount of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Pages of each cache.
+    /// The number of pages of each cache.
     pub pages: u64,
-    /// Rounds; each measures all caches.
+    /// The number of rounds. Each round measures all caches.
     pub rounds: u64,
-    /// Notes (samples) of a round.
+    /// The number of notes (samples) in a round.
     pub notes: u64,
-    /// Lookups of a trace.
+    /// The number of lookups in a trace.
     pub lookups: u64,
 }
 
@@ -68,27 +70,27 @@ pub struct Row {
     pub kind: String,
     /// The name of the cache.
     pub pool: String,
-    /// Pages of its capacity.
+    /// The capacity of the cache in pages.
     pub pages: u64,
-    /// Hits, pages chosen uniformly.
+    /// The results for hits of pages chosen uniformly.
     pub uniform: Pair,
-    /// Hits, pages chosen by Zipf.
+    /// The results for hits of pages chosen by Zipf.
     pub zipf: Pair,
-    /// Hits of the same page.
+    /// The results for hits of the same page.
     pub same: Pair,
-    /// Misses; each evicts a page.
+    /// The results for misses. Each miss evicts a page.
     pub misses: Pair,
-    /// Hits of the Zipf trace, as a share.
+    /// The share of hits in the Zipf trace.
     pub ratio: f64,
-    /// Hits of the Zipf trace with scans, as a share.
+    /// The share of hits in the Zipf trace with scans.
     pub ratio_scans: f64,
-    /// Bytes by which the process grew for each cached page, without the page itself.
+    /// The growth of the process in bytes per cached page, minus the size of the page.
     pub overhead: f64,
 }
 
-/// A cache under measurement.
+/// A cache that is measured.
 trait Cache: Sync {
-    /// Reads a page; loads it first if it is missing. Returns whether it was cached.
+    /// Reads a page, and loads it first if it is missing. Returns whether the page was cached.
     fn get(&self, thread: usize, page: u64) -> bool;
 }
 
@@ -163,10 +165,10 @@ impl Cache for quick_cache::sync::Cache<u64, Arc<Vec<u64>>> {
     }
 }
 
-/// Creates a cache from its number of pages and the number of pages of the disk.
+/// A function that creates a cache, given its number of pages and the number of pages of the disk.
 type Make = fn(u64, u64) -> Box<dyn Cache>;
 
-/// All caches; the engine's is first.
+/// All caches. The engine's pool is the first.
 const CACHES: [(&str, Make); 4] = [
     ("engine", |pages, _| Box::new(Pool::new(pages as usize * (PAGE + 224)))),
     ("claims", |pages, disk| {
@@ -190,7 +192,7 @@ fn ask_all(cache: &dyn Cache, pages: u64) {
     }
 }
 
-/// Measures all caches. For hits a cache has room for twice the pages.
+/// Measures all caches. For hits, a cache has room for twice the number of pages.
 pub fn compare(config: &Config) -> Vec<Row> {
     let pages = config.pages;
     let traces = |dist| [1, 2].map(|seed| picks(dist, pages, 1 << 16, seed));
@@ -241,8 +243,8 @@ pub fn compare(config: &Config) -> Vec<Row> {
     rows.collect()
 }
 
-/// The share of hits in a trace by Zipf over eight times the capacity, not counting its first tenth; optionally with
-/// scans in between.
+/// The share of hits in a Zipf trace over eight times as many pages as the capacity, optionally with scans between the
+/// lookups. The first tenth of the trace is not counted.
 fn ratio(make: Make, config: &Config, scans: bool) -> f64 {
     let range = 8 * config.pages;
     // Scans read pages that the trace does not contain.
@@ -270,8 +272,8 @@ fn resident() -> f64 {
     pages.unwrap_or(0.0) * PAGE as f64
 }
 
-/// Memory overhead of each cache for a page. No cache is freed until the last is full, since memory that one has freed
-/// would make the next one seem smaller.
+/// The memory overhead per page of each cache. No cache is freed until the last cache is full, because memory freed by
+/// one cache would make the next cache seem smaller.
 fn overheads(pages: u64) -> Vec<f64> {
     let mut kept = Vec::new();
     let grown = CACHES.iter().map(|(_, make)| {

@@ -1,57 +1,58 @@
-//! Measures how much a second thread adds, on a machine that also runs other work.
+//! Measures the gain from a second thread, on a machine that also runs other work.
 //!
 //! ```text
 //!   thread 0   |note|note|note|··preempted··|note|note|            counted: notes during which all notes
 //!   thread 1        |note|note|note|note|note|··preempted··|       of the other thread are undisturbed
 //! ```
 //!
-//! Each thread records the duration of every [`TURNS`] turns of its work: a note. The scheduler may preempt threads, or
-//! may never run two of them at the same time. So the result is the median of undisturbed notes. A note is disturbed if
-//! it took more than four times the median plus `SLACK_NS`. With two threads, all concurrent notes of the other thread
-//! must be undisturbed, too. `SLACK_NS` is less than the shortest preemption, and more than the delay by contention for
-//! a cache line, which must not be mistaken for a preemption.
+//! Each thread records the duration of every [`TURNS`] turns of its work. This record is a *note*. The scheduler may
+//! preempt threads, or may never run two of them at the same time. So the result is the median of undisturbed notes. A
+//! note is disturbed if it took more than four times the median plus `SLACK_NS`. With two threads, a note counts only
+//! if all concurrent notes of the other thread are undisturbed, too. `SLACK_NS` is less than the shortest preemption,
+//! and more than the delay by contention for a cache line, which must not be mistaken for a preemption.
 
 use std::sync::Barrier;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Turns of work in a note, which take some tens of microseconds.
+/// The number of turns of work in a note. They take some tens of microseconds.
 pub const TURNS: u64 = 64;
 
-/// Nanoseconds that a note may take in addition to four times the median.
+/// An undisturbed note takes at most four times the median plus this number of nanoseconds.
 const SLACK_NS: u64 = 100_000;
 
-/// When each note of a thread began, in nanoseconds, and when the last one ended.
+/// The times in nanoseconds at which the notes of a thread began, and the time at which the last note ended.
 type Notes = Vec<u64>;
 
-/// Nanoseconds of a turn, by one thread and by two.
+/// The duration of a turn in nanoseconds, with one thread and with two threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pair {
-    /// By one thread.
+    /// The duration with one thread.
     pub one_ns: f64,
-    /// By each of two.
+    /// The duration with each of two threads.
     pub two_ns: f64,
-    /// Turns a second of two threads, divided by those of one; 2 if they share nothing.
+    /// Turns per second of two threads, divided by the turns per second of one thread. The result is 2 if the threads
+    /// share nothing.
     pub gain: f64,
     /// The number of undisturbed notes of two threads.
     pub notes: u64,
 }
 
-/// Durations of undisturbed notes, of one thread and of two.
+/// The durations of undisturbed notes, of one thread and of two threads.
 #[derive(Debug, Default)]
 pub struct Lengths([Vec<u64>; 2]);
 
 impl Lengths {
-    /// Runs `notes` notes of `work` on one thread, then on two threads concurrently. `work` gets the thread and the
-    /// number of the note, and does [`TURNS`] turns.
+    /// Runs `notes` notes of `work` on one thread, and after that on two threads concurrently. `work` gets the thread
+    /// and the number of the note, and does [`TURNS`] turns.
     pub fn round(&mut self, notes: u64, work: &(dyn Fn(usize, u64) + Sync)) {
         for threads in [1, 2] {
             self.0[threads - 1].extend(counting(&run(threads, notes, work)));
         }
     }
 
-    /// The result.
+    /// The result of the measurement.
     pub fn pair(self) -> Pair {
         let notes = self.0[1].len() as u64;
         let [one_ns, two_ns] = self.0.map(|lengths| median(lengths) as f64 / TURNS as f64);
@@ -81,7 +82,7 @@ fn run(threads: usize, notes: u64, work: &(dyn Fn(usize, u64) + Sync)) -> Vec<No
     })
 }
 
-/// A note: when it began, how long it took, and whether it was undisturbed.
+/// A note: its start time, its duration, and whether it was undisturbed.
 type Note = (u64, u64, bool);
 
 fn judged(times: &Notes) -> Vec<Note> {
@@ -127,7 +128,7 @@ mod tests {
         const NS: u64 = 100_000;
         let steady: Notes = (0..=20).map(|i| NS * i).collect();
         assert_eq!(counting(std::slice::from_ref(&steady)), vec![NS; 20]);
-        // The other thread is preempted between 5 and 15: ten notes of each thread count.
+        // The other thread is preempted between times 5 and 15, so ten notes of each thread count.
         let cut: Notes = (0..=5).chain(15..=20).map(|i| NS * i).collect();
         assert_eq!(counting(&[steady, cut]), vec![NS; 20]);
     }

@@ -1,5 +1,5 @@
-//! [`Sharded`]: the engine's former pool. Each of 16 locks guards a map and a CLOCK ring; a hit locks and clones an
-//! `Arc`.
+//! [`Sharded`]: the former pool of the engine. Each of 16 locks guards a map and a CLOCK ring. A hit takes the lock and
+//! clones an `Arc`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct Shard {
     hand: usize,
 }
 
-/// A hasher that mixes the number of a page.
+/// A hasher that mixes the bits of a page number.
 #[derive(Default)]
 struct Through(u64);
 

@@ -10,7 +10,7 @@ use super::notes::{Lengths, Pair, TURNS};
 use crate::engine::Result;
 use crate::record::mix;
 
-/// A store to read.
+/// The parameters of the store and of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadersConfig {
     /// Rows.
@@ -19,9 +19,9 @@ pub struct ReadersConfig {
     pub value_bytes: u64,
     /// Whether the store is compacted into one run for each leaf before the lookups.
     pub compacted: bool,
-    /// Rounds.
+    /// The number of rounds.
     pub rounds: u64,
-    /// Notes (samples) of a round.
+    /// The number of notes (samples) in a round.
     pub notes: u64,
 }
 
@@ -34,13 +34,14 @@ pub struct Readers {
     pub records: u64,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Runs of the store.
+    /// The number of runs in the store.
     pub runs: u64,
-    /// Blocks that a lookup requested from the pool.
+    /// The average number of blocks that a lookup requested from the pool.
     pub blocks: f64,
-    /// Duration of a lookup.
+    /// The duration of a lookup.
     pub lookup: Pair,
-    /// Duration of arithmetic without shared data: the gain that the machine allowed at the time.
+    /// The duration of arithmetic without shared data. It shows the gain from a second thread that the machine allowed
+    /// at the time.
     pub control: Pair,
 }
 
@@ -52,10 +53,10 @@ fn key(record: u64) -> [u8; 24] {
     key
 }
 
-/// Loads a store in memory and, once all data is in the pool, looks up rows uniformly.
+/// Loads a store in memory. Once all data is in the pool, looks up rows uniformly.
 ///
 /// # Errors
-/// Errors of the store; a missing row; blocks that were not in the pool.
+/// Errors of the store. Also if a row is missing, or if blocks were not in the pool.
 pub fn readers(config: &ReadersConfig) -> Result<Readers> {
     let ReadersConfig { records, value_bytes, .. } = *config;
     let store = Store::builder("readers")

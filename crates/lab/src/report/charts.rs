@@ -1,7 +1,7 @@
-//! The plots of one case.
+//! The plots of one case of the report.
 //!
-//! Plots over time show the median round; other values are medians over all rounds. Values that an engine does not
-//! report are left out; a plot without data is not drawn.
+//! Plots over time show the median round. Other values are medians over all rounds. Values that an engine does not
+//! report are left out, and a plot without data is not drawn.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,11 @@ use crate::plot::{Axis, Plot, Series, Style, unit};
 
 /// Milliseconds of the windows over which rates are computed.
 const WINDOW_MS: u64 = 1000;
-/// A run with fewer windows than this is shown by its buckets instead.
+/// The plot of a run with fewer windows than this number shows buckets instead of windows.
 const LEAST_WINDOWS: usize = 5;
 
-/// The maximum number of engines in a plot over time; more are spread over several plots with the same scale.
+/// The maximum number of engines in a plot over time. A larger number of engines is divided among several plots with
+/// the same scale.
 const MOST_ENGINES: usize = 7;
 
 /// The plots of a case that have data, each with its file name.
@@ -52,7 +53,7 @@ fn over_time(case: &Case, name: &str, draw: fn(&Case, &[&Entry]) -> Plot) -> Vec
     plots.into_iter().enumerate().map(|(i, plot)| (name(i), plot)).collect()
 }
 
-/// The least positive value, the lowest and the highest, which determine linear and logarithmic scales.
+/// The least positive value, the lowest value and the highest value. They determine linear and logarithmic scales.
 fn extremes(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -60,7 +61,8 @@ fn extremes(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values.first().into_iter().chain(values.last()).copied().chain(least).collect()
 }
 
-/// The parts: first PandoDB's own indexes, then the rivals, each part together with the best of PandoDB's.
+/// Divides the engines into parts: PandoDB's own indexes, followed by the rivals. Each part of rivals also contains the
+/// best index of PandoDB.
 fn parts<'c, 'a>(case: &'c Case<'a>) -> Vec<Vec<&'c Entry<'a>>> {
     if case.entries.len() <= MOST_ENGINES {
         return vec![case.entries.iter().collect()];
@@ -82,7 +84,7 @@ fn title(case: &Case, what: &str) -> String {
     format!("{what}: {}", case.label)
 }
 
-/// Adds a note on the round that is shown, if there are several.
+/// If a case has several rounds, adds a note that names the shown round.
 fn with_round(case: &Case, plot: Plot) -> Plot {
     if case.rounds() > 1 { plot.note("Of several rounds, the one with the median rate.") } else { plot }
 }
@@ -117,11 +119,11 @@ fn slowest(case: &Case, entries: &[&Entry]) -> Plot {
     with_round(case, plot)
 }
 
-/// The positions of percentiles on the axis: the number of nines.
+/// The position of each percentile on the axis, which is its number of nines.
 const PERCENTILES: [(f64, &str); 6] =
     [(0.301, "p50"), (1.0, "p90"), (2.0, "p99"), (3.0, "p99.9"), (4.0, "p99.99"), (5.0, "max")];
 
-/// The values of [`PERCENTILES`], in microseconds.
+/// The latencies at the [`PERCENTILES`], in microseconds.
 pub(super) fn percentiles(latency: &LatencyFigures) -> [f64; 6] {
     [latency.p50_us, latency.p90_us, latency.p99_us, latency.p99_9_us, latency.p99_99_us, latency.max_us]
 }
@@ -174,7 +176,7 @@ fn memory(case: &Case, entries: &[&Entry]) -> Plot {
     with_round(case, plot)
 }
 
-/// Bytes written for each operation, stacked by cause. Engines that do not report causes have one bar with the
+/// Bytes written for each operation, stacked by cause. An engine that does not report causes has one bar with the
 /// operating system's count.
 fn written(case: &Case) -> Plot {
     const UNKNOWN: &str = "all, as the system counted";
@@ -209,7 +211,7 @@ fn per_operation(entry: &Entry, bytes: impl Fn(&Line) -> Option<u64>) -> Option<
     entry.spread(figure).map(|spread| spread.median)
 }
 
-/// Rates over windows, each at the middle of its window.
+/// The rates over windows. The x of each rate is the middle of its window.
 pub(super) struct Rates {
     pub points: Vec<(f64, f64)>,
     /// The length of a window.
@@ -222,8 +224,8 @@ fn buckets_a_window(line: &Line, buckets: usize) -> usize {
     if buckets / each < LEAST_WINDOWS { 1 } else { each }
 }
 
-/// Operations a second in complete windows until the last acknowledgement. An incomplete window and the time in which
-/// an engine only settles are not stalls.
+/// Operations per second in complete windows until the last acknowledgement. An incomplete window is left out, and so
+/// is the time in which an engine only finishes background work, because neither is a stall.
 pub(super) fn rates(line: &Line) -> Rates {
     let bucket = line.series.bucket_ms as f64 / 1000.0;
     if bucket <= 0.0 {
@@ -238,7 +240,7 @@ pub(super) fn rates(line: &Line) -> Rates {
     Rates { points: points.collect(), seconds }
 }
 
-/// The windows with less than half of the median rate.
+/// The stalls: the windows with less than half of the median rate.
 pub(super) fn stalls(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut rates: Vec<f64> = points.iter().map(|point| point.1).collect();
     rates.sort_by(f64::total_cmp);

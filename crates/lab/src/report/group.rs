@@ -1,7 +1,7 @@
-//! Cases, entries, rounds: the groups of lines that are compared.
+//! Groups lines of results for comparison, in cases, entries and rounds.
 //!
-//! A case is a workload with its settings. An entry is one engine in a case; its rounds are the lines that repeat it.
-//! Refused lines are kept separately, since they have no results.
+//! A case is a workload with its settings. An entry is one engine in a case. The rounds of an entry are the lines that
+//! repeat its measurement. Refused lines are kept separately, because they have no results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,13 @@ use crate::workload::{Kind, Workload};
 /// All lines, grouped.
 pub(super) struct Sheet<'a> {
     pub lines: &'a [Line],
-    /// The engines that were measured or refused: PandoDB first, then by name. The index is the colour in all plots.
+    /// The engines that were measured or refused: PandoDB first, the others by name. The position in this list
+    /// determines the colour of an engine in all plots.
     pub whos: Vec<String>,
-    /// The cases, in the order of the lines' workloads, then by threads.
+    /// The cases, in the order of their workloads in the lines. Cases of one workload are sorted by the number of
+    /// threads.
     pub cases: Vec<Case<'a>>,
-    /// The settings that all cases have in common: (name, value).
+    /// The settings that all cases have in common, as (name, value).
     pub common: Vec<(&'static str, String)>,
 }
 
@@ -25,9 +27,10 @@ pub(super) struct Case<'a> {
     pub workload: &'a str,
     pub threads: usize,
     pub asked: &'a Asked,
-    /// `read-random, 4 threads`, and the settings that distinguish it from other cases of the workload.
+    /// The label, such as `read-random, 4 threads`, with the settings that distinguish the case from other cases of the
+    /// workload.
     pub label: String,
-    /// The unique label for anchors and file names.
+    /// The unique name of the case for anchors and file names.
     pub slug: String,
     /// The entries, in the order of [`Sheet::whos`].
     pub entries: Vec<Entry<'a>>,
@@ -38,7 +41,7 @@ pub(super) struct Entry<'a> {
     pub who: String,
     /// The index in [`Sheet::whos`].
     pub ink: usize,
-    /// The lines of the rounds; never empty.
+    /// The lines of the rounds. This list is never empty.
     pub rounds: Vec<&'a Line>,
 }
 
@@ -79,7 +82,7 @@ impl<'a> Sheet<'a> {
         Sheet { lines, whos, cases, common }
     }
 
-    /// (engine, workload, reason) of all refusals, each once.
+    /// All refusals as (engine, workload, reason), each only once.
     pub fn refusals(&self) -> Vec<(String, String, String)> {
         let mut seen = Vec::new();
         for line in self.lines {
@@ -134,15 +137,15 @@ impl<'a> Case<'a> {
         self.entries.iter().find(|entry| entry.who == who)
     }
 
-    /// The best fair rate of all engines but `who`. Engines with wrong answers, or whose writes do not survive a kill,
-    /// are left out.
+    /// The best comparable rate of all engines except `who`. The function leaves out engines with wrong answers and
+    /// engines whose writes do not survive a kill.
     pub fn best_other(&self, who: &str) -> Option<f64> {
         let apart = |entry: &&Entry| entry.rounds.iter().any(|line| line.apart);
         let others = self.entries.iter().filter(|entry| entry.who != who && !apart(entry)).filter_map(Entry::rate);
         others.map(|rate| rate.median).filter(|rate| *rate > 0.0).max_by(f64::total_cmp)
     }
 
-    /// `3 rounds`; empty for one.
+    /// The number of rounds as text, such as `3 rounds`; empty for one round.
     pub fn rounds_note(&self) -> String {
         let fewest = self.entries.iter().map(|entry| entry.rounds.len()).min().unwrap_or(0);
         match (fewest, self.rounds()) {
@@ -159,7 +162,7 @@ impl<'a> Case<'a> {
 }
 
 impl Entry<'_> {
-    /// A value over the rounds; `None` if no round has a finite one.
+    /// A value over the rounds, or `None` if the value is not finite in any round.
     pub fn spread(&self, figure: impl Fn(&Line) -> f64) -> Option<Spread> {
         let mut values: Vec<f64> =
             self.rounds.iter().map(|line| figure(line)).filter(|value| value.is_finite()).collect();
@@ -169,7 +172,7 @@ impl Entry<'_> {
         Some(Spread { median: (values[(n - 1) / 2] + values[n / 2]) / 2.0, low, high, rounds: n })
     }
 
-    /// The rate for comparisons; `None` if an answer was wrong.
+    /// The rate for comparisons, or `None` if an answer was wrong.
     pub fn rate(&self) -> Option<Spread> {
         if self.wrong().0 > 0 { None } else { self.spread(Line::fair_ops_per_s) }
     }
@@ -186,7 +189,7 @@ impl Entry<'_> {
         if self.wrong().0 > 0 { format!("{} (wrong answers)", self.who) } else { self.who.clone() }
     }
 
-    /// The numbers of wrong and of checked answers of all rounds.
+    /// The number of wrong answers and the number of checked answers in all rounds.
     pub fn wrong(&self) -> (u64, u64) {
         self.rounds.iter().fold((0, 0), |(wrong, checked), line| {
             (wrong.saturating_add(line.wrong_answers), checked.saturating_add(line.checked_answers))
@@ -195,7 +198,7 @@ impl Entry<'_> {
 }
 
 impl Spread {
-    /// `118 k … 130 k`; empty for one round, or if both ends print the same.
+    /// The spread as text, such as `118 k … 130 k`. Empty for one round, or if both ends have the same text.
     pub fn note(&self, unit: &str) -> String {
         let [low, high] = [self.low, self.high].map(|end| unit::show(end, unit));
         if self.rounds < 2 || low == high { String::new() } else { format!("{low} … {high}") }
@@ -204,7 +207,7 @@ impl Spread {
 
 /// The settings that affect the workload, as (name, value).
 pub(super) fn asked_fields(workload: &str, asked: &Asked) -> Vec<(&'static str, String)> {
-    // For an unknown workload all settings are shown.
+    // For an unknown workload, all settings are shown.
     let known = Workload::find(workload);
     let is_told = |name: &str| match name {
         "distribution" => known.is_none_or(Workload::picks_rows),
@@ -236,7 +239,7 @@ fn all_asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The settings that are the same in all.
+/// The settings that are the same in all cases.
 fn alike<'b>(all: impl Iterator<Item = (&'b str, &'b Asked)>) -> Vec<(&'static str, String)> {
     let mut common: Option<Vec<(&'static str, String)>> = None;
     for (workload, asked) in all {
@@ -266,7 +269,7 @@ fn name(cases: &mut [Case]) {
     }
 }
 
-/// Converts text to letters, digits and single hyphens.
+/// Converts text to a name of letters, digits and single hyphens.
 fn slug(text: &str) -> String {
     let mut slug = String::new();
     for c in text.chars() {

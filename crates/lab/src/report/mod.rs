@@ -1,4 +1,4 @@
-//! The report: compares lines of results in a page, in images, and in a table for terminals.
+//! The report: compares lines of results in an HTML page, in images, and in a table for terminals.
 //!
 //! ```text
 //!   .jsonl ──read──▶ lines ──group──▶ Sheet ──charts──▶ plots ──┬─▶ page   html()
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! 1. `group`: a *case* is a workload with its number of threads and all of [`crate::line::Asked`]. Lines of one case
-//!    and one engine are *rounds*; the report shows their median and spread.
+//!    and one engine are *rounds*. The report shows the median and the spread of the rounds.
 //! 2. `tables` and `charts` turn cases into tables and plots; `summary` makes the overview and the warnings.
-//! 3. `page` writes one file that fetches nothing and has no scripts.
+//! 3. `page` writes one HTML file that loads no other files and has no scripts.
 //!
 //! Invariants: the output depends on the lines only. Every name from a line is escaped. A line with wrong answers has
-//! no rate in any comparison. A refused workload is listed with its reason and is never a zero.
+//! no rate in any comparison. A refused workload is listed with its reason and never shown as a zero.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,11 +30,11 @@ mod tables;
 
 use group::Sheet;
 
-/// Reads lines of results from `.jsonl` files, in the given order. Unknown fields are ignored. A `null`, which JSON has
-/// for a value that is not finite, counts as missing. Empty lines are skipped.
+/// Reads lines of results from `.jsonl` files, in the given order. Unknown fields are ignored. A `null`, which JSON
+/// uses for a value that is not finite, counts as a missing field. Empty lines are skipped.
 ///
 /// # Errors
-/// If a file cannot be read or a line is not a line of results; names the file and the number of the line.
+/// If a file cannot be read or a line is not a line of results. The error names the file and the number of the line.
 pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for path in paths {
@@ -65,16 +65,17 @@ fn without_nulls(value: serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// The report as one self-contained page: tables, inline SVG, light and dark, no scripts, nothing fetched.
+/// The report as one self-contained page with tables and inline SVG, in light and dark. The page has no scripts and
+/// loads no other files.
 pub fn html(lines: &[Line]) -> String {
     page::page(&Sheet::new(lines))
 }
 
-/// Writes the plots of [`html`] as image files into `directory`, which is created if it does not exist. Files are named
-/// by workload, threads and what is shown.
+/// Writes the plots of [`html`] as image files into `directory`, which is created if it does not exist. The name of a
+/// file contains the workload, the number of threads and the content of the plot.
 ///
 /// # Errors
-/// If the directory or a file cannot be written; names it.
+/// If the directory or a file cannot be written. The error names the path.
 pub fn write_images(lines: &[Line], directory: &Path, format: ImageFormat) -> Result<Vec<PathBuf>> {
     let sheet = Sheet::new(lines);
     let mut paths = Vec::new();
@@ -86,8 +87,8 @@ pub fn write_images(lines: &[Line], directory: &Path, format: ImageFormat) -> Re
     Ok(paths)
 }
 
-/// A Markdown table for terminals: operations a second, with a row for each workload and a column for each engine, and
-/// below each row the ratio to the best other engine; then a table of costs.
+/// Two Markdown tables for terminals. The first shows operations per second, with a row for each workload and a column
+/// for each engine. Below each row is the ratio to the best other engine. The second table shows the costs.
 pub fn table(lines: &[Line]) -> String {
     let sheet = Sheet::new(lines);
     let mut text = tables::rates_as_text(&sheet).markdown();

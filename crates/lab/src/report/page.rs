@@ -1,4 +1,4 @@
-//! The page: summary, rates, then each case with its latencies, its costs and its plots.
+//! The HTML page: the summary, the rates, and a section for each case with latencies, costs and plots.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use super::group::{Case, Sheet, asked_fields};
 use super::{charts, summary, tables};
 use crate::plot::{self, escape};
 
-/// The style sheet of the page, without that of the plots.
+/// The style sheet of the page, without the style sheet of the plots.
 const STYLE: &str = include_str!("page.css");
 
 /// The explanation below each table of latencies.
 const IDLE_THREAD: &str = "<p class=\"soft\">Idle thread: beside the workload a thread did nothing but sleep for a \
 millisecond at a time; this is by how much its longest sleep was too long. A delay of that size comes from the machine.</p>\n";
 
-/// The whole report.
+/// Builds the whole report.
 pub(super) fn page(sheet: &Sheet) -> String {
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -49,7 +49,7 @@ fn overview(sheet: &Sheet) -> String {
     html
 }
 
-/// A box with sentences; empty text if there are none.
+/// Builds a box with sentences; empty text if there are no sentences.
 fn list(class: &str, lead: &str, sentences: &[String]) -> String {
     if sentences.is_empty() {
         return String::new();
@@ -58,7 +58,7 @@ fn list(class: &str, lead: &str, sentences: &[String]) -> String {
     format!("<div class=\"{class}\">{}<ul>{items}</ul></div>\n", escape(lead))
 }
 
-/// One case.
+/// Builds the section of one case.
 fn section(sheet: &Sheet, case: &Case) -> String {
     let asked = asked_fields(case.workload, case.asked).into_iter().filter(|field| !sheet.common.contains(field));
     let asked: Vec<String> = asked.map(|(name, value)| format!("{name} {value}")).collect();

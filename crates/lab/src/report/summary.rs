@@ -7,7 +7,7 @@ use super::tables::{Cell, Table};
 use crate::line::Machine;
 use crate::plot::unit;
 
-/// Facts about the whole report, as (name, value).
+/// The facts about the whole report, as (name, value).
 pub(super) fn facts(sheet: &Sheet) -> Vec<(String, String)> {
     let distinct = |values: BTreeSet<String>| values.into_iter().collect::<Vec<_>>().join("; ");
     let measured = || sheet.lines.iter().filter(|line| line.refused.is_none());
@@ -29,7 +29,7 @@ pub(super) fn facts(sheet: &Sheet) -> Vec<(String, String)> {
     facts
 }
 
-/// The number of lines, such as "10 measurements".
+/// The number of lines as text, such as "10 measurements".
 fn contents(measured: usize, refused: usize) -> String {
     let s = |n: usize| if n == 1 { "" } else { "s" };
     let refused = match refused {
@@ -93,8 +93,8 @@ pub(super) fn refusals(sheet: &Sheet) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { caption: "Refused".into(), head, rows })
 }
 
-/// The configurations: a row for each setting, a column for each engine. Settings with different values come first and
-/// are marked. If an engine had several values, all are listed.
+/// A table of the configurations, with a row for each setting and a column for each engine. Settings with different
+/// values come first and are marked. If a setting had several values for an engine, all values are listed.
 pub(super) fn configuration(sheet: &Sheet) -> Option<Table> {
     let mut settings: BTreeMap<&str, BTreeMap<String, BTreeSet<&str>>> = BTreeMap::new();
     for line in sheet.lines {

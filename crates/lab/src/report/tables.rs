@@ -1,4 +1,4 @@
-//! The tables: the rates of all cases, and the latencies and costs of each case.
+//! The tables of the report: the rates of all cases, and the latencies and costs of each case.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::group::{Case, Entry, Sheet, Spread};
 use crate::line::{LatencyFigures, Line};
 use crate::plot::{escape, unit};
 
-/// A table with one column of names in front.
+/// A table whose first column contains names.
 pub(super) struct Table {
     pub caption: String,
     pub head: Vec<String>,
@@ -18,9 +18,9 @@ pub(super) struct Table {
 #[derive(Clone, Default)]
 pub(super) struct Cell {
     pub text: String,
-    /// Smaller text below.
+    /// Smaller text below the main text.
     pub note: String,
-    /// `best`, `bad`, `soft`, or nothing.
+    /// The class of the cell: `best`, `bad`, `soft`, or empty.
     pub class: &'static str,
     /// The anchor in the page to which the text links.
     pub link: Option<String>,
@@ -41,7 +41,7 @@ impl Cell {
         self
     }
 
-    /// A value with its spread.
+    /// A cell with a value and its spread.
     fn figure(spread: Option<Spread>, unit: &str) -> Cell {
         spread.map_or(Cell::new("–").class("soft"), |spread| {
             Cell::new(unit::show(spread.median, unit)).note(spread.note(unit))
@@ -50,7 +50,7 @@ impl Cell {
 }
 
 impl Table {
-    /// The table as HTML; the first column is fixed while the others scroll.
+    /// The table as HTML. The first column is fixed while the other columns scroll.
     pub fn html(&self) -> String {
         let caption = escape(&self.caption);
         let mut html = format!(
@@ -110,7 +110,8 @@ impl Table {
     }
 }
 
-/// Makes a spread breakable only after its dots. Without a break, wide spreads would push columns off the page.
+/// Allows a line break in a spread, but only after the dots. Without a line break, wide spreads would push columns off
+/// the page.
 fn breakable(note: &str) -> String {
     match note.split_once(" … ") {
         Some((low, high)) => format!("{} … {}", low.replace(' ', "\u{a0}"), high.replace(' ', "\u{a0}")),
@@ -118,12 +119,12 @@ fn breakable(note: &str) -> String {
     }
 }
 
-/// The text on one line, with bars escaped.
+/// Formats the text of a cell as one line of Markdown, with vertical bars escaped.
 fn escape_markdown(text: &str) -> String {
     text.replace('|', "\\|").replace(|c: char| c.is_control(), " ")
 }
 
-/// The cell of a rate: the rate, or the reason why there is none.
+/// The cell of a rate: the rate, or the reason why there is no rate.
 fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
     let Some(entry) = case.entry(who) else {
         return match sheet.refusal(case, who) {
@@ -137,7 +138,7 @@ fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
     (Cell::figure(entry.rate(), ""), entry.rate())
 }
 
-/// The ratio of a rate to that of the best other engine: 1.34×.
+/// The ratio of a rate to the rate of the best other engine, such as 1.34×.
 fn ratio(case: &Case, who: &str, rate: Option<Spread>) -> Option<f64> {
     Some(rate?.median / case.best_other(who)?)
 }
@@ -146,8 +147,8 @@ fn times(ratio: f64) -> String {
     if ratio >= 100.0 { format!("{ratio:.0}×") } else { format!("{ratio:.2}×") }
 }
 
-/// Operations a second: a row for each case, a column for each engine, with the ratio to the best other engine in each
-/// cell.
+/// The table of operations per second. It has a row for each case and a column for each engine, and each cell contains
+/// the ratio to the best other engine.
 pub(super) fn rates(sheet: &Sheet) -> Table {
     let head = std::iter::once("workload".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let rows = sheet.cases.iter().map(|case| {
@@ -173,7 +174,8 @@ pub(super) fn rates(sheet: &Sheet) -> Table {
     Table { caption, head, rows: rows.collect() }
 }
 
-/// The same for terminals: ratios are in separate rows, the spread is ± half of the range.
+/// The table of operations per second for terminals. Ratios are in separate rows, and the spread is given as ± half of
+/// the range.
 pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     let head = std::iter::once("operations/s".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let mut rows = Vec::new();
@@ -198,7 +200,8 @@ pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     Table { caption: String::new(), head, rows }
 }
 
-/// Costs for terminals: the slowest operation, the idle thread's longest oversleep, bytes written and read, memory.
+/// The table of costs for terminals: the slowest operation, the longest oversleep of the idle thread, bytes written and
+/// read, memory.
 pub(super) fn costs_as_text(sheet: &Sheet) -> Table {
     type Figure = (&'static str, fn(&Line) -> f64, fn(f64) -> String);
     const FIGURES: [Figure; 5] = [
@@ -223,7 +226,8 @@ pub(super) fn costs_as_text(sheet: &Sheet) -> Table {
     Table { caption: String::new(), head, rows }
 }
 
-/// Latencies of a case: for each engine all operations, then each kind if there are several.
+/// The latencies of a case. For each engine, the first row covers all operations. If the case has several kinds of
+/// operations, a row for each kind follows.
 pub(super) fn latencies(case: &Case) -> Table {
     let head = ["", "p50", "p90", "p99", "p99.9", "p99.99", "max", "idle thread"].map(str::to_owned).to_vec();
     let mut rows = Vec::new();
@@ -252,7 +256,7 @@ fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyF
     row
 }
 
-/// The head of an engine's row: the number of rounds, and a remark if answers were wrong.
+/// The first cell of an engine's row: the name, the number of rounds, and a remark if answers were wrong.
 fn name_of(entry: &Entry, name: &str) -> Cell {
     if entry.wrong().0 > 0 {
         return Cell::new(name).note("wrong answers").class("bad");
@@ -261,10 +265,10 @@ fn name_of(entry: &Entry, name: &str) -> Cell {
     Cell::new(name).note(if rounds > 1 { format!("{rounds} rounds") } else { String::new() })
 }
 
-/// A column of the costs: name, unit, value.
+/// A column of the table of costs: name, unit, value.
 type Cost = (&'static str, &'static str, fn(&Line) -> f64);
 
-/// The costs of the operations for each engine: bytes, memory, CPU time.
+/// The table of the costs of the operations for each engine: bytes, memory, CPU time.
 pub(super) fn costs(case: &Case) -> Table {
     const COSTS: [Cost; 9] = [
         ("operations acknowledged a second", "", |line| line.ops_per_s),
@@ -295,7 +299,7 @@ fn io(line: &Line, name: &str) -> f64 {
     line.process_io.get(name).map_or(f64::NAN, |bytes| *bytes as f64)
 }
 
-/// Peak memory divided by the budget; `bad` above 1.
+/// The cell of the peak memory divided by the budget. A value above 1 has the class `bad`.
 fn share_of_budget(entry: &Entry) -> Cell {
     let share = |line: &Line| {
         let budget = line.asked.memory_budget as f64;

@@ -1,28 +1,28 @@
-//! [`Check`]: compares a bound of a source with costs that were measured while the number of records doubles.
+//! [`Check`]: compares a bound of a source with costs that were measured for doubling numbers of records.
 //!
 //! ```text
 //!   (N, measured, bound) … ──▶ ratio = measured / bound ──▶ all in a band?   slope over log₂ N about zero?  ──▶ verdict
 //! ```
 //!
-//! The band allows for a constant factor. Growth beyond the bound makes the ratio rise: with a cost of log² and a bound
-//! of log, over six doublings from N/m = 16 on, it rises by 10 % for each doubling, with a linear cost by far more. The
-//! slope is that of the least-squares line of ratio / mean ratio.
+//! The band allows for a constant factor. If the cost grows faster than the bound, the ratio rises. For example, with a
+//! cost of log² and a bound of log, over six doublings from N/m = 16 on, the ratio rises by 10 % for each doubling.
+//! With a linear cost, it rises by far more. The slope is the slope of the least-squares line of ratio / mean ratio.
 
 use serde::{Deserialize, Serialize};
 
-/// The cost and the bound at one size.
+/// The measured cost and the bound at one number of records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// N.
+    /// N, the number of records.
     pub records: u64,
-    /// The cost.
+    /// The measured cost.
     pub measured: f64,
     /// The bound, without its constant.
     pub bound: f64,
 }
 
 impl Sample {
-    /// Cost divided by bound; infinite for a cost where the bound is 0.
+    /// The cost divided by the bound; infinite if the cost is positive and the bound is 0.
     pub fn ratio(&self) -> f64 {
         match (self.measured, self.bound) {
             (0.0, _) => 0.0,
@@ -31,13 +31,13 @@ impl Sample {
     }
 }
 
-/// The allowed slope, as a share of the mean ratio for each doubling.
+/// The allowed slope: the change of the ratio per doubling, as a share of the mean ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Slope {
-    /// Between minus and plus this: the bound is tight.
+    /// The slope must be between minus and plus this value, because the bound is tight.
     Flat(f64),
-    /// At most this: the bound is an upper bound, and the cost may grow more slowly.
+    /// The slope must be at most this value. The bound is only an upper bound, so the cost may grow more slowly.
     AtMost(f64),
 }
 
@@ -50,7 +50,7 @@ impl Slope {
     }
 }
 
-/// The verdict.
+/// The verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
@@ -60,16 +60,16 @@ pub enum Verdict {
     Fail,
 }
 
-/// A claim.
+/// A claim about a cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
-    /// A name for tables: `insert/log`.
+    /// The name for tables, such as `insert/log`.
     pub name: String,
     /// The claim as text, with the formula.
     pub claim: String,
     /// The source.
     pub source: String,
-    /// The least and the greatest ratio.
+    /// The least and the greatest allowed ratio.
     pub ratio_band: (f64, f64),
     /// The allowed slope.
     pub slope_allowed: Slope,
@@ -83,7 +83,7 @@ pub struct Check {
     pub claim: Claim,
     /// The measurements.
     pub points: Vec<Sample>,
-    /// The slope of the ratios, as a share of their mean for each doubling.
+    /// The slope of the ratios: the change per doubling, as a share of the mean ratio.
     pub slope: f64,
     /// Whether the claim holds.
     pub verdict: Verdict,
@@ -93,7 +93,7 @@ impl Check {
     /// Judges a claim.
     ///
     /// # Panics
-    /// If there are no points: a claim must not pass without a measurement.
+    /// If there are no points, because a claim must not pass without a measurement.
     pub fn judge(claim: Claim, points: Vec<Sample>) -> Check {
         assert!(!points.is_empty(), "a claim needs at least one measurement");
         let (low, high) = claim.ratio_band;
@@ -109,7 +109,7 @@ impl Check {
     }
 }
 
-/// The slope of the least-squares line of ratio / mean ratio over log₂ N; 0 for fewer than two sizes.
+/// The slope of the least-squares line of ratio / mean ratio over log₂ N. The slope is 0 for fewer than two sizes.
 pub fn slope(points: &[Sample]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: &dyn Fn(&Sample) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -131,7 +131,7 @@ mod tests {
         Claim { name: words(), claim: words(), source: words(), ratio_band: (0.0, high), slope_allowed }
     }
 
-    /// Costs and bounds at N = 2¹⁵ … 2²¹ in memtables of 2¹¹ records.
+    /// The costs and bounds at N = 2¹⁵ … 2²¹, with memtables of 2¹¹ records.
     fn series(cost: impl Fn(f64) -> f64, bound: impl Fn(f64) -> f64) -> Vec<Sample> {
         let size = |i: u32| f64::from(1 << i);
         (15..=21).map(|i| Sample { records: 1 << i, measured: cost(size(i)), bound: bound(size(i)) }).collect()

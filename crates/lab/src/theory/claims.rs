@@ -1,56 +1,64 @@
-//! The claims about the costs of `stbe`, with their constants.
+//! The claims about the costs of the index `stbe`, with their constants.
 //!
-//! N records of r bytes in memtables of m bytes, fan-out F, B bytes a block, b̄ bytes a compaction, s bytes of runs for
-//! a byte of records (*packing*: filters, inner blocks, block ends; measured, and at most 1.25 by a separate claim).
-//! Claims in the external-memory model apply to data of at least four times the memory.
+//! The symbols are: N records of r bytes; memtables of m bytes; fan-out F; blocks of B bytes; compactions of b̄ bytes;
+//! and s bytes of runs for each byte of records. The factor s covers *packing* (filters, inner blocks, block ends). It
+//! is measured, and a separate claim limits it to 1.25. Claims in the external-memory model apply to data of at least
+//! four times the memory.
 //!
 //! Reasons for the constants:
-//! * *insert*: one write to pack, at most one compaction a level below the root (002 §3.4). That level count is the
-//!   source's, whose leaves are tiered. Those of `stbe` are lazily levelled: when the small runs reach a third of the
-//!   large one, all of it is rewritten, up to (1 + 1/3) / (1/3) = 4 writes for a record in the leaf instead of one. So
-//!   c is between 1 and (1 + 4) / 2 = 2.5 where the leaves are the only level of compaction, and falls towards 1 with
-//!   more levels.
-//! * *a load in key order*: nothing is compacted, so 1.3 covers s. Checkpoints are counted separately, like the log:
-//!   each writes the nodes of the changed path twice, independent of m, which matters for an m as small as here.
-//! * *transfers of a load*: every byte is written once and, except for packing, read once: 2 transfers for each byte
-//!   written. Each compaction also touches the ends of its inputs, which are at most 3F runs on a level, and of its
-//!   output: 3F + 1 more blocks for b̄ bytes.
-//! * *lookups*: one leaf block and the false positives, which lookups of absent keys measure. 1.02 allows for chance.
-//!   Reads of filters and inner blocks are recognised by the kind of the block.
-//! * *absent*: a filter has 1 % false positives (`pandodb::filter`); a quarter more allows for chance and blocking.
-//! * *scans*: k records in k·r·s bytes, and at most as much again, since a read-ahead that doubles may read twice what
-//!   is used; one block and one seek more for each run on the path, and a seek at each new extent of 128 KiB.
-//! * *the greatest insert*: a writer's step is 64 KiB of work, or a quarter of a memtable (design: 64 KiB in the
-//!   foreground). It reads and writes this, and exceeds it by at most one step: 4.
+//! * **insert*: a record is written once by packing, and at most once by a compaction on each level below the root (002
+//!   §3.4). This count applies to the source, whose leaves are tiered. The leaves of `stbe` are lazily levelled: when
+//!   the small runs reach a third of the size of the large run, the whole leaf is rewritten. This costs up to (1 + 1/3)
+//!   / (1/3) = 4 writes for a record in the leaf instead of one. So c is between 1 and (1 + 4) / 2 = 2.5 if the leaves
+//!   are the only level of compaction, and falls towards 1 with more levels.
+//! * **a load in key order*: no run is compacted, so 1.3 covers s. Checkpoints are counted separately, like the log.
+//!   Each checkpoint writes the nodes of the changed path twice, independent of m. These writes matter for an m as
+//!   small as in this measurement.
+//! * **transfers of a load*: every byte is written once and, except for packing, read once. So 2 bytes are transferred
+//!   for each byte that is written. Each compaction also touches the ends of its inputs, which are at most 3F runs on a
+//!   level, and the end of its output. These are 3F + 1 more blocks for b̄ bytes.
+//! * **lookups*: a lookup reads one leaf block, plus the leaves of false positives, which lookups of absent keys
+//!   measure. The factor 1.02 allows for chance. Reads of filters and inner blocks are recognised by the kind of the
+//!   block.
+//! * **absent*: a filter has 1 % false positives (`pandodb::filter`). The claim adds a quarter, to allow for chance and
+//!   for the blocked layout of the filter.
+//! * **scans*: k records have k·r·s bytes. A scan reads at most twice these bytes, because a read-ahead that doubles
+//!   may read twice the bytes that are used. It also needs one more block and one more seek for each run on the path,
+//!   and a seek at each new extent of 128 KiB.
+//! * **the greatest insert*: a writer's step is 64 KiB of work, or a quarter of a memtable (design: 64 KiB in the
+//!   foreground). The writer both reads and writes this amount, and exceeds it by at most one step. So the constant is
+//!   4.
 
 use super::check::{Check, Claim, Sample, Slope};
 use super::measure::{BLOCKS, Config, Load, Point, Reads};
 
-/// The slope of a tight bound for each doubling; levels are added one at a time, and leaves split together.
+/// The allowed slope per doubling for a tight bound. It is not 0, because levels are added one at a time, and many
+/// leaves split at the same time.
 pub const TOLERANCE: f64 = 0.05;
-/// F: the default fan-out of a store.
+/// F, the default fan-out of a store.
 const FANOUT: f64 = 8.0;
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
 const STEP_BYTES: usize = 64 << 10;
-/// Bytes for each record: 1.25 of filters and 1 of inner blocks for each run that contains the key; twice that, since a
-/// run has whole blocks.
+/// Memory in bytes per record. Each run that contains the key needs 1.25 bytes of filters and 1 byte of inner blocks.
+/// The constant is twice this sum, because a run has whole blocks.
 const SEARCH_BYTES: f64 = 6.0;
 /// Bytes of a trunk node with its 3F branches.
 const NODE_BYTES: f64 = (16 << 10) as f64;
-/// Reads in a lookup of an absent key, for each run on its path.
+/// The number of reads in a lookup of an absent key, for each run on the path of the lookup.
 const FALSE_POSITIVES: f64 = 0.0125;
 
-/// Data of at least this multiple of the model's memory counts as external; less would be read from memory.
+/// Data of at least this multiple of the model's memory counts as external. A smaller amount of data would mostly be
+/// read from memory.
 const SPILLED: u64 = 4;
 
-/// Maps a point to (measured, bound); `None` if the claim does not apply to that size.
+/// A function from a point to (measured cost, bound), or to `None` if the claim does not apply to that size.
 type Rule = Box<dyn Fn(&Point) -> Option<(f64, f64)>>;
 
 fn rule(of: impl Fn(&Point) -> (f64, f64) + 'static) -> Rule {
     Box::new(move |point| Some(of(point)))
 }
 
-/// Judges all claims about `stbe` at these sizes; omits claims that apply to none of them.
+/// Judges all claims about `stbe` at these sizes. Omits claims that apply to none of the sizes.
 pub fn judge(config: &Config, points: &[Point]) -> Vec<Check> {
     let judge = |(claim, rule): (Claim, Rule)| {
         let sample = |point: &Point| {
@@ -78,7 +86,7 @@ fn claims(config: &Config) -> Vec<(Claim, Rule)> {
     all
 }
 
-/// The number of compactions of a message: one for each level, none in the root unless it is the only level.
+/// The number of compactions of a message: one for each level, but none in the root unless the root is the only level.
 fn compaction_levels(load: &Load) -> f64 {
     f64::from(load.tree.levels.saturating_sub(1).max(1))
 }
@@ -122,7 +130,7 @@ fn inserts(config: &Config) -> Vec<(Claim, Rule)> {
     ]
 }
 
-/// Bytes of runs, and a load in key order.
+/// The claims about the bytes of runs and about a load in key order.
 fn bytes(config: &Config) -> Vec<(Claim, Rule)> {
     let memtable_bytes = config.memtable_bytes as f64;
     vec![
@@ -274,7 +282,7 @@ fn scans(config: &Config) -> Vec<(Claim, Rule)> {
     ]
 }
 
-/// Transfers for each record of a load, with one block size.
+/// The claim about the transfers for each record of a load, with one block size.
 fn per_record(config: &Config, load: &Load, i: usize) -> f64 {
     let records = load.tree.logical_bytes as f64 / (config.key_len + config.value_len) as f64;
     load.transfers[i].total() as f64 / records.max(1.0)
@@ -388,8 +396,9 @@ mod tests {
         let points = points(&config);
         assert!(points.last().expect("four").load.tree.levels >= 3, "several levels: {points:?}");
         assert_eq!(points[1], measure(&config, points[1].records).expect("the device is memory"));
-        // Doctored counts of an engine whose compactions are as claimed, and whose lookups of absent keys read no leaf,
-        // must pass. The claims do not cover the real engine at the size of a test.
+        // The test uses doctored counts, because the claims do not cover the real engine at the size of a test. The
+        // counts describe an engine whose compactions are as claimed, and whose lookups of absent keys read no leaf.
+        // They must pass.
         let mut points = points;
         for point in &mut points {
             let load = &mut point.load;
@@ -402,7 +411,7 @@ mod tests {
         for name in ["insert/log", "insert/levels", "get/absent"] {
             assert!(find(&ideal, name).passes(), "{:?}", find(&ideal, name));
         }
-        // Doctored counts of an engine that sometimes rewrites everything must fail.
+        // Doctored counts of an engine that sometimes rewrites all data must fail.
         let mut doctored = points.clone();
         for point in &mut doctored {
             let times = point.records / config.start;

@@ -1,15 +1,16 @@
-//! Measures the costs at one size: loads in random and in key order, lookups and scans of a reopened store.
+//! Measures the costs for one number of records: loads in random order and in key order, lookups and scans of a
+//! reopened store.
 //!
 //! ```text
 //!   MemDevice ◀─ CountingDevice ◀─ PandoDB, no background threads     put … settle ─▶ Load
 //!       └──────── reopened, pool of a chosen size ◀─ warm-up, then get · get absent · scan ─▶ Reads, Scans
 //! ```
 //!
-//! * The cost of a load is that of the data file until all background work is done, for the records that have left the
-//!   memtable; the log is counted separately. The greatest cost of one insert includes every file.
-//! * Lookups are uniform, and cold in the sense of the bounds: the pool of the reopened store holds the filters, the
-//!   inner blocks and few leaves (`POOL_ROOM`); a warm-up of the same kind fills it. They are measured again with the
-//!   pool of the memory budget, in which not all filters and inner blocks may fit.
+//! * The cost of a load is the I/O of the data file until all background work is done, for the records that have left
+//!   the memtable. The log is counted separately. The greatest cost of one insert includes the I/O of every file.
+//! * Lookups are uniform, and cold as the bounds assume. The pool of the reopened store holds the filters, the inner
+//!   blocks and few leaves (`POOL_ROOM`). A warm-up with lookups of the same kind fills the pool. The lookups are
+//!   measured again with the pool of the memory budget, which may be too small for all filters and inner blocks.
 //!
 //! Invariant: the same configuration gives the same results, byte for byte.
 
@@ -29,13 +30,14 @@ use crate::engine::{Mode, Result, Setup};
 use crate::pando::{Pando, PandoEngine};
 use crate::record::{Shape, Space};
 
-/// The pool for lookups in the sense of the bounds, as a multiple of the bytes of filters and inner blocks.
+/// The pool for cold lookups, as a multiple of the bytes of filters and inner blocks.
 const POOL_ROOM: u64 = 2;
-/// The least pool, in bytes: half of the engine's least budget.
+/// The minimum pool in bytes, which is half of the engine's minimum budget.
 const LEAST_POOL: u64 = 512 << 10;
 /// The block sizes for which transfers are counted.
 pub const BLOCKS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// The fewest blocks of memory in the model: a merge of 8 runs needs one for each and one for its output.
+/// The minimum number of memory blocks in the model. A merge of 8 runs needs one block for each run and one block for
+/// its output.
 const LEAST_BLOCKS: u64 = 10;
 
 /// The settings of a measurement.
@@ -47,21 +49,21 @@ pub struct Config {
     pub start: u64,
     /// The number of doublings.
     pub doublings: u32,
-    /// Bytes of memory for the engine; also M of the model.
+    /// The memory of the engine in bytes, which is also M of the model.
     pub memory_budget: usize,
-    /// m: bytes of a full memtable.
+    /// m, the size of a full memtable in bytes.
     pub memtable_bytes: usize,
-    /// F: the most children of a trunk node.
+    /// F, the maximum number of children of a trunk node.
     pub fanout: usize,
     /// Bytes of a key.
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// Lookups of each kind.
+    /// The number of lookups of each kind.
     pub lookups: u64,
-    /// Scans.
+    /// The scans.
     pub scans: u64,
-    /// k: records of a scan.
+    /// k, the number of records of a scan.
     pub scan_len: usize,
     /// Seed of all random choices.
     pub seed: u64,
@@ -93,12 +95,12 @@ impl Config {
         (0..=self.doublings).map(move |i| start << i)
     }
 
-    /// The memories of the model, one for each block size.
+    /// The memory sizes of the model, one for each block size.
     pub fn memories(&self) -> [Memory; 3] {
         BLOCKS.map(|block| Memory { block, bytes: (self.memory_budget as u64).max(LEAST_BLOCKS * block) })
     }
 
-    /// log_F(N/m); 0 if everything fits into a memtable.
+    /// log_F(N/m); 0 if all records fit into a memtable.
     pub fn depth(&self, logical_bytes: u64) -> f64 {
         (logical_bytes as f64 / self.memtable_bytes as f64).log(self.fanout as f64).max(0.0)
     }
@@ -117,11 +119,11 @@ impl Config {
 /// The shape of the tree, as the engine reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tree {
-    /// Levels of the trunk.
+    /// The number of levels of the trunk.
     pub levels: u32,
-    /// Runs.
+    /// The number of runs.
     pub runs: u64,
-    /// The most runs on one path from the root to a leaf.
+    /// The maximum number of runs on one path from the root to a leaf.
     pub max_runs_on_path: u64,
     /// Bytes of keys and values in runs.
     pub logical_bytes: u64,
@@ -143,7 +145,8 @@ impl Tree {
         }
     }
 
-    /// Bytes of runs for each live byte of records, including bytes that are no longer needed but not yet freed.
+    /// Bytes of runs for each live byte of records. The bytes of runs include bytes that are no longer needed but not
+    /// yet freed.
     pub fn space(&self) -> f64 {
         share(self.run_bytes, self.logical_bytes)
     }
@@ -156,19 +159,19 @@ pub struct Load {
     pub tree: Tree,
     /// Bytes written to the data file.
     pub written_bytes: u64,
-    /// Of these, bytes written by checkpoints.
+    /// The part of `bytes_written` that checkpoints wrote.
     pub checkpoint_bytes: u64,
-    /// Of these, bytes written by packing memtables.
+    /// The part of `bytes_written` that the packing of memtables wrote.
     pub packed_bytes: u64,
-    /// Of these, bytes written by compactions.
+    /// The part of `bytes_written` that compactions wrote.
     pub compacted_bytes: u64,
-    /// Compactions.
+    /// The number of compactions.
     pub compactions: u64,
-    /// Flushes: hand-overs of references to a child.
+    /// The number of flushes. A flush passes references to runs to a child.
     pub flushes: u64,
-    /// Trunk nodes that were split.
+    /// The number of trunk nodes that were split.
     pub splits: u64,
-    /// Pairs of trunk nodes that were merged.
+    /// The number of pairs of trunk nodes that were merged.
     pub merges: u64,
     /// Bytes read from the data file.
     pub read_bytes: u64,
@@ -176,11 +179,11 @@ pub struct Load {
     pub log_bytes: u64,
     /// Block transfers of the data file, one for each of [`BLOCKS`].
     pub transfers: [Transfers; 3],
-    /// Cost of the data file in the affine model, in setups.
+    /// The cost of the data file's I/O in the affine model, in setups.
     pub affine: f64,
-    /// The maximum bytes that one insert read and wrote, in all files.
+    /// The maximum number of bytes that one insert read and wrote, in all files.
     pub worst_insert_bytes: u64,
-    /// Bytes that an insert read and wrote on average.
+    /// The average number of bytes that an insert read and wrote.
     pub mean_insert_bytes: f64,
 }
 
@@ -190,17 +193,18 @@ impl Load {
         share(self.written_bytes, self.tree.logical_bytes)
     }
 
-    /// The same without checkpoints, so only for runs.
+    /// Bytes written to the data file for each byte of records, without checkpoints. So only the bytes of runs count.
     pub fn run_writes_per_record(&self) -> f64 {
         share(self.packed_bytes + self.compacted_bytes, self.tree.logical_bytes)
     }
 
-    /// s: bytes of packed memtables for each byte of their records, including blocks, filters and inner blocks.
+    /// s, the bytes of packed memtables for each byte of their records, including block headers, filters and inner
+    /// blocks.
     pub fn packing(&self) -> f64 {
         share(self.packed_bytes, self.tree.logical_bytes)
     }
 
-    /// b̄: bytes that a compaction writes on average; bytes of a memtable if there was no compaction.
+    /// b̄, the average number of bytes that a compaction writes. If there was no compaction, the size of a memtable.
     pub fn batch_bytes(&self, memtable_bytes: usize) -> f64 {
         if self.compactions == 0 { memtable_bytes as f64 } else { share(self.compacted_bytes, self.compactions) }
     }
@@ -209,18 +213,18 @@ impl Load {
 /// The average cost of a lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reads {
-    /// Reads of the data file.
+    /// The number of reads of the data file.
     pub reads: f64,
-    /// Of these, reads of leaves.
+    /// The number of these reads that read a leaf.
     pub leaf: f64,
-    /// Of these, reads of inner blocks.
+    /// The number of these reads that read an inner block.
     pub inner: f64,
-    /// Of these, reads of filters.
+    /// The number of these reads that read a filter.
     pub filter: f64,
-    /// Blocks requested, cached or not.
+    /// The number of requested blocks, whether they were cached or not.
     pub probed: f64,
-    /// Block transfers for each of [`BLOCKS`]. The engine's pool is the model's memory here, so only its misses are
-    /// counted, with a further memory of one block.
+    /// Block transfers for each of [`BLOCKS`]. For lookups, the engine's pool represents the model's memory. So only
+    /// the misses of the pool are counted, with an additional memory of one block.
     pub transfers: [f64; 3],
     /// Cost in the affine model, in setups.
     pub affine: f64,
@@ -231,7 +235,7 @@ pub struct Reads {
 pub struct Scans {
     /// Bytes read.
     pub bytes: f64,
-    /// Reads that do not begin where an earlier read of the same scan ended.
+    /// The number of reads that do not begin where an earlier read of the same scan ended.
     pub seeks: f64,
     /// Block transfers for each of [`BLOCKS`].
     pub transfers: [f64; 3],
@@ -239,26 +243,26 @@ pub struct Scans {
     pub affine: f64,
 }
 
-/// All measurements at one size.
+/// All measurements for one number of records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// N.
+    /// N, the number of records.
     pub records: u64,
-    /// A load in random order.
+    /// The cost of a load in random order.
     pub load: Load,
-    /// A load in key order.
+    /// The cost of a load in key order.
     pub load_seq: Load,
-    /// Lookups of present keys, with filters and inner blocks in memory.
+    /// The cost of lookups of present keys, with filters and inner blocks in memory.
     pub get: Reads,
-    /// Lookups of absent keys.
+    /// The cost of lookups of absent keys.
     pub absent: Reads,
-    /// Lookups of present keys, with the pool of the memory budget.
+    /// The cost of lookups of present keys, with the pool of the memory budget.
     pub get_small_pool: Reads,
-    /// Scans.
+    /// The scans.
     pub scan: Scans,
 }
 
-/// Measures one size.
+/// Measures the costs for one number of records.
 ///
 /// # Errors
 /// If the engine fails or returns a wrong answer.
@@ -336,7 +340,7 @@ fn data_only(mut accesses: Vec<Access>) -> Vec<Access> {
     accesses
 }
 
-/// Uniform lookups, after the same number of lookups to fill the pool.
+/// Measures uniform lookups. Before the measurement, the same number of lookups fills the pool.
 fn gets(
     config: &Config,
     shape: &Shape,
@@ -379,7 +383,7 @@ fn gets(
     })
 }
 
-/// The kind of the block at the start of each access, which is the fifth byte of its header.
+/// The kind of the block at the start of each access. The kind is the fifth byte of the block header.
 fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
     let data = device.open("data", OpenHow::default())?;
     let mut header = [0; BLOCK_HEADER];
@@ -390,7 +394,7 @@ fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
     accesses.iter().map(kind).collect()
 }
 
-/// Scans from uniform keys. The model's memory is empty at the start of each scan.
+/// Measures scans from uniformly chosen keys. The model's memory is empty at the start of each scan.
 fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> Result<Scans> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!config.seed);
     let (mut sum, mut key, mut done) = (Scans::default(), Vec::new(), 0u64);
@@ -403,7 +407,8 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
             found += 1;
         }
         let accesses = data_only(engine.device.take_accesses());
-        // A scan that reaches the end of the keyspace is left out, except in a keyspace of few records, where all do.
+        // A scan that reaches the end of the keyspace is left out, except in a keyspace of few records, where all scans
+        // reach the end.
         if found < config.scan_len && records as usize > 4 * config.scan_len {
             continue;
         }
@@ -424,7 +429,7 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
     })
 }
 
-/// The number of accesses that do not begin where an earlier one ended.
+/// The number of accesses that do not begin where an earlier access ended.
 fn seeks(accesses: &[Access]) -> usize {
     let mut ends = std::collections::HashSet::new();
     accesses
@@ -448,7 +453,7 @@ mod tests {
     #[test]
     fn a_seek_is_an_access_that_does_not_continue_an_earlier_one() {
         let read = |offset, len| Access { file: 0, class: FileClass::Data, offset, len, is_write: false };
-        // Two alternating sequential runs: two seeks.
+        // Two alternating sequences of contiguous accesses need two seeks.
         assert_eq!(seeks(&[read(0, 10), read(100, 10), read(10, 20), read(110, 5), read(30, 1)]), 2);
         assert_eq!(seeks(&[read(0, 10), read(20, 10), read(0, 10)]), 3);
     }

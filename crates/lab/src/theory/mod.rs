@@ -1,5 +1,5 @@
-//! Theory: checks that costs grow as the sources state. N is doubled, the device counts accesses, and the ratio of cost
-//! to bound must not grow.
+//! Theory: checks that costs grow as the sources state. The number of records N is doubled repeatedly, the device
+//! counts accesses, and the ratio of cost to bound must not grow.
 //!
 //! ```text
 //!   Config ─▶ measure, N = start · 2ⁱ ─▶ Point … ─▶ claims ─▶ Check { ratio, slope, PASS | FAIL } ─▶ table, lines, plots
@@ -8,10 +8,11 @@
 //!   order: addresses of writes over time                sort: an external sort of the same records
 //! ```
 //!
-//! * [`mod@measure`]: loads, lookups and scans at one size, with PandoDB in deterministic mode on a device in memory.
+//! * [`mod@measure`]: loads, lookups and scans for one number of records, with PandoDB in deterministic mode on a
+//!   device in memory.
 //! * [`transfers`]: block transfers and affine cost of a recorded list of accesses.
 //! * [`claims`]: the claims about an index, with their sources; [`check`] judges them.
-//! * [`order`]: sequentiality of writes (003 §5, Fig. 6b). [`sort`]: an external sort, as a lower bound for a load.
+//! * [`order`]: the sequentiality of writes (003 §5, Fig. 6b). [`sort`]: an external sort, as a lower bound for a load.
 //!
 //! Sources: 002 §3.2–3.4 for `stbe`, 001 §5.1 for the greatest cost of one insert.
 

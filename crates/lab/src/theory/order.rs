@@ -1,12 +1,13 @@
-//! Order: the addresses of writes in the data file over time, as in Fig. 6b of 003, and how sequential they are.
+//! Order: plots the addresses of writes in the data file over time, as in Fig. 6b of 003, and measures how sequential
+//! the writes are.
 //!
 //! ```text
 //!   workload ─▶ PandoDB on a device in memory ─▶ accesses of the data file ─▶ writes: address over time, figures
 //! ```
 //!
-//! 003 §5 (experiment 2) shows one flush of a partition: leaves, then inner nodes, in one rising line. Here the plot
-//! shows a whole load with its compactions. Each rising line is a run being written; its start is the address of the
-//! allocated space. The time axis is the number of the write, since a device in memory has no timing.
+//! 003 §5 (experiment 2) shows one flush of a partition: first leaves, then inner nodes, in one rising line. Here, the
+//! plot shows a whole load with its compactions. Each rising line is the writing of one run; the line starts at the
+//! address of the allocated space. The time axis is the number of the write, because a device in memory has no timing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,10 +26,10 @@ use crate::workload::{Op, Stream, StreamPlan, Workload};
 
 /// The workloads of the report.
 pub const WORKLOADS: [&str; 3] = ["load", "load-seq", "load-mixed"];
-/// Bytes of a large write: an extent.
+/// The minimum size of a large write in bytes, which is an extent.
 pub const LARGE_BYTES: u64 = 128 << 10;
-/// The maximum number of writes in a plot. Of more writes an even sample is shown, because thinning would keep only the
-/// extremes of each column, which distorts a cloud of points.
+/// The maximum number of writes in a plot. If there are more writes, the plot shows an evenly spaced sample. Thinning
+/// would keep only the extremes of each column, which distorts a cloud of points.
 const SHOWN: usize = 1_200;
 
 /// The writes of one workload.
@@ -36,21 +37,21 @@ const SHOWN: usize = 1_200;
 pub struct Order {
     /// The workload.
     pub workload: String,
-    /// Records.
+    /// The number of records.
     pub records: u64,
-    /// Writes to the data file.
+    /// The number of writes to the data file.
     pub writes: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, bytes in writes of at least [`LARGE_BYTES`].
+    /// The number of these bytes that are in writes of at least [`LARGE_BYTES`].
     pub large_bytes: u64,
-    /// Writes that begin where the previous write ended.
+    /// The number of writes that begin where the previous write ended.
     pub adjacent: u64,
     /// Their bytes.
     pub adjacent_bytes: u64,
-    /// The end of the last byte written.
+    /// The highest offset at which a write ended.
     pub file_bytes: u64,
-    /// The start of each write, in order of the writes; at most 1,200 of them.
+    /// The start address of each write in the order of the writes, for at most 1,200 writes.
     #[serde(skip)]
     pub places: Vec<(f64, f64)>,
 }
@@ -80,7 +81,7 @@ impl Order {
         order
     }
 
-    /// The average bytes of a write.
+    /// The average size of a write in bytes.
     pub fn mean_bytes(&self) -> f64 {
         share(self.bytes, self.writes)
     }
@@ -95,7 +96,7 @@ impl Order {
         share(self.adjacent, self.writes)
     }
 
-    /// The share of bytes in such writes.
+    /// The share of bytes in writes that begin where the previous write ended.
     pub fn adjacent_bytes_share(&self) -> f64 {
         share(self.adjacent_bytes, self.bytes)
     }
@@ -124,7 +125,7 @@ impl Order {
 /// Runs a load and analyses its writes.
 ///
 /// # Errors
-/// If the workload is unknown or not a load, or the engine fails.
+/// If the workload is unknown or is not a load, or if the engine fails.
 pub fn measure(config: &Config, workload: &str, records: u64) -> Result<Order> {
     let workload = Workload::find(workload).ok_or_else(|| format!("unknown workload `{workload}`"))?;
     let device: Arc<dyn Device> = MemDevice::new();

@@ -4,7 +4,7 @@ use super::check::Check;
 use super::measure::{BLOCKS, Config, Point};
 use crate::plot::{Axis, Plot, Series, Style};
 
-/// The groups: file name, title, and the prefixes of the names of its checks.
+/// The groups of checks. Each group has a file name, a title, and the prefixes of the names of its checks.
 const GROUPS: [(&str, &str, &[&str]); 4] = [
     ("theory-insert", "Loads: cost / bound", &["insert/", "load-seq"]),
     ("theory-read", "Lookups and scans: cost / bound", &["get", "path", "scan/"]),
@@ -43,7 +43,7 @@ fn ratios(title: &str, checks: &[&Check]) -> Plot {
     plot.note("a ratio that grows with the number of records breaks its bound")
 }
 
-/// The writes for each record, and their bound.
+/// The plot of the writes for each record, with the bound.
 fn writes(config: &Config, points: &[Point]) -> Plot {
     let series = |name: &str, style, of: &dyn Fn(&Point) -> f64| {
         Series::new(name, style, points.iter().map(|point| (point.records as f64, of(point))).collect())

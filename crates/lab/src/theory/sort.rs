@@ -1,14 +1,15 @@
 //! Sort: measures an external sort of the same records with the same memory. A load into a sorted store can hardly be
-//! faster. The additional time of a load is the cost of being searchable, durable and ready for further writes at any
-//! time.
+//! faster than this sort. The additional time of a load is the cost of a store that is searchable, durable and ready
+//! for further writes at any time.
 //!
 //! ```text
 //!   records in the order of a load ──fill the memory, sort──▶ runs, one after the other in one file
 //!   runs ──loser tree, memory / (k + 1) each──▶ one sorted file ──sync──▶ done
 //! ```
 //!
-//! Plain files are read and written in pieces of at least `LEAST_PIECE`. There is one merge pass: too little memory for
-//! a piece of each run is an error, not a slower sort. The two passes write each record twice and read it once.
+//! Plain files are read and written in pieces of at least `LEAST_PIECE`. The sort has one merge pass. If the memory is
+//! too small for a piece of each run, the sort returns an error instead of adding a pass. Forming runs and merging them
+//! writes each record twice and reads it once.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -26,25 +27,25 @@ use crate::pando::Pando;
 use crate::record::{Shape, Space};
 use crate::workload::Workload;
 
-/// The least bytes that are read at a time.
+/// The minimum number of bytes that are read at a time.
 const LEAST_PIECE: usize = 64 << 10;
-/// The maximum bytes that are read or written at a time; more is not faster.
+/// The maximum number of bytes that are read or written at a time. Larger pieces are not faster.
 const MOST_PIECE: usize = 4 << 20;
-/// Bytes of overhead for each record while a run is formed: its key prefix and its position.
+/// Bytes of overhead for each record while a run is formed: the key prefix and the position of the record.
 const ENTRY: usize = 16;
 
 /// The records to sort, and the memory.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Records.
+    /// The number of records.
     pub records: u64,
     /// Bytes of a key.
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// The memory, and the setup of the engine for comparison.
+    /// The memory of the sort, and the setup of the engine for the comparison.
     pub setup: Setup,
-    /// The directory for the files; it must exist.
+    /// The directory for the files, which must exist.
     pub directory: PathBuf,
 }
 
@@ -63,17 +64,17 @@ impl Default for Plan {
 /// The cost of a sort.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sorted {
-    /// Records.
+    /// The number of records.
     pub records: u64,
     /// Bytes of memory.
     pub memory_budget: u64,
-    /// Runs.
+    /// The number of runs.
     pub runs: u64,
     /// Seconds to generate the records, sort them in pieces and write the runs.
     pub form_seconds: f64,
-    /// Of these, seconds to generate the records.
+    /// The part of `form_seconds` that was used to generate the records.
     pub generate_seconds: f64,
-    /// Seconds to merge, sync included.
+    /// Seconds to merge the runs, including the sync.
     pub merge_seconds: f64,
     /// Bytes written.
     pub written_bytes: u64,
@@ -104,7 +105,7 @@ impl Sorted {
 /// Sorts into the file `sorted` in the plan's directory, and removes the file.
 ///
 /// # Errors
-/// If memory is too small for one merge, a file cannot be written or read, or the result is not sorted.
+/// If the memory is too small for one merge pass, if a file cannot be written or read, or if the result is not sorted.
 pub fn sort(plan: &Plan) -> Result<Sorted> {
     let (runs, result) = (plan.directory.join("runs"), plan.directory.join("sorted"));
     let outcome = sort_to(plan, &runs, &result);
@@ -173,7 +174,8 @@ fn form(plan: &Plan, file: &File, sorted: &mut Sorted) -> Result<Vec<std::ops::R
     Ok(runs)
 }
 
-/// The eight bytes of a key after the tag, as a number; they are compared first, since all rows have the same tag.
+/// The eight bytes that follow the tag of a key, as a number. These bytes are compared first, because all rows have the
+/// same tag.
 fn head(key: &[u8]) -> u64 {
     let from = if key.len() >= 20 { 4 } else { 0 };
     u64::from_be_bytes(key[from..from + 8].try_into().expect("keys have eight bytes after the tag"))
@@ -218,10 +220,10 @@ fn merge(plan: &Plan, file: &File, runs: &[std::ops::Range<u64>], result: &Path,
     Ok(())
 }
 
-/// A run being read.
+/// A reader of one run.
 struct Reader<'a> {
     file: &'a File,
-    /// The range of bytes that are not read yet.
+    /// The range of bytes that have not been read yet.
     left: std::ops::Range<u64>,
     piece: usize,
     record: usize,
@@ -250,7 +252,8 @@ impl Reader<'_> {
     }
 }
 
-/// A loser tree: each inner node holds the run that lost there, the top the winner. Run i is leaf `runs + i`.
+/// A loser tree. Each inner node holds the run that lost the game at this node, and the top holds the winner. Run i is
+/// leaf `runs + i`.
 struct Losers {
     nodes: Vec<usize>,
 }
@@ -293,7 +296,7 @@ impl Losers {
     }
 }
 
-/// Whether the record of one run comes before that of another; a run at its end comes last.
+/// Whether the next record of one run sorts before the next record of another run. A run at its end sorts last.
 fn before(a: usize, b: usize, readers: &[Reader]) -> bool {
     match (readers[a].current(), readers[b].current()) {
         (Some(a), Some(b)) => a < b,
@@ -349,7 +352,8 @@ mod tests {
     fn every_record_is_sorted_exactly_once() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (runs, result) = (directory.path().join("runs"), directory.path().join("sorted"));
-        // One run, several runs, and a short last run. The merge checks the order, `sort_to` the length.
+        // The sizes give one run, several runs, and a short last run. The merge checks the order, and `sort_to` checks
+        // the length.
         for (records, memory) in [(1, 1 << 20), (1000, 1 << 20), (5000, 400 << 10), (16_000, 1 << 20)] {
             let plan = plan(directory.path(), records, memory);
             let sorted = sort_to(&plan, &runs, &result).expect("there is room");

@@ -6,46 +6,47 @@
 //! ```
 //!
 //! * **External memory** (DAM; Aggarwal and Vitter, 002 ch. 1, 004 §2): a memory of M bytes, blocks of B bytes; each
-//!   block transfer costs 1, all else is free. Reading a block that is not in memory is a transfer. So is writing back
-//!   a changed block, when it is evicted or at the end. Several writes into one block are one transfer while it stays
-//!   in memory. A write of a part of a block that was accessed before, but is not in memory, reads it first. A block
-//!   that was never accessed is new and is not read.
+//!   block transfer costs 1, all else is free. Reading a block that is not in memory is a transfer. Writing back a
+//!   changed block is also a transfer; it happens at the eviction of the block or at the end. Several writes into one
+//!   block are one transfer as long as the block stays in memory. If a block was accessed before but is not in memory,
+//!   a write of a part of this block reads the block first. A block that was never accessed is new and is not read.
 //! * **Affine** (Bender et al., cited by 002 ch. 1 and 4): an I/O of x bytes costs 1 + αx setups.
 //!
 //! Invariants: more memory never costs more, because a larger LRU contains all blocks of a smaller one. If every access
-//! is one aligned block and no block is accessed twice, the number of transfers is the number of accesses.
+//! is one aligned block and no block is accessed twice, the number of transfers equals the number of accesses.
 
 use std::collections::{HashMap, HashSet};
 
 use pandodb::device::counting::{Access, FileClass};
 use serde::{Deserialize, Serialize};
 
-/// A memory and its blocks.
+/// The parameters of the model: a memory and its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// B: bytes of a block.
+    /// B, the size of a block in bytes.
     pub block: u64,
-    /// M: bytes of memory; at least one block fits.
+    /// M, the size of the memory in bytes. At least one block fits into the memory.
     pub bytes: u64,
 }
 
 /// The number of block transfers between memory and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfers {
-    /// From the device into memory.
+    /// Transfers from the device into memory.
     pub reads: u64,
-    /// From memory to the device.
+    /// Transfers from memory to the device.
     pub writes: u64,
 }
 
 impl Transfers {
-    /// The sum of both.
+    /// The sum of reads and writes.
     pub fn total(self) -> u64 {
         self.reads + self.writes
     }
 }
 
-/// The block transfers of accesses, starting with an empty memory and ending with everything written back.
+/// The block transfers of accesses. The memory is empty at the start, and all changed blocks are written back at the
+/// end.
 ///
 /// # Panics
 /// If the block size is 0.
@@ -69,7 +70,8 @@ pub fn transfers<'a>(accesses: impl IntoIterator<Item = &'a Access>, memory: Mem
     count
 }
 
-/// Identifies a file. All openings of the data file are one file; any other file is a new one for each opening.
+/// Identifies a file. All openings of the data file count as one file. Each opening of any other file counts as a new
+/// file.
 fn file_of(access: &Access) -> (FileClass, u32) {
     (access.class, if access.class == FileClass::Data { 0 } else { access.file })
 }
@@ -103,7 +105,7 @@ impl Lru {
         Lru { capacity, places: HashMap::new(), slots: Vec::new(), oldest: NONE, newest: NONE }
     }
 
-    /// Accesses a block. Returns whether it was in memory, and whether a changed block was evicted for it.
+    /// Accesses a block. Returns whether the block was in memory, and whether a changed block was evicted to make room.
     fn touch(&mut self, block: Block, write: bool) -> (bool, bool) {
         if let Some(&place) = self.places.get(&block) {
             self.unlink(place);
@@ -155,17 +157,18 @@ impl Lru {
 /// The affine model: the cost of each byte of an I/O, in setups.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Affine {
-    /// α of a read.
+    /// α for reads.
     pub read: f64,
-    /// α of a write.
+    /// α for writes.
     pub write: f64,
 }
 
 impl Default for Affine {
-    /// The machine that the project was measured on: 16,500 random reads of 4 KiB a second one after the other are 60.6
-    /// µs each; of these the 4 KiB themselves take 0.6 µs at the 6.4 GB/s of a sequential read: a setup of 60 µs. A
-    /// byte is then 1 / 6.4 GB/s / 60 µs = 2.6·10⁻⁶ of it, or one at the 3.3 GB/s (2.8 to 3.8) of a sequential write,
-    /// 5.1·10⁻⁶: an I/O of 384 KB read, or 198 KB written, is half setup and half transfer.
+    /// The values for the machine on which the project was measured. It does 16,500 random reads of 4 KiB per second,
+    /// one after the other, so each read takes 60.6 µs. The transfer of 4 KiB takes 0.6 µs of this time at the 6.4 GB/s
+    /// of a sequential read, so a setup takes 60 µs. A byte read costs 1 / 6.4 GB/s / 60 µs = 2.6·10⁻⁶ setups. A byte
+    /// written at the 3.3 GB/s (2.8 to 3.8) of a sequential write costs 5.1·10⁻⁶ setups. So a read of 384 KB or a write
+    /// of 198 KB is half setup and half transfer.
     fn default() -> Affine {
         const READ_BYTES_PER_S: f64 = 6.4e9;
         const WRITE_BYTES_PER_S: f64 = 3.3e9;
@@ -200,20 +203,21 @@ mod tests {
 
     #[test]
     fn transfers_equal_those_worked_out_by_hand() {
-        // Blocks of 10. Two reads in block 0, one across 0 and 1; then block 2 evicts 0 of two.
+        // Blocks have 10 bytes, and the memory has two blocks. Two reads are in block 0, one read spans blocks 0 and 1,
+        // and then block 2 evicts block 0.
         let reads = [access(0, 3, false), access(5, 2, false), access(8, 4, false), access(20, 1, false)];
         assert_eq!(count(&reads, 10, 2), (3, 0));
         let again = [&reads[..], &[access(0, 1, false)]].concat();
         assert_eq!(count(&again, 10, 2), (4, 0));
         assert_eq!(count(&again, 10, 3), (3, 0));
-        // Ten writes of a tenth each are one block; with another one between each two, a memory of one block reads it
-        // again.
+        // Ten writes of a tenth of a block each are one transfer. If another block is accessed between two of these
+        // writes, a memory of one block must read the block again.
         let parts: Vec<Access> = (0..10).map(|i| access(i, 1, true)).collect();
         assert_eq!(count(&parts, 10, 1), (0, 1));
         let torn: Vec<Access> = parts.iter().flat_map(|&part| [part, access(30, 10, true)]).collect();
         assert_eq!(count(&torn, 10, 2), (0, 2));
         assert_eq!(count(&torn, 10, 1), (9, 20));
-        // A read of a block that was written and evicted: one transfer in each direction.
+        // A read of a block that was written and evicted costs one transfer in each direction.
         let back = [access(0, 10, true), access(10, 10, true), access(0, 10, false)];
         assert_eq!(count(&back, 10, 1), (1, 2));
         assert_eq!(count(&back, 10, 2), (0, 2));

@@ -6,12 +6,12 @@
 //!                                                          ▼ Shape: key and value bytes
 //! ```
 //!
-//! YCSB's load and A to F (Cooper et al., SoCC 2010), as 002 §3.7 runs them, and workloads that are known to be hard
-//! for embedded stores: sequential loads, overwriting, blind merges, deletes before a scan, absent keys, expiry,
-//! queues.
+//! The catalogue contains YCSB's load and mixes A to F (Cooper et al., SoCC 2010), as 002 §3.7 runs them. It also
+//! contains workloads that are known to be hard for embedded stores: sequential loads, overwriting, blind merges,
+//! deletes before a scan, absent keys, expiry, queues.
 //!
-//! A workload declares the contents that it needs ([`Start`]) and leaves behind ([`Leaves`]). The bench loads rows
-//! first if they are missing.
+//! A workload declares the contents that it needs ([`Start`]) and the contents that it leaves in the store
+//! ([`Leaves`]). If the needed rows are missing, the bench loads them first.
 
 pub mod pick;
 mod stream;
@@ -26,11 +26,11 @@ use crate::engine::Need;
 /// The contents of the store that a workload needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// A new store.
+    /// An empty, new store.
     Fresh,
     /// All rows.
     Rows,
-    /// One row in ten: the others were deleted.
+    /// One row in ten, because the other rows were deleted.
     Thinned,
 }
 
@@ -56,11 +56,11 @@ pub enum Verb {
     Read,
     /// Get an absent key.
     ReadAbsent,
-    /// Get a row, put it.
+    /// Get a row, then put it.
     ReadModifyWrite,
-    /// Visit entries from a row on; the maximum number is uniform between the two.
+    /// Visit entries from a row on. The maximum number of entries is drawn uniformly between the two fields.
     Scan(u32, u32),
-    /// Visit the rows with the same prefix as a row, about 16 of them.
+    /// Visit the rows with the same prefix as a row. These are about 16 rows.
     ScanPrefix,
     /// Add to a counter without reading it.
     Merge,
@@ -75,15 +75,18 @@ pub enum Kind {
     Load,
     /// Put every row once, in key order.
     LoadSeq,
-    /// Put every row once; each is at random either the next in key order or one in random order (002 §3.7.4).
+    /// Put every row once. Each put randomly inserts either the next row in key order or the next row in random order
+    /// (002 §3.7.4).
     LoadMixed,
     /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),
     /// Delete nine rows in ten.
     Thin,
-    /// Put events in the order of time, and delete the oldest by ranges, so that a quarter of the records exists.
+    /// Put events in the order of time, and delete the oldest events with range deletes, so that a quarter of the
+    /// records exists at a time.
     Expiry,
-    /// Each thread pushes to the end of a queue of its own and pops its head, found by a scan.
+    /// Each thread has a queue. It pushes entries to the end of its queue, and pops the head of the queue, which it
+    /// finds by a scan.
     Queue,
 }
 
@@ -94,19 +97,19 @@ pub struct Workload {
     pub name: &'static str,
     /// A description in one line.
     pub about: &'static str,
-    /// The contents that it needs.
+    /// The contents that the workload needs.
     pub start: Start,
-    /// The contents that it leaves.
+    /// The contents that the workload leaves in the store.
     pub leaves: Leaves,
-    /// Its operations.
+    /// The operations of the workload.
     pub kind: Kind,
     /// The default distribution of rows.
     pub dist: Dist,
 }
 
-/// Entries that a long scan visits.
+/// The number of entries that a long scan visits.
 pub const LONG_SCAN: u32 = 10_000;
-/// Rows in a multi-get: the number of reads that an NVMe device serves in parallel.
+/// The number of rows in a multi-get, which is about the number of reads that an NVMe device serves in parallel.
 pub const MULTI_GET: u32 = 32;
 
 const fn fresh(name: &'static str, about: &'static str, kind: Kind, leaves: Leaves) -> Workload {
@@ -117,7 +120,7 @@ const fn mix(name: &'static str, about: &'static str, dist: Dist, verbs: &'stati
     Workload { name, about, start: Start::Rows, leaves: Leaves::Rows, kind: Kind::Mix(verbs), dist }
 }
 
-/// All workloads, in an order that needs few loads.
+/// All workloads, in an order in which few loads are needed.
 pub const ALL: &[Workload] = &[
     fresh("load-seq", "insert all rows in key order", Kind::LoadSeq, Leaves::Other),
     fresh("load-mixed", "insert all rows, a share of them in key order", Kind::LoadMixed, Leaves::Other),
@@ -159,7 +162,8 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
-/// Scans of one length each, for 002 fig. 3.10. They are found by name, but not part of [`ALL`].
+/// Workloads with scans of one length each, for 002 fig. 3.10. These workloads can be named, but are not part of
+/// [`ALL`].
 pub const SCANS: &[Workload] = &[
     mix("scan-1", "visit 1 row", Dist::Zipf, &[(100, Verb::Scan(1, 1))]),
     mix("scan-10", "visit 10 rows", Dist::Zipf, &[(100, Verb::Scan(10, 10))]),
@@ -170,12 +174,12 @@ pub const SCANS: &[Workload] = &[
 ];
 
 impl Workload {
-    /// The workload with this name.
+    /// Returns the workload with this name.
     pub fn find(name: &str) -> Option<&'static Workload> {
         ALL.iter().chain(SCANS).find(|workload| workload.name == name)
     }
 
-    /// The operations that an engine must have for it.
+    /// The operations that an engine must support for the workload.
     pub fn needs(&self) -> &'static [Need] {
         match self.kind {
             Kind::Expiry => &[Need::RangeDelete],
@@ -184,17 +188,17 @@ impl Workload {
         }
     }
 
-    /// Whether it processes all records; otherwise it may end when its time is up.
+    /// Whether the workload processes all records. Otherwise it may end at its time limit.
     pub fn is_whole(&self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
     }
 
-    /// Whether it picks rows by the distribution; otherwise it has an order of its own.
+    /// Whether the workload picks rows by the distribution. Otherwise it has an order of its own.
     pub fn picks_rows(&self) -> bool {
         matches!(self.kind, Kind::Mix(_))
     }
 
-    /// Whether it writes anything.
+    /// Whether the workload has any writes.
     pub fn writes(&self) -> bool {
         let writes = |verb: &Verb| matches!(verb, Verb::Insert | Verb::Update | Verb::ReadModifyWrite | Verb::Merge);
         match self.kind {
@@ -207,7 +211,7 @@ impl Workload {
 /// Parses names of workloads, separated by commas; `all` means [`ALL`].
 ///
 /// # Errors
-/// Names the first unknown workload.
+/// If a name is unknown. The error names the first unknown workload.
 pub fn parse(names: &str) -> Result<Vec<&'static Workload>, String> {
     if names == "all" {
         return Ok(ALL.iter().collect());

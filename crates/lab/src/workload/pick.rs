@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::mix;
 
-/// YCSB's constant.
+/// The exponent of the Zipf distribution, as in YCSB.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 
 /// A distribution over the records that exist.
@@ -44,17 +44,18 @@ impl Dist {
 pub struct Picker {
     dist: Dist,
     zipf: Zipf<f64>,
-    /// The number of records for which `zipf` was made. It is recomputed when there are a sixteenth more.
+    /// The number of records for which `zipf` was made. `zipf` is made again when the number of records has grown by a
+    /// sixteenth.
     made_for: u64,
 }
 
 impl Picker {
-    /// Picks among `n` records (at least one).
+    /// Creates a picker for `n` records (at least one).
     pub fn new(dist: Dist, n: u64) -> Picker {
         Picker { dist, zipf: zipf(n), made_for: n.max(1) }
     }
 
-    /// One of `0..n`.
+    /// Picks one of `0..n`.
     pub fn pick(&mut self, n: u64, rng: &mut impl Rng) -> u64 {
         let n = n.max(1);
         if self.dist == Dist::Uniform {
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn zipf_prefers_few_scattered_records() {
-        // H(1000, 0.99) is about 7.73: the most popular of 1,000 gets 12.9 %.
+        // H(1000, 0.99) is about 7.73, so the most popular of 1,000 records has a probability of 12.9 %.
         let mut counts = counts(Dist::Zipf, 1000, 100_000);
         assert_ne!(counts.iter().max(), Some(&counts[0]), "popularity does not follow the order of insertion");
         counts.sort_unstable();

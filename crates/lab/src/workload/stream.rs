@@ -1,4 +1,4 @@
-//! [`Stream`]: the sequence of operations of one thread; the same plan gives the same sequence.
+//! [`Stream`]: the sequence of operations of one thread. The same plan gives the same sequence.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -9,16 +9,16 @@ use crate::record::{Space, mix};
 
 /// The number of operations that a digest covers.
 const DIGESTED: u64 = 10_000;
-/// In `expiry`, one record in this number exists at a time.
+/// In the workload `expiry`, the share of records that exist at a time is one divided by this number.
 const EXPIRY_WINDOW: u64 = 4;
-/// The number of range deletes in the time of a window.
+/// The number of range deletes while the window of existing events moves on by its own length.
 const EXPIRY_DELETES: u64 = 16;
-/// One row in this number stays when a store is thinned.
+/// When a store is thinned, one row out of this number of rows stays.
 pub const THINNED: u64 = 10;
-/// All queues together hold one record in this number.
+/// The total number of entries in all queues is the number of records divided by this number.
 const BACKLOG: u64 = 10;
 
-/// One operation. The value is generated from `nonce`.
+/// One operation of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Put a value.
@@ -27,7 +27,7 @@ pub enum Op {
         space: Space,
         /// The number of the record.
         number: u64,
-        /// The value is generated from it.
+        /// The nonce from which the value is generated.
         nonce: u64,
     },
     /// Get a value.
@@ -41,7 +41,7 @@ pub enum Op {
     Modify {
         /// The number of the row.
         number: u64,
-        /// The value is generated from it.
+        /// The nonce from which the value is generated.
         nonce: u64,
     },
     /// Visit entries from a row on.
@@ -51,11 +51,11 @@ pub enum Op {
         /// The maximum number of entries.
         len: u32,
     },
-    /// Visit the rows with the first `digits` digits of a row.
+    /// Visit the rows whose keys begin with the same `digits` digits as a row.
     ScanPrefix {
         /// The number of the row.
         number: u64,
-        /// Hexadecimal digits.
+        /// The number of hexadecimal digits.
         digits: usize,
     },
     /// Add to a counter.
@@ -79,7 +79,7 @@ pub enum Op {
     },
     /// Get the rows in [`Stream::rows`].
     MultiGet,
-    /// Remove the first entry of a queue; it must be `number`.
+    /// Remove the first entry of a queue, which must be `number`.
     Pop {
         /// The number of the queue.
         queue: u8,
@@ -101,11 +101,11 @@ pub struct StreamPlan {
     pub threads: u64,
     /// The number of this thread.
     pub thread: u64,
-    /// Operations of all threads together; a workload that processes all records ignores it.
+    /// Total operations of all threads. A workload that processes all records ignores this number.
     pub ops: u64,
-    /// Records that are loaded, or to load.
+    /// The number of records that are loaded, or that the workload loads.
     pub records: u64,
-    /// Rows that exist: [`super::World::rows`].
+    /// The number of rows that exist, from [`super::World::rows`].
     pub rows: u64,
     /// The number of the first new row.
     pub next_row: u64,
@@ -127,7 +127,7 @@ pub struct Stream {
     inserted: u64,
     /// The number of entries removed from the queue.
     popped: u64,
-    /// Events below this number were deleted or never existed.
+    /// All events below this number were deleted or never existed.
     expired: u64,
     digest: u64,
     /// The rows of the last [`Op::MultiGet`].
@@ -135,7 +135,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream of a plan.
+    /// Creates the stream of a plan.
     pub fn new(plan: StreamPlan) -> Stream {
         let total = match plan.workload.kind {
             Kind::Load | Kind::LoadSeq | Kind::LoadMixed => plan.records,
@@ -159,32 +159,33 @@ impl Stream {
         }
     }
 
-    /// A hash of the first 10,000 operations of a plan, which identifies them, executed or not.
+    /// A hash of the first 10,000 operations of a plan. The hash identifies the operations, whether they are executed
+    /// or not.
     pub fn digest_of(plan: StreamPlan) -> u64 {
         let mut stream = Stream::new(plan);
         stream.by_ref().take(DIGESTED as usize).for_each(drop);
         stream.digest
     }
 
-    /// The number of rows, events or entries inserted so far.
+    /// The number of rows, events or entries inserted up to now.
     pub fn inserted(&self) -> u64 {
         self.inserted
     }
 
-    /// Events below this number are deleted.
+    /// All events below this number are deleted.
     pub fn expired(&self) -> u64 {
         self.expired
     }
 
-    /// The number of this thread's next insertion, if numbers start at `from`.
+    /// The number of the record that this thread inserts next, if numbers start at `from`.
     fn next_number(&mut self, from: u64) -> u64 {
         let number = from + self.inserted * self.plan.threads + self.plan.thread;
         self.inserted += 1;
         number
     }
 
-    /// Picks a row among the loaded ones, so that insertions do not change which rows are popular; or, for
-    /// [`Dist::Latest`], among the latest.
+    /// Picks one of the loaded rows, so that insertions do not change which rows are popular. With [`Dist::Latest`],
+    /// picks one of the latest rows.
     fn pick(&mut self) -> u64 {
         let newer = self.inserted * self.plan.threads;
         let rows = match self.plan.dist {
@@ -207,7 +208,7 @@ impl Stream {
 
     fn load_mixed(&mut self) -> Op {
         let in_order = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * 100.0 < self.plan.seq_share;
-        // Each number is used once, by one of the two kinds. Keys in order leave gaps for the random ones.
+        // Each number is used once, by one of the two kinds of keys. Keys in order leave gaps for the random keys.
         let number = self.next_number(0);
         let stride = u64::MAX / self.plan.records.max(1);
         self.put(if in_order { Space::Sorted { stride } } else { Space::Rows }, number)
@@ -262,7 +263,8 @@ impl Stream {
                 Op::Scan { number: self.pick(), len: least + more as u32 }
             }
             Verb::ScanPrefix => {
-                // Each digit divides the rows by 16; this many digits leave about 16 rows.
+                // Each digit divides the number of rows by 16. With this number of digits, about 16 rows share a
+                // prefix.
                 let digits = (self.plan.records.max(16) as f64 / 16.0).log(16.0).round() as usize;
                 Op::ScanPrefix { number: self.pick(), digits }
             }
@@ -316,7 +318,7 @@ impl Iterator for Stream {
             Kind::LoadMixed => self.load_mixed(),
             Kind::Mix(verbs) => self.mixed(verbs),
             Kind::Thin => {
-                // The i-th number that is not a multiple of ten.
+                // This is the i-th number that is not a multiple of ten.
                 let i = self.made * self.plan.threads + self.plan.thread;
                 Op::Delete { number: i + i / (THINNED - 1) + 1 }
             }

@@ -1,4 +1,4 @@
-//! [`World`]: the expected contents of a store after the workloads so far.
+//! [`World`]: the expected contents of a store after the workloads that have run.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,32 +6,32 @@ use super::Start;
 use super::stream::THINNED;
 use crate::record::{Shape, mix};
 
-/// The exact sum of one counter in this number is tracked.
+/// The exact sum is tracked for one counter out of this number of counters.
 const FOLLOWED: u64 = 64;
-/// The maximum number of counters. A bit records for each whether it exists.
+/// The maximum number of counters. For each counter, one bit records whether it exists.
 pub const MOST_COUNTERS: u64 = 1 << 24;
 
 /// The contents of a store.
 #[derive(Debug)]
 pub struct World {
-    /// The contents for the next workload; `None` if no workload can use them.
+    /// The contents for the next workload, or `None` if no workload can use the contents.
     pub holds: Option<Start>,
-    /// All rows with numbers below this were inserted.
+    /// All rows with numbers below this number were inserted.
     pub rows: u64,
     /// The number of the next new row.
     pub next_row: u64,
-    /// The rows with numbers below this were thinned.
+    /// The rows with numbers below this number were thinned (only one row in ten was kept).
     pub thinned: u64,
     /// The number of live rows, events and entries.
     pub live: u64,
-    /// A bit for each counter: whether it exists.
+    /// One bit for each counter, which says whether the counter exists.
     seen: Vec<AtomicU64>,
     /// The sums of the tracked counters.
     sums: Vec<AtomicU64>,
 }
 
 impl World {
-    /// A new store for this number of records.
+    /// The contents of a new store for this number of records.
     pub fn new(records: u64) -> World {
         let atomics = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
         World {
@@ -55,7 +55,7 @@ impl World {
         number < self.thinned && !number.is_multiple_of(THINNED)
     }
 
-    /// Whether at least `limit` entries certainly follow a row, because it is far enough from the end of the keys.
+    /// Whether at least `limit` entries certainly follow a row, because the row is far enough from the end of the keys.
     pub fn has_so_many_after(&self, number: u64, limit: usize) -> bool {
         const TAIL: u64 = 10;
         mix(number) < u64::MAX / TAIL * (TAIL - 1) && self.live > 2 * TAIL * limit as u64
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// The tracked counters with an addition, with their sums.
+    /// The tracked counters that had an addition, with their sums.
     pub fn known_counters(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let sums = self.sums.iter().map(|sum| sum.load(Relaxed));
         sums.enumerate().filter(|(_, sum)| *sum > 0).map(|(i, sum)| (i as u64 * FOLLOWED, sum))

@@ -1,5 +1,5 @@
 //! Synthetic lines of results: three engines, six workloads, one and four threads, with stalls, growing and shrinking
-//! debt, rounds, and a refusal. They are deterministic; nothing was measured.
+//! debt, rounds, and a refusal. The lines are deterministic; no value was measured.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use pandodb_lab::line::{Asked, LatencyFigures, Line, Machine, Series};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// (name, operations a second of one thread, share of writes)
+/// The workloads: (name, operations per second of one thread, share of writes).
 const WORKLOADS: [(&str, f64, f64); 6] = [
     ("load-random", 180_000.0, 1.0),
     ("read-random", 420_000.0, 0.0),
@@ -17,11 +17,11 @@ const WORKLOADS: [(&str, f64, f64); 6] = [
     ("overwrite-paced", 60_000.0, 1.0),
 ];
 
-/// (engine, index, factor of speed, seconds between stalls)
+/// The engines: (engine, index, factor of speed, seconds between stalls).
 const ENGINES: [(&str, &str, f64, usize); 3] =
     [("pando", "stbe", 1.0, 0), ("rocksdb", "", 0.82, 23), ("fjall", "", 0.64, 37)];
 
-/// Three engines, six workloads, two numbers of threads; the first workload in three rounds.
+/// Returns lines of three engines, six workloads and two numbers of threads. The first workload has three rounds.
 pub fn sample(seconds: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for (n, workload) in WORKLOADS.iter().enumerate() {
@@ -142,7 +142,8 @@ fn settings(line: &mut Line, writes: f64) {
     };
 }
 
-/// Buckets of 100 ms: a varying rate, stalls of 0.3 to 2.5 s, and debt that a stall reduces.
+/// Returns values over time in buckets of 100 ms, with a varying rate, stalls of 0.3 to 2.5 s, and debt that a stall
+/// reduces.
 fn course(random: &mut Xoshiro256PlusPlus, rate: f64, writes: f64, stall_every: usize, seconds: usize) -> Series {
     let mut series = Series { bucket_ms: 100, ..Series::default() };
     let (mut stalled, mut debt, mut memory) = (0, 0.0_f64, 60e6_f64);

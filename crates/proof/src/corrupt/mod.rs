@@ -1,19 +1,19 @@
 //! Damage to a store at rest: flipped bits, cut files, swapped pages, pages from an earlier time, unreadable sectors.
 //!
-//! On a damaged store, opening, scanning, getting and verifying must give exactly the right answer, or an error that
-//! names a file; never a panic, never a wrong answer. `verify` finds a flipped bit in any live block. In a store that
-//! was killed, damage to the tail of the log may lose the newest commits, and nothing else. Damage to a superblock or a
+//! Opening, scanning, getting and verifying a damaged store must return exactly the right answer, or an error that
+//! names a file. A panic or a wrong answer is a failure. `verify` finds a flipped bit in any live block. If the store
+//! was killed, damage to the tail of its log may lose the newest commits, and nothing else. Damage to a superblock or a
 //! catalogue loses nothing, because each is stored twice.
 //!
-//! A unit of the first three classes is [`SLICE`] damaged images. The seed chooses the class:
+//! The seed of a unit chooses the class of damage. A unit of the first three classes examines [`SLICE`] damaged images:
 //!
 //! | of 8 seeds | damage |
 //! | --- | --- |
-//! | 4 | flips each bit of the golden stores, one slice after the other ([`flips`] returns their number) |
+//! | 4 | flips each bit of the golden stores, slice by slice ([`flips`] returns the number of bits) |
 //! | 1 | cuts each file of the golden stores to each length |
-//! | 1 | exchanges each two pages of the golden stores |
-//! | 1 | a closed store generated from the seed, every other one larger: flipped bits, damaged or unreadable sectors, stale pages, exchanged pages, cut files |
-//! | 1 | the same for a killed store |
+//! | 1 | exchanges the pages of each pair of pages of the golden stores |
+//! | 1 | a closed store generated from the seed (every second store is larger): flipped bits, damaged or unreadable sectors, stale pages, exchanged pages, cut files |
+//! | 1 | the same damage to a killed store |
 
 mod specimen;
 
@@ -31,12 +31,12 @@ use crate::script::Rng;
 const PAGE: u64 = 4096;
 const SECTOR: u64 = 512;
 const DATA: &str = "data";
-/// Images of one unit.
+/// The number of damaged images in one unit.
 pub const SLICE: u64 = 2_000;
-/// Offsets of the superblocks.
+/// The offsets of the two superblocks in the data file.
 const SUPERBLOCKS: [u64; 2] = [0, 32 * PAGE];
 
-/// Runs a unit.
+/// Runs a unit of the harness.
 pub fn run(unit: &Unit) -> Tally {
     let (round, class) = (unit.seed / 8, unit.seed % 8);
     let mut tally = Tally::default();
@@ -54,13 +54,14 @@ pub fn run(unit: &Unit) -> Tally {
     tally
 }
 
-/// How many units of one kind of damage cover all golden stores. `count`: the number of images of that kind for one
-/// store.
+/// The number of units that cover all golden stores with one kind of damage. `count` returns the number of images of
+/// this kind for one store.
 pub fn units_of(count: fn(&SimImage) -> u64) -> u64 {
     golden::chosen().map(|golden| count(&golden.image()).div_ceil(SLICE)).sum()
 }
 
-/// Tries a slice of one kind of damage: the slices run through all golden stores and then start over.
+/// Tries one slice of one kind of damage. The slices run through all golden stores and then start again with the first
+/// store.
 fn golden_slice(
     number: u64,
     count: fn(&SimImage) -> u64,
@@ -107,7 +108,7 @@ fn note(
     }
 }
 
-/// The ranges of all files, without their holes.
+/// The ranges of all files, without the holes of the files.
 fn occupied(image: &SimImage) -> Vec<(String, Range<u64>)> {
     let ranges = |name: String| {
         let ranges = image.ranges(&name);
@@ -116,7 +117,7 @@ fn occupied(image: &SimImage) -> Vec<(String, Range<u64>)> {
     image.files().into_iter().flat_map(|(name, _)| ranges(name)).collect()
 }
 
-/// How many bits there are to flip.
+/// The number of bits that can be flipped.
 pub fn flips(image: &SimImage) -> u64 {
     occupied(image).iter().map(|(_, range)| (range.end - range.start) * 8).sum()
 }
@@ -145,10 +146,11 @@ fn flip_one(specimen: &Specimen, name: &str, byte: u64, bit: u32, live: &mut Liv
     }
 }
 
-/// For each page of the data file: the last byte whose damage was found, and the first byte whose damage was not.
+/// For each page of the data file: the last byte whose damage `verify` found, and the first byte whose damage it
+/// missed.
 ///
-/// Within a page, damage that `verify` misses may only lie after all damage that it finds: a large value may end inside
-/// its last page, and the rest of that page is unused.
+/// Within a page, each byte whose damage `verify` misses must have a higher offset than all bytes whose damage it
+/// finds. Such bytes exist because a large value may end inside a page, and the rest of that page is unused.
 #[derive(Default)]
 struct Live {
     pages: BTreeMap<u64, (Option<u64>, Option<u64>)>,
@@ -175,7 +177,7 @@ impl Live {
     }
 }
 
-/// How many cuts there are: every shorter length of every file, and its removal.
+/// The number of cuts: every shorter length of every file, and the removal of every file.
 pub fn lengths(image: &SimImage) -> u64 {
     image.files().iter().map(|(_, len)| len + 1).sum()
 }
@@ -206,7 +208,7 @@ fn pages(image: &SimImage) -> Vec<(String, u64)> {
     occupied(image).into_iter().flat_map(of).collect()
 }
 
-/// How many pairs of pages there are to exchange.
+/// The number of pairs of pages that can be exchanged.
 pub fn exchanges(image: &SimImage) -> u64 {
     let pages = pages(image).len() as u64;
     pages * (pages - 1) / 2
@@ -226,8 +228,8 @@ fn exchange_one(specimen: &Specimen, pages: &[(String, u64)], nth: u64, tally: &
     swap(specimen, &pages[a], &pages[a + 1 + rest], tally);
 }
 
-/// Exchanges two pages. If one of them is a superblock, two things are lost at once: the record that the log was
-/// durable up to some point, and a page of the log or the data file. Then the store may lose its newest commits
+/// Exchanges two pages. If one page is a superblock, two things are lost at once: the record of how far the log was
+/// durable, and a page of the log or the data file. In this case, the store may lose its newest commits
 /// ([`Rule::Prefix`]).
 fn swap(specimen: &Specimen, (first, at): &(String, u64), (second, to): &(String, u64), tally: &mut Tally) {
     let mut image = specimen.image.clone();
@@ -255,7 +257,7 @@ fn seeded(number: u64, closed: bool, tally: &mut Tally) {
         let at = page + rng.below(PAGE / SECTOR) * SECTOR;
         spoil(&specimen, name, at, &mut rng, tally);
         refuse(&specimen, name, at, tally);
-        // Neighbouring pages often belong to one run, so that only their positions distinguish them.
+        // Neighbouring pages often belong to the same run, so only the page numbers in their headers distinguish them.
         let other = rng.index(pages.len() - 1);
         swap(&specimen, &pages[other], &pages[(other + 1 + rng.index(4)).min(pages.len() - 1)], tally);
     }
@@ -266,7 +268,7 @@ fn seeded(number: u64, closed: bool, tally: &mut Tally) {
     }
 }
 
-/// Flips a bit in each of [`SLICE`] ÷ 2 windows.
+/// Flips one bit in each of [`SLICE`] ÷ 2 windows.
 fn flip_some(specimen: &Specimen, rng: &mut Rng, tally: &mut Tally) {
     let ranges = occupied(&specimen.image);
     let bytes: u64 = ranges.iter().map(|(_, range)| range.end - range.start).sum();
@@ -281,7 +283,7 @@ fn flip_some(specimen: &Specimen, rng: &mut Rng, tally: &mut Tally) {
     live.check(tally);
 }
 
-/// Replaces each page by its version in the earlier image, where the two differ.
+/// Replaces each page that differs from the earlier image by its version in that image.
 fn stale_pages(specimen: &Specimen, tally: &mut Tally) {
     for (name, len) in specimen.earlier.files() {
         if !specimen.image.files().iter().any(|(other, _)| *other == name) {
@@ -311,7 +313,7 @@ fn spoil(specimen: &Specimen, name: &str, at: u64, rng: &mut Rng, tally: &mut Ta
     note(specimen, specimen.rule_at(name, at), &image, "sectors spoilt", tally, what);
 }
 
-/// Makes a sector unreadable: the device returns an error.
+/// Makes a sector unreadable: the device returns an error for each read of the sector.
 fn refuse(specimen: &Specimen, name: &str, at: u64, tally: &mut Tally) {
     let device = SimDevice::from_image(&specimen.image, 1);
     device.set_fault(Some(Fault {

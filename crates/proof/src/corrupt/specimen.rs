@@ -1,4 +1,4 @@
-//! A store at rest, the answers that it may give once it is damaged, and a check of the answers that it gives.
+//! A store at rest, the answers that are allowed after damage to the store, and the check of the actual answers.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,16 +18,16 @@ use crate::script::{Mix, Script, State, Step};
 /// Every 7th entry is also read with a `get`.
 const GET_EVERY: usize = 7;
 
-/// A store at rest, and its allowed contents.
+/// A store at rest, and the contents that it may have.
 #[derive(Clone, Debug)]
 pub struct Specimen {
     /// The files of the store.
     pub image: SimImage,
-    /// The files at an earlier time.
+    /// The files of the store at an earlier time.
     pub earlier: SimImage,
-    /// The contents.
+    /// The contents of the store.
     pub right: State,
-    /// The digests of the contents after each step of its history.
+    /// The digests of the contents after each step of the store's history.
     pub states: Vec<u64>,
     /// The rule for damage anywhere: [`Rule::Exact`] if the store was closed, [`Rule::Prefix`] if it was killed.
     pub rule: Rule,
@@ -38,26 +38,26 @@ pub struct Specimen {
 /// The allowed answers of a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The right contents, no error: the damaged block is stored twice.
+    /// The right contents and no error, because the damaged block is stored twice.
     Served,
     /// The right contents, or an error.
     Exact,
-    /// The contents after any step of the history, or an error: damage to the end of the log of a killed store may lose
-    /// its newest commits.
+    /// The contents after any step of the history, or an error. This applies to damage to the end of a killed store's
+    /// log, which may lose the newest commits.
     Prefix,
 }
 
 /// The result of examining a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An error, or a report of `verify`.
+    /// The store returned an error, or `verify` reported damage.
     Damage,
-    /// Nothing, and the answers were right.
+    /// No damage was reported, and all answers were right.
     Nothing,
 }
 
 impl Specimen {
-    /// A specimen with these fields; it finds the superblocks and catalogues in `image`.
+    /// Creates a specimen from these fields, and finds the superblocks and catalogues in `image`.
     pub fn new(image: SimImage, earlier: SimImage, right: State, states: Vec<u64>, rule: Rule) -> Specimen {
         let roots = roots(&image);
         Specimen { image, earlier, right, states, rule, roots }
@@ -75,7 +75,7 @@ impl Specimen {
         Specimen::of(seed, &script, at, closed)
     }
 
-    /// A closed store of a larger script, in which nothing was compacted to the bottom: its trees have several levels.
+    /// A closed store of a larger script. No data was compacted to the bottom, so the trees have several levels.
     ///
     /// # Panics
     /// If a step fails or the contents are wrong.
@@ -85,7 +85,8 @@ impl Specimen {
         Specimen::of(seed, &script, script.steps.len() - 12, true)
     }
 
-    /// A closed store with many large values in places that are not adjacent: its map of large values has several levels.
+    /// A closed store with many large values in ranges of pages that are not adjacent, so that the map of large values
+    /// has several levels.
     ///
     /// # Panics
     /// If the store does not do what the script says.
@@ -95,7 +96,7 @@ impl Specimen {
         Specimen::of(seed, &script, script.steps.len() - 12, true)
     }
 
-    /// Runs a script. The earlier image is taken after the step 20 before `at`.
+    /// Runs a script. The earlier image is taken 20 steps before `at`.
     fn of(seed: u64, script: &Script, at: usize, closed: bool) -> Specimen {
         let device = SimDevice::new(seed);
         let mut driver = Driver::open(Sizes::TINY.drawn(seed), device.clone()).expect("opens");
@@ -111,8 +112,8 @@ impl Specimen {
         driver.store.close().expect("closes");
         let image = if closed { device.image() } else { killed };
         let digests: Vec<u64> = states.iter().map(digest).collect();
-        // A killed store loses commits that were only in the memory of the process, so its contents are read, not
-        // assumed.
+        // A killed store loses commits that were only in the memory of the process. So this code reads the contents
+        // from the store instead of taking them from the model.
         let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
         let right = contents(&store).expect("reads");
         assert!(digests.contains(&digest(&right)), "it holds a state that never existed");
@@ -124,7 +125,7 @@ impl Specimen {
     /// A golden store.
     ///
     /// # Panics
-    /// If it does not open.
+    /// If the golden store does not open.
     pub fn golden(golden: &Golden) -> Specimen {
         let image = golden.image();
         let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
@@ -133,7 +134,7 @@ impl Specimen {
         Specimen::new(image.clone(), image, right, golden.states(), rule)
     }
 
-    /// Checks that the undamaged store has no lost pages: [`accounts`].
+    /// Checks with [`accounts`] that the undamaged store has no lost pages.
     ///
     /// # Errors
     /// Describes the failure.
@@ -148,7 +149,7 @@ impl Specimen {
         if twice { Rule::Served } else { self.rule }
     }
 
-    /// Opens a damaged image of the store and checks all its answers.
+    /// Opens a damaged image of the store and checks all answers of the opened store.
     ///
     /// # Errors
     /// Describes a wrong answer, a panic, or an error that does not name the damaged object and its location.
@@ -157,7 +158,7 @@ impl Specimen {
     }
 
     /// Like [`Specimen::examine`], on a device that may refuse reads. Opens the store read-only first, as `pando
-    /// verify` does, then for writing, which may repair blocks that are stored twice.
+    /// verify` does. Then opens the store for writing, which may repair blocks that are stored twice.
     ///
     /// # Errors
     /// As [`Specimen::examine`].
@@ -172,7 +173,7 @@ impl Specimen {
         Ok(look(true)?.or(look(false)?))
     }
 
-    /// Scans everything and gets some entries; with `verify`, verifies the store too.
+    /// Scans all keyspaces and gets some entries. If `verify` is set, also verifies the store.
     fn question(&self, store: &Store, rule: Rule, verify: bool) -> Result<Found, String> {
         let mut found = Found::Nothing;
         match contents(store) {
@@ -232,7 +233,7 @@ impl Rule {
     }
 }
 
-/// The ranges of the superblocks and catalogues in the data file of an image; each exists twice.
+/// The ranges of the superblocks and catalogues in the data file of an image. Each of these blocks exists twice.
 fn roots(image: &SimImage) -> Vec<Range<u64>> {
     let mut roots = Vec::new();
     for page in SLOTS.map(PageNo::offset) {

@@ -1,12 +1,13 @@
-//! All short histories over a small alphabet of steps, each with every crash of a plan at every sync after its first
-//! letter.
+//! Exhaustive crash tests of all short histories over a small alphabet of steps. Each history is tried with every crash
+//! of a plan, at every sync that follows the first letter.
 //!
-//! Long random histories find bugs only by chance. This class is exhaustive for short histories: most crash bugs of
+//! Long random histories find bugs only by chance. This class tries every short history, because most crash bugs of
 //! file systems need at most three operations (J. Mohan et al., *Finding Crash-Consistency Bugs with Bounded Black-Box
 //! Crash Testing*, OSDI 2018; the idea comes from their generator ACE).
 //!
-//! Histories are numbered: first those of one letter, then of two, up to [`LONGEST`]. Each unit takes the next
-//! [`SLICE`] of them, so that the first [`units_up_to`] units hold every history up to a length.
+//! Histories are numbered by length: first all histories of one letter, next all histories of two letters, up to
+//! [`LONGEST`] letters. Each unit takes the next [`SLICE`] histories. So the first [`units_up_to`] units contain every
+//! history up to a given length.
 
 use pandodb::Durability;
 use pandodb::device::sim::CrashPlan;
@@ -16,19 +17,19 @@ use crate::drive::Sizes;
 use crate::report::{Tally, Unit};
 use crate::script::{BLOB_THRESHOLD, Op, ROWS, SUMS, Script, Step, TEMP, key};
 
-/// Histories of one unit.
+/// The number of histories in one unit.
 pub const SLICE: u64 = 48;
-/// Letters of the longest history.
+/// The number of letters of the longest history.
 pub const LONGEST: u32 = 4;
-/// Letters of the alphabet.
+/// The number of letters of the alphabet.
 pub const LETTERS: u64 = 12;
 
-/// How many histories have at most `letters` letters.
+/// The number of histories that have at most `letters` letters.
 pub fn histories_up_to(letters: u32) -> u64 {
     (1..=letters).map(|length| LETTERS.pow(length)).sum()
 }
 
-/// How many units it takes to try all histories of at most `letters` letters.
+/// The number of units that try all histories of at most `letters` letters.
 pub fn units_up_to(letters: u32) -> u64 {
     histories_up_to(letters).div_ceil(SLICE)
 }
@@ -73,13 +74,13 @@ fn step(letter: u64, place: usize, temp: &mut bool) -> Step {
     }
 }
 
-/// Steps that come before the first letter.
+/// The steps that precede the first letter.
 const BEFORE: usize = 3;
 
 /// The script of history `number`.
 fn script(number: u64) -> Script {
     let mut steps = vec![Step::Create(ROWS), Step::Create(SUMS)];
-    // Data to delete, overwrite and add to, so that every letter has an effect.
+    // Existing data that the letters delete, overwrite and add to, so that every letter has an effect.
     let base = vec![Op::Put(ROWS, key(0), vec![b'0'; 30]), Op::Put(ROWS, key(1), vec![b'1'; 30]), Op::Add(key(0), 100)];
     steps.push(Step::Commit(base, Durability::Synced));
     debug_assert_eq!(steps.len(), BEFORE);
@@ -88,7 +89,7 @@ fn script(number: u64) -> Script {
     Script { seed: number, steps }
 }
 
-/// Runs the unit of `number`: a slice of the histories.
+/// Runs the unit with the given number, which is a slice of the histories.
 pub(super) fn run(unit: &Unit, number: u64) -> Tally {
     let mut tally = Tally::default();
     for history in number * SLICE..(number + 1) * SLICE {

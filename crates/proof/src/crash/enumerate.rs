@@ -1,12 +1,12 @@
-//! The enumerator: crashes a recorded run at every point, with the losses that a crash there can cause.
+//! The enumerator: crashes a recorded run at every point, with every loss of data that a crash at that point can cause.
 //!
-//! 1. Walk the history. At each point the *window* is known: from the last step that was acknowledged as durable to the
-//!    last step that had begun.
-//! 2. Build the images of the crash plan. An image that occurred before is not opened again, but its contents must lie
-//!    in the window of this point too.
-//! 3. Open each new image. Its contents must be those after some step of the window: a prefix, whole batches, exact
-//!    counters.
-//! 4. Verify some images, write to them and crash them again; crash some inside their recovery.
+//! 1. Go through the history. At each point the *window* is known. It reaches from the last step that was acknowledged
+//!    as durable to the last step that had begun.
+//! 2. Build the images of the crash plan. An image that occurred before is not opened again, but its known contents
+//!    must be in the window of this point too.
+//! 3. Open each new image. The store must have the contents after some step of the window: a prefix of the history,
+//!    whole batches, exact counters.
+//! 4. Verify some images, write to them and crash them again. Crash some other images inside their recovery.
 //!
 //! A killed process loses nothing that was written to the page cache, so its window is narrower: it begins at the last
 //! step that was acknowledged as `Buffered`.
@@ -22,22 +22,24 @@ use crate::drive::{Sizes, calmly, contents, options};
 use crate::report::Tally;
 use crate::script::{ROWS, Rng, Script, State};
 
-/// How much to try.
+/// The crashes to try on a recorded run.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// Which writes a crash may lose.
+    /// The writes that a crash may lose.
     pub plan: CrashPlan,
-    /// The most choices to try at one point: the first choice of the plan, the others at random.
+    /// The maximum number of choices to try at one point. The first choice of the plan is always tried; the others are
+    /// drawn at random.
     pub per_point: usize,
-    /// `(part, parts)`: try all choices at the end of each window whose number modulo `parts` is `part`.
+    /// If this is `(part, parts)`: try all choices at the end of each window whose number modulo `parts` is `part`.
     pub part: Option<(u64, u64)>,
-    /// Steps at the start of the history in which nothing is tried, because other histories cover them.
+    /// The number of steps at the start of the history in which no crash is tried, because other histories cover these
+    /// steps.
     pub skip: usize,
     /// Each nth new image is verified, written to, and crashed again.
     pub rewrite_every: u64,
-    /// Each nth new image is crashed inside its recovery.
+    /// Each nth new image is crashed during its recovery.
     pub recovery_every: u64,
-    /// Crashes inside one recovery.
+    /// The number of crashes during one recovery.
     pub recovery_images: usize,
 }
 
@@ -93,7 +95,7 @@ impl Enumerator<'_> {
         }
     }
 
-    /// Tries power cuts and a kill at one point. `full`: tries every choice of the plan.
+    /// Tries power cuts and a kill at one point. With `full`, tries every choice of the plan.
     fn crash_here(&mut self, cursor: &Cursor<'_>, window: Window, full: bool) {
         self.tally.count("points", 1);
         let pending = cursor.pending();
@@ -115,7 +117,7 @@ impl Enumerator<'_> {
         self.visit(&image, window.kill(), &|| format!("kill at {}", cursor.position()));
     }
 
-    /// The choices to try: the first one, which keeps nothing, then a random sample of the others.
+    /// The choices to try: the first choice, which keeps no unsynced write, and a random sample of the others.
     fn sample(&mut self, plan: &CrashPlan, pending: &[&SimOp]) -> Vec<CrashChoice> {
         let mut choices: Vec<CrashChoice> = plan.choices(pending).collect();
         let keep = self.effort.per_point.max(1);

@@ -1,16 +1,16 @@
 //! Power cuts and kills at every point of recorded runs.
 //!
-//! A unit is one recorded history and the crashes tried on it. The seed chooses one of three classes, and a unit of
-//! that class:
+//! A unit consists of one recorded history and the crashes that are tried on it. The seed chooses one of three classes,
+//! and a unit of the chosen class:
 //!
 //! | class | of 8 seeds | history | crashes |
 //! | --- | --- | --- | --- |
 //! | long | 4 | 40 to 120 steps | a sample at every operation |
-//! | window | 2 | 14 steps; one of 16 parts of its windows | all that [`CrashPlan::default`] lists |
-//! | alphabet | 2 | [`ace::SLICE`] histories of at most four steps | all of a smaller plan at every sync |
+//! | window | 2 | 14 steps; one of 16 parts of the windows of the history | all crashes that [`CrashPlan::default`] lists |
+//! | alphabet | 2 | [`ace::SLICE`] histories of at most four steps | all crashes of a smaller plan, at every sync |
 //!
-//! A window of a history ends right before a sync. Every loss that is possible inside a window is also possible at its
-//! end.
+//! A window of a history ends immediately before a sync. Every loss that is possible inside a window is also possible
+//! at the end of the window.
 
 pub mod ace;
 mod enumerate;
@@ -30,15 +30,15 @@ use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 use crate::script::{Mix, Script};
 
-/// The number of units that the windows of one short history are divided into.
+/// The number of units that share the windows of one short history.
 const PARTS: u64 = 16;
-/// The most replays that minimising a failing history may take.
+/// The maximum number of replays while a failing history is minimised.
 const TRIES: usize = 60;
 
-/// A long history; four kinds alternate. Of the third kind, which has a long log, one half is reopened with a smaller
-/// memtable than it was written with, so that recovery must pack; the other half is in paper mode. Of the fourth kind,
-/// one half is written in paper mode and reopened in product mode. Writing and reopening draw separately from 1 to 3
-/// log streams, and use compression in one case of three.
+/// A long history, of one of four alternating kinds. Histories of the third kind have a long log: one half of them is
+/// reopened with a smaller memtable than they were written with, so that recovery must pack; the other half is in paper
+/// mode. One half of the fourth kind is written in paper mode and reopened in product mode. The number of log streams
+/// (1 to 3) is drawn separately for writing and for reopening, and one case of three uses compression.
 fn long(number: u64) -> Case {
     let (mix, sizes) = match number % 4 {
         0 => (Mix { steps: 60, blobs: 10, lazy: 15, buffered: 45, keys: 60 }, Sizes::TINY),
@@ -95,9 +95,9 @@ fn window(number: u64) -> Case {
 pub struct Case {
     /// The steps.
     pub script: Script,
-    /// The sizes of the store that runs the script.
+    /// The size options of the store that runs the script.
     pub sizes: Sizes,
-    /// The sizes of the stores that are opened on the images.
+    /// The size options of the stores that are opened on the images.
     pub reopened: Sizes,
     /// The crashes to try.
     pub effort: Effort,
@@ -121,12 +121,12 @@ impl Case {
     }
 }
 
-/// How many units from seed 0 on are needed for every history of at most three letters.
+/// The number of units, from seed 0 on, that cover every history of at most three letters.
 pub fn units_of_three_letters() -> u64 {
     ace::units_up_to(3).div_ceil(2) * 8
 }
 
-/// Runs a unit.
+/// Runs a unit of the harness.
 pub fn run(unit: &Unit) -> Tally {
     let (round, class) = (unit.seed / 8, unit.seed % 8);
     let case = match class {
@@ -137,7 +137,7 @@ pub fn run(unit: &Unit) -> Tally {
     run_case(&case, unit)
 }
 
-/// Runs a case, or some of its steps. A failure is returned with a minimised history.
+/// Runs a case, or a selection of its steps. A failure is returned with a minimised history.
 fn run_case(case: &Case, unit: &Unit) -> Tally {
     let tally_of = |case: &Case| case.run(|sim| sim);
     let chosen = match &unit.steps {

@@ -1,7 +1,7 @@
-//! Crashes inside recovery, and inside the recovery from such a crash.
+//! Crashes during recovery, and during the recovery from such a crash.
 //!
-//! After a crash inside recovery, the store may hold any state of the window of the original crash. After a crash that
-//! follows a completed recovery, it must hold exactly the state that the recovered store returned.
+//! After a crash during recovery, the store may have any state of the window of the original crash. After a crash that
+//! follows a completed recovery, the store must have exactly the state that the recovered store returned.
 
 use std::ops::RangeInclusive;
 
@@ -10,12 +10,12 @@ use pandodb::device::sim::{CrashChoice, CrashPlan, SimDevice, SimHistory, SimIma
 use super::enumerate::{Enumerator, describe};
 use crate::drive::{calmly, contents};
 
-/// Depth of nested recoveries.
+/// The maximum depth of nested recoveries.
 const DEPTH: u64 = 3;
-/// The recovery from each nth crash inside a recovery is crashed too.
+/// For each nth crash during a recovery, the recovery from that crash is crashed too.
 const DEEPER_EVERY: u64 = 8;
 
-/// A crash inside a recovery.
+/// A crash during a recovery.
 struct Place {
     image: SimImage,
     /// Whether the recovery was complete.
@@ -25,8 +25,8 @@ struct Place {
 }
 
 impl Enumerator<'_> {
-    /// Crashes a recorded recovery, of the given nesting depth, at some points. `shown`: digest of the contents that it
-    /// returned.
+    /// Crashes a recorded recovery at some points. The recovery has the given nesting depth; `shown` is the digest of
+    /// the contents that the recovered store returned.
     pub fn crash_recovery(
         &mut self,
         history: &SimHistory,
@@ -53,7 +53,7 @@ impl Enumerator<'_> {
         drawn.sort_unstable();
         let mut places = Vec::new();
         let mut cursor = history.walk();
-        // Before the first write, the image is that of the original crash.
+        // Before the first write, the image equals the image of the original crash.
         self.recovery_seen.insert(cursor.cached_image().hash());
         while cursor.advance().is_some() {
             for _ in drawn.iter().filter(|position| **position + 1 == cursor.position()) {

@@ -1,5 +1,5 @@
-//! The window: the states that a crash may leave, from that after the last acknowledged step to that after the last
-//! step begun.
+//! The window: the states that a crash may leave, from the state after the last acknowledged step to the state after
+//! the last step that had begun.
 
 use std::ops::RangeInclusive;
 
@@ -37,12 +37,12 @@ impl Window {
         self.issued > steps || steps == 0
     }
 
-    /// The window after a power cut: begins at the last step acknowledged as synced.
+    /// The window after a power cut, which begins at the last step acknowledged as synced.
     pub fn power(self) -> RangeInclusive<usize> {
         self.synced..=self.issued
     }
 
-    /// The window after a kill: begins at the last step acknowledged as buffered or synced.
+    /// The window after a kill, which begins at the last step acknowledged as buffered or synced.
     pub fn kill(self) -> RangeInclusive<usize> {
         self.buffered..=self.issued
     }

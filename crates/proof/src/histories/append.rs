@@ -1,13 +1,13 @@
-//! The black box: clients append to lists and add to a set, during crashes and faults. Only their observations are
-//! judged.
+//! The black box: clients append to lists and add to a set, during crashes and faults. The checkers use only what the
+//! clients observe.
 //!
 //! The crate `adya` checks the lists (it finds the anomalies of Elle). The reads at a snapshot are one transaction, a
-//! batch is another, and each happens at one point in real time. The store guarantees this today, so the model is
-//! `strict-serializable`, the strongest one. Once transactions can read and write, a transaction will be passed to
-//! `adya` as one, with the model that it guarantees. [`sets`] checks the sets.
+//! batch is another, and each takes effect at one point in real time. The store guarantees this today, so the model is
+//! `strict-serializable`, the strongest model. Once a transaction can both read and write, it will be passed to `adya`
+//! as one transaction, with the model that it guarantees. [`sets`] checks the sets.
 //!
-//! Everything runs on one thread, on the simulated device. The seed chooses the client that acts next; for example, one
-//! client takes a snapshot, others commit, then the first continues its reads. So the seed determines the history. A
+//! All clients run on one thread, on the simulated device. The seed chooses the client that acts next, so it determines
+//! the history. For example, one client takes a snapshot, others commit, and the first client continues its reads. A
 //! failed write with an unknown result is recorded as `info`; only a write that the store has refused is recorded as
 //! `fail`.
 
@@ -27,9 +27,9 @@ use crate::script::Rng;
 
 /// Number of clients.
 const CLIENTS: usize = 5;
-/// Number of steps; most are a part of a transaction.
+/// Number of steps. Most steps are a part of a transaction.
 const STEPS: u64 = 6_000;
-/// Lists that are appended to at a time.
+/// The number of lists that clients append to at the same time.
 const LISTS: u64 = 6;
 /// Average final length of a list.
 const LONGEST: u64 = 40;
@@ -48,13 +48,13 @@ const FAULTS: [FaultKind; 8] = [
 /// The current operation of a client.
 enum Doing {
     Nothing,
-    /// Reading these lists at a snapshot, from the last to the first; with the reads so far.
+    /// Reading these lists at a snapshot, from the last to the first; holds the reads done up to now.
     Reading(Snapshot, Vec<i64>, Vec<Mop>),
     /// About to commit these elements.
     Appending(Vec<(i64, i64)>),
     /// About to commit this batch (an index into `adds`) to the set.
     Adding(usize),
-    /// Scanning the set, backward if true; with the elements so far.
+    /// Scanning the set, backward if true; holds the elements seen up to now.
     Scanning(Box<Range>, bool, Scan),
 }
 
@@ -86,7 +86,7 @@ struct Bench {
     device: Arc<SimDevice>,
     /// `None` between a crash and its recovery.
     open: Option<(Store, Spaces)>,
-    /// Whether crashes include power cuts, not only kills. If so, every commit is synced.
+    /// Whether crashes include power cuts in addition to kills. If so, every commit is synced.
     cuts: bool,
     canary: Option<Canary>,
     clients: Vec<Client>,
@@ -206,8 +206,8 @@ impl Bench {
         }
     }
 
-    /// Kills the process, cuts the power, or only closes the store; then opens it again. The current operation of each
-    /// client is recorded as failed: none of them has submitted its commit yet.
+    /// Kills the process, cuts the power, or only closes the store; opens the store again afterwards. The current
+    /// operation of each client is recorded as failed, because no client has submitted its commit yet.
     fn crash(&mut self) -> Result<(), String> {
         for client in 0..CLIENTS {
             self.leave(client);
@@ -262,7 +262,7 @@ impl Bench {
             self.tally.count(if kind == OpType::Info { "unknown" } else { "refused" }, 1);
         }
         if kind == OpType::Info {
-            // The operation may still be in progress, so its process must not run another one.
+            // The operation may still be in progress, so the process of this operation must not run another operation.
             self.clients[client].process = self.next_process();
         }
     }
@@ -393,7 +393,7 @@ impl Bench {
             batch.merge(spaces.of(*list), list_key(*list), element.to_le_bytes());
         }
         let committed = batch.commit(durability);
-        // The batch holds a handle of the store, which an error reopens.
+        // The batch holds a handle of the store, and an error leads to a reopening of the store.
         drop(batch);
         let kind = match committed {
             Ok(()) if self.canary == Some(Canary::CommittedAnyway) && self.rng.chance(1) => OpType::Fail,

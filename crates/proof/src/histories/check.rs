@@ -1,24 +1,25 @@
-//! The white-box checker: replays the commits in the order of their seqnos and compares every read with the model at
-//! its point.
+//! The white-box checker: replays the commits in the order of their seqnos, and compares every read with the model at
+//! the point of the read.
 //!
-//! 1. Sort the commits by seqno and the looks by their points.
-//! 2. The seqnos of all commits must not overlap and must leave no gap, because only the history writes. The creation
-//!    of a keyspace uses one seqno too, so each creation accounts for one missing seqno.
-//! 3. No operation may have a point or a seqno below what was acknowledged or seen before it began (*real time*). No
-//!    point may lie inside a batch.
-//! 4. At its point, each look must have seen the state of the model for every key of its domain: the newest version,
+//! 1. Sort the commits by seqno and the looks (groups of reads) by their points.
+//! 2. The seqnos of all commits must not overlap and must leave no gap, because only the clients of the history write.
+//!    The creation of a keyspace uses one seqno too, so each creation explains one missing seqno.
+//! 3. No operation may have a point or a seqno below a seqno that was acknowledged or seen before the operation began
+//!    (*real time*). No point may lie inside a batch.
+//! 4. Each look must have seen the state of the model at its point, for every key of its domain: the newest version,
 //!    all operands once and in order, no extra and no missing key.
-//! 5. A look whose point is only known to lie in an interval must hold somewhere in it. Until it does, it is tried
-//!    again after each commit. There are never more such looks than threads.
+//! 5. For some looks, only an interval is known that contains the point. Such a look must agree with the model at some
+//!    point of the interval. It is compared again after each commit until it agrees. There are never more such looks
+//!    than threads.
 //!
-//! **Cost.** Linear in the operations and the items that they saw, except for the two sorts. These merge runs that are
-//! already sorted, one per thread: O(n log threads). Memory is proportional to one window and the model, so the number
-//! of windows is unlimited.
+//! **Cost.** The time is linear in the number of operations and of items that they saw, except for the two sorts. The
+//! sorts merge runs that are already sorted, one per thread, in O(n log threads). The memory is proportional to the
+//! size of one window and the model, so the number of windows is unlimited.
 //!
 //! **Rules.** A transaction today is an atomic batch after reads at a snapshot; there is no conflict detection. So two
-//! concurrent transactions may write the same key, and the last commit wins: [`Rules::first_committer_wins`] is off. It
-//! is for transactions that will detect conflicts. Serialisable transactions will be checked by the black box, which
-//! only needs the name of the model.
+//! concurrent transactions may write the same key, and the last commit wins: [`Rules::first_committer_wins`] is off.
+//! This rule is for future transactions that detect conflicts. The black box will check serialisable transactions,
+//! because it only needs the name of the model.
 
 use std::fmt;
 
@@ -39,27 +40,27 @@ pub enum Anomaly {
     AbortedRead,
     /// A read saw a key or a value that no write used.
     StrangeRead,
-    /// A look saw one part of a batch and not another, or its point lies inside a batch.
+    /// A look saw one part of a batch and not another part, or the point of the look is inside a batch.
     HalfBatch,
-    /// An operand is missing although later ones are there.
+    /// An operand is missing although later operands are present.
     LostMerge,
-    /// An operand is there twice.
+    /// An operand is present twice.
     DoubledMerge,
     /// Operands are not in the order of their commits.
     MixedMerges,
-    /// A scan saw a key that did not exist, or missed one that did.
+    /// A scan saw a key that did not exist, or missed a key that did exist.
     Phantom,
-    /// The seqno of a snapshot is below one that was acknowledged or seen before it was taken.
+    /// The seqno of a snapshot is below a seqno that was acknowledged or seen before the snapshot was taken.
     StaleSnapshot,
     /// The seqno of a snapshot is above all commits.
     FutureSnapshot,
-    /// The seqno of a commit is not above one that was acknowledged or seen before it was submitted.
+    /// The seqno of a commit is not above every seqno that was acknowledged or seen before the commit was submitted.
     EarlyCommit,
     /// Two commits have the same seqno.
     SharedSeqno,
-    /// Seqnos that no commit has.
+    /// Some seqnos belong to no commit.
     LostSeqno,
-    /// Two overlapping transactions wrote the same key. Legal while the last commit wins.
+    /// Two overlapping transactions wrote the same key. This is legal under the rule that the last commit wins.
     LostUpdate,
     /// A call failed although there was no fault.
     Failed,
@@ -77,9 +78,9 @@ pub struct Rules {
 pub struct Finding {
     /// The kind of anomaly.
     pub anomaly: Anomaly,
-    /// One line that describes where it occurred.
+    /// One line that describes where the anomaly occurred.
     pub what: String,
-    /// The transactions around it, one per line.
+    /// The transactions around the anomaly, one per line.
     pub history: Vec<String>,
 }
 
@@ -94,7 +95,7 @@ impl fmt::Display for Finding {
 struct Cell {
     present: bool,
     items: Vec<u64>,
-    /// The seqno of the last commit that changed it.
+    /// The seqno of the last commit that changed the key.
     changed: u64,
 }
 
@@ -108,32 +109,32 @@ impl Cell {
 pub(super) struct Difference {
     pub space: Space,
     pub key: u32,
-    /// Whether a scan saw it.
+    /// Whether a scan saw the key.
     pub scanned: bool,
     pub expected: Option<Vec<u64>>,
     pub seen: Option<Vec<u64>>,
 }
 
-/// A look, with the log that it is in.
+/// A look, with the log that contains it.
 type Place<'a> = (&'a Log, &'a Look);
-/// A look that does not hold yet, and a key that differed when it was last tried.
+/// A look that does not agree with the model yet, and a key that differed at the last comparison.
 type Open<'a> = (Place<'a>, Difference);
 
-/// The state of all keyspaces after the commits so far, and the anomalies found so far.
+/// The state of all keyspaces after the commits that were replayed, and the anomalies that were found.
 pub struct Checker {
     rules: Rules,
     model: Vec<Vec<Cell>>,
-    /// Everything up to this seqno was replayed.
+    /// All commits up to this seqno were replayed.
     at: u64,
-    /// Creations that no missing seqno has been assigned to yet.
+    /// Creations to which no missing seqno has been assigned yet.
     creations: Vec<Creation>,
-    /// The anomalies, at most [`ENOUGH`].
+    /// The anomalies that were found, at most [`ENOUGH`].
     pub findings: Vec<Finding>,
 }
 
 impl Checker {
-    /// A checker of empty keyspaces of `keys` keys each. Their creation used the seqnos up to `at`; nothing was
-    /// committed yet.
+    /// A checker of empty keyspaces of `keys` keys each. The creation of the keyspaces used the seqnos up to `at`, and
+    /// no batch was committed yet.
     pub fn new(keys: u32, rules: Rules, at: u64) -> Checker {
         let model = vec![vec![Cell::default(); keys as usize]; SPACES];
         Checker { rules, model, at, creations: Vec::new(), findings: Vec::new() }
@@ -289,8 +290,8 @@ impl Checker {
         }
     }
 
-    /// Tries an open look again; returns it if it still does not hold. Checks the key that differed first, because
-    /// mostly it still differs.
+    /// Compares an open look with the model again. Returns the look if it still does not agree. Checks the key that
+    /// differed last time first, because this key usually still differs.
     fn retry<'a>(&self, (place, wrong): Open<'a>) -> Option<Open<'a>> {
         let cell = self.model[wrong.space as usize].get(wrong.key as usize);
         if cell.and_then(Cell::seen) != wrong.seen.as_deref() {
@@ -299,7 +300,7 @@ impl Checker {
         self.difference(place.0, place.1).map(|difference| (place, difference))
     }
 
-    /// Reports a look that held at no possible point.
+    /// Reports a look that agrees with the model at no possible point.
     fn convict(&mut self, logs: &[Log], (log, look): Place<'_>) {
         let difference = self.difference(log, look).expect("a look that holds is not reported");
         let anomaly = name::anomaly(logs, log, look, &difference);

@@ -1,8 +1,8 @@
 //! A client: a thread that runs seeded transactions and records them.
 //!
-//! A transaction takes a snapshot, reads some keys and ranges in some keyspaces, then commits a batch. Some only read,
-//! some read without a snapshot, some also read at an older snapshot that was kept, and some batches are dropped or
-//! refused.
+//! A transaction takes a snapshot, reads some keys and ranges in some keyspaces, and commits a batch. Some transactions
+//! only read, some read without a snapshot, and some also read at an older snapshot that the client kept. Some batches
+//! are dropped or refused.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,25 +17,25 @@ use crate::script::Rng;
 
 /// The most snapshots that a client keeps.
 const HELD: usize = 3;
-/// Canaries that lie only sometimes do so in one of 1,000 cases.
+/// Canaries that do not lie every time lie in one of 1,000 cases.
 const SELDOM: u64 = 1000;
 
-/// The lie of a client. The checker must detect each of them. The rates are those of a white box.
+/// The lie of a client. The checker must detect each lie. The rates given below apply to a white box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Takes the snapshot after the reads.
     LateSnapshot,
     /// Uses a kept snapshot and records it as a new one.
     OldSnapshot,
-    /// In one of 1,000 values read, records what the key held when it was last read.
+    /// For one of 1,000 values read, records the value that the previous read of the key returned.
     OldValue,
-    /// In one of 1,000 batches, leaves out an operation.
+    /// Leaves out one operation in one of 1,000 batches.
     HalfBatch,
-    /// In one of 1,000 batches, merges an operand twice.
+    /// Merges one operand twice in one of 1,000 batches.
     DoubledMerge,
-    /// In about one of 100 batches, commits a batch that it records as dropped.
+    /// Commits a batch but records it as dropped, for about one of 100 batches.
     CommittedAnyway,
-    /// In one of 1,000 scans, does not record a key.
+    /// Does not record one key of a scan, in one of 1,000 scans.
     BlindScan,
 }
 
@@ -88,7 +88,7 @@ impl View {
     }
 }
 
-/// The items that the last read of each key saw, by keyspace and key: for [`Canary::OldValue`].
+/// The items that the last read of each key saw, by keyspace and key. [`Canary::OldValue`] uses them.
 type Memory = HashMap<(Space, u32), Vec<u64>>;
 
 /// A client.
@@ -99,11 +99,12 @@ pub(super) struct Client<'a> {
     thread: u64,
     number: u64,
     held: VecDeque<Snapshot>,
-    /// The keyspace that is dropped and created again, if this client owns it; true if nothing was written to it yet.
+    /// If this client owns the keyspace that is dropped and created again: that keyspace, and whether it is still
+    /// unwritten since its creation.
     pub temp: Option<(Keyspace, bool)>,
     canary: Option<Canary>,
     memory: Memory,
-    /// What a read has seen: keys, each with the range of its items in `items`.
+    /// The keys that a read has seen, each with the range of its items in `items`.
     seen: Vec<(u32, usize, usize)>,
     items: Vec<u64>,
     value: Vec<u8>,
@@ -205,7 +206,8 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// One read of the newest state. Its point lies somewhere between the newest seqnos before and after it.
+    /// One read of the newest state. The point of the read is between the newest seqno before the read and the newest
+    /// seqno after the read.
     fn look_now(&mut self, txn: u64) -> Result<()> {
         let from = self.log.reads.len();
         let floor = self.world.clock.now();
@@ -226,7 +228,7 @@ impl<'a> Client<'a> {
         Ok(seqno)
     }
 
-    /// Draws a keyspace; mostly the temporary one, if this client owns it.
+    /// Draws a keyspace. A client that owns the temporary keyspace draws mostly that one.
     fn space(&mut self) -> (Space, Keyspace) {
         let own = self.rng.chance(60);
         match &self.temp {
@@ -238,7 +240,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Draws a key; half of the time from the first sixteenth of the keys.
+    /// Draws a key. Half of the time, the key is one of the first sixteenth of all keys.
     fn key(&mut self) -> u32 {
         let keys = u64::from(self.world.plan.keys);
         let few = if self.rng.chance(50) { keys / 16 } else { keys };
@@ -297,7 +299,7 @@ impl<'a> Client<'a> {
         (from, to.min(self.world.plan.keys))
     }
 
-    /// A scan from one end that may stop early. Its domain ends where it stopped.
+    /// A scan from one end that may stop early. The recorded domain ends where the scan stopped.
     fn scan(&mut self, space: Space, view: &View, reverse: bool) -> Result<Domain> {
         let (from, to) = self.span(2 * FAMILY);
         let limit = 1 + self.rng.below(24) as usize;
@@ -437,7 +439,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// For canaries that write something else than they record: adds such an operation to the batch.
+    /// Adds an operation to the batch for a canary that writes something else than it records.
     fn lie(&mut self, batch: &mut Batch) {
         let seldom = |rng: &mut Rng| rng.below(SELDOM) == 0;
         let (space, key) = match self.canary {

@@ -1,8 +1,9 @@
-//! The disturber: a thread concurrent with the clients that runs checkpoints, compactions, syncs, backups and crashes,
-//! and that drops and creates a keyspace.
+//! The disturber: a thread that runs concurrently with the clients. It runs checkpoints, compactions, syncs, backups
+//! and crashes, and it drops and creates a keyspace.
 //!
-//! A backup, and a store recovered from a crash image, is recorded as a look like any other: its contents must match
-//! one point between the seqno that was guaranteed before and the newest seqno after.
+//! The contents of a backup, or of a store recovered from a crash image, are recorded as a look like any other. They
+//! must match one point between the seqno that was guaranteed before the operation and the newest seqno after the
+//! operation.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::client::Client;
 use super::log::{Creation, Log, NAMES, TEMP, key};
 use super::world::{World, options, read_whole};
 
-/// Crash images of one window.
+/// The number of crash images of one window.
 const IMAGES: usize = 12;
 
 /// Runs the disturber until `done`. Its transactions are numbered as those of `thread`.
@@ -110,7 +111,7 @@ impl Disturber<'_> {
         Ok(())
     }
 
-    /// Takes the image of a kill or of a power cut, recovers a store from it, and reads that.
+    /// Takes the image of a kill or of a power cut, recovers a store from the image, and reads that store.
     fn crash(&mut self) -> Result<()> {
         self.images -= 1;
         let Some(sim) = &self.world.sim else { return Ok(()) };
@@ -124,7 +125,7 @@ impl Disturber<'_> {
         } else {
             sim.image()
         };
-        // After this, every commit that was in progress when the image was taken has its seqno and is visible.
+        // After this call, every commit that was in progress when the image was taken has a seqno and is visible.
         self.world.store.persist(Durability::Synced)?;
         let hi = self.world.visible();
         let recovered = World::builder(&self.world.plan, SimDevice::from_image(&image, self.world.plan.seed)).open()?;

@@ -1,5 +1,5 @@
-//! A device in memory whose clock runs 100 times as fast. A scan then moves to a newer view every 20 ms, which
-//! otherwise takes seconds. With a faster clock, scans would do little else.
+//! A device in memory whose clock runs 100 times as fast as real time. On this device, a scan moves to a newer view
+//! every 20 ms instead of every few seconds. With a still faster clock, scans would mostly move to newer views.
 
 use std::sync::Arc;
 use std::time::Duration;

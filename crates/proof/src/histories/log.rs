@@ -9,9 +9,9 @@
 //! A *look* is a group of reads that must all hold at one point in the order of commits.
 //!
 //! Keys and values are recorded as numbers. Every write has a unique [`version`], which determines the bytes of its
-//! value. A value is a list of *items*. A plain value has one item, the version of its last put. A list has the
-//! versions of its base and of every operand since. A sum has one number, the wrapping sum of the [`mix`] of all its
-//! versions.
+//! value. A value is a list of *items*. A plain value has one item, the version of its last put. The items of a list
+//! value are the version of the base and the versions of all later operands. A sum has one item, the wrapping sum of
+//! the [`mix`] of all its versions.
 
 use std::ops::Range;
 
@@ -25,14 +25,14 @@ pub const ROWS: Space = 0;
 pub const LISTS: Space = 1;
 /// Counters, added to.
 pub const SUMS: Space = 2;
-/// Plain values in a keyspace that is dropped and created again by the one thread that uses it.
+/// Plain values in a keyspace that only one thread uses. This thread drops the keyspace and creates it again.
 pub const TEMP: Space = 3;
 /// Number of keyspaces.
 pub const SPACES: usize = 4;
 /// Names of the keyspaces.
 pub const NAMES: [&str; SPACES] = ["rows", "lists", "sums", "temp"];
 
-/// The item of bytes that are not a value of this keyspace.
+/// The item that stands for bytes that are not a value of this keyspace.
 pub const BROKEN: u64 = u64::MAX;
 /// The number of a key that no write uses.
 pub const STRANGER: u32 = u32::MAX;
@@ -157,7 +157,8 @@ impl Part {
 pub enum Domain {
     /// These keys, in this order.
     Keys(Part),
-    /// Every key from the first to before the second. The domain of a scan that stopped early ends where it stopped.
+    /// Every key from the first bound (included) to the second bound (excluded). The domain of a scan that stopped
+    /// early ends where the scan stopped.
     Span(u32, u32),
 }
 
@@ -166,7 +167,7 @@ pub enum Domain {
 pub struct Entry {
     /// The key.
     pub key: u32,
-    /// The items of its value.
+    /// The items of the key's value.
     pub items: Part,
 }
 
@@ -186,10 +187,10 @@ pub struct Read {
 pub struct Look {
     /// The transaction.
     pub txn: u64,
-    /// The newest seqno that any thread had seen or had acknowledged before the look began. The point must not be below
-    /// it.
+    /// The newest seqno that was seen by or acknowledged to any thread before the look began. The point of the look
+    /// must not be below this seqno.
     pub floor: u64,
-    /// The lowest possible point. For a snapshot, `lo` and `hi` are both its seqno.
+    /// The lowest possible point. For a look at a snapshot, `lo` and `hi` are both the seqno of the snapshot.
     pub lo: u64,
     /// The highest possible point, for reads without a snapshot and for recovered images.
     pub hi: u64,
@@ -200,9 +201,9 @@ pub struct Look {
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was acknowledged; this is the seqno of its last operation.
+    /// The commit was acknowledged. The field is the seqno of the last operation.
     At(u64),
-    /// It was refused or never submitted: no read may see it.
+    /// The batch was refused or never submitted, so no read may see it.
     Refused,
 }
 
@@ -211,14 +212,14 @@ pub enum Outcome {
 pub struct Commit {
     /// The transaction.
     pub txn: u64,
-    /// The newest seqno that any thread had seen or had acknowledged before the commit was submitted. Its seqnos must
-    /// be above.
+    /// The newest seqno that was seen by or acknowledged to any thread before the commit was submitted. The seqnos of
+    /// the commit must be above this seqno.
     pub floor: u64,
     /// The seqno of the snapshot that the transaction read at.
     pub begin: u64,
     /// The result.
     pub outcome: Outcome,
-    /// Its writes.
+    /// The writes of the batch.
     pub writes: Part,
 }
 
@@ -231,18 +232,20 @@ pub enum Action {
     Merge,
     /// Removes a key.
     Delete,
-    /// Removes every key up to before this one.
+    /// Removes every key from the key of the write up to this key (excluded).
     DeleteRange(u32),
-    /// The keyspace was dropped and created again before this commit. Not an operation, so without a seqno.
+    /// The keyspace was dropped and created again before this commit. This is not an operation of the batch, so it has
+    /// no seqno.
     Recreate,
 }
 
-/// The creation of a keyspace. It uses one seqno; the store does not report which one.
+/// The creation of a keyspace. A creation uses one seqno, which the store does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creation {
-    /// The newest seqno that any thread had seen or had acknowledged before the creation. Its seqno is above.
+    /// The newest seqno that was seen by or acknowledged to any thread before the creation. The seqno of the creation
+    /// is above this seqno.
     pub floor: u64,
-    /// The seqno of a snapshot taken after the creation. Its seqno is not above this.
+    /// The seqno of a snapshot taken after the creation. The seqno of the creation is not above this seqno.
     pub shown: u64,
 }
 
@@ -251,21 +254,21 @@ pub struct Creation {
 pub struct Write {
     /// The keyspace.
     pub space: Space,
-    /// What it does.
+    /// The kind of the operation.
     pub action: Action,
-    /// The key, or the first one of a range.
+    /// The key, or the first key of a range.
     pub key: u32,
-    /// The version that it writes.
+    /// The version that the operation writes.
     pub version: u64,
 }
 
 impl Write {
-    /// Whether it uses a seqno.
+    /// Whether the write uses a seqno.
     pub fn counts(&self) -> bool {
         self.action != Action::Recreate
     }
 
-    /// Whether it changes a key.
+    /// Whether the write changes a key.
     pub fn touches(&self, space: Space, key: u32) -> bool {
         self.space == space
             && match self.action {

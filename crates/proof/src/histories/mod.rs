@@ -1,5 +1,5 @@
-//! Isolation: histories of many threads, recorded with seqnos and replayed (*white box*), and histories of clients with
-//! crashes and faults, judged only by what the clients observe (*black box*).
+//! Isolation tests. A *white box* records the histories of many threads with seqnos and replays them. A *black box*
+//! runs clients with crashes and faults, and checks only what the clients observe.
 //!
 //! ```text
 //!  seed ─▶ Plan ─▶ clients ┐                                    commits by seqno ─▶ model ─┐
@@ -10,19 +10,19 @@
 //! | seeds, of 8 | box | store |
 //! | --- | --- | --- |
 //! | 0 to 3 | white | in memory, 2 to 4 clients, 1 to 4 workers |
-//! | 4 | white | the same, on a clock so fast that scans move to a newer view all the time |
+//! | 4 | white | in memory as above, with a clock so fast that scans move to a newer view all the time |
 //! | 5 | white | in a directory |
-//! | 6 | white | simulated device without workers: client threads do the background work; images of kills and power cuts are recovered meanwhile |
+//! | 6 | white | simulated device without workers: client threads do the background work; images of kills and power cuts are recovered while the clients run |
 //! | 7 | black | simulated device, with faults and crashes; clients take turns on one thread |
 //!
 //! A *transaction* is an atomic batch after reads at a snapshot. There is no conflict detection yet, so concurrent
 //! writers may write the same keys, and the last commit wins ([`check::Rules`]).
 //!
-//! In a white box, the seed determines the operations but not how threads interleave. So a failure may not recur with
-//! its seed; its report contains the read and the commits around it. A black box is deterministic.
+//! In a white box, the seed determines the operations but not how threads interleave. So the same seed may not
+//! reproduce a failure; therefore the report of a failure contains the wrong read and the commits around the read. A
+//! black box is deterministic.
 //!
-//! The checkers are tested themselves: with hand-made histories of each anomaly, and with clients that lie
-//! ([`Canary`]).
+//! The checkers are tested too, with hand-made histories of each anomaly and with clients that lie ([`Canary`]).
 
 mod append;
 pub mod check;
@@ -49,7 +49,7 @@ use crate::drive::calmly;
 use crate::indexes;
 use crate::report::{Failure, Tally, Unit};
 
-/// Runs a unit. A choice of steps is ignored.
+/// Runs a unit. Ignores a choice of steps, because this harness does not minimise failures.
 pub fn run(unit: &Unit) -> Tally {
     let place = match unit.seed % 8 {
         7 => {
@@ -149,7 +149,7 @@ fn control(world: &World, window: u64, round: u64) -> pandodb::Result<Log> {
     Ok(log)
 }
 
-/// Counts the background work of the store since it was opened.
+/// Counts the background work of the store since the store was opened.
 fn count_work(tally: &mut Tally, world: &World) -> pandodb::Result<()> {
     let stats = world.store.stats()?;
     tally.count("checkpoints", stats.checkpoints);

@@ -1,5 +1,5 @@
-//! Classifies a wrong look as an anomaly, and selects the transactions to report with it. Runs only after a failure, so
-//! it simply searches the whole window.
+//! Classifies a wrong look as an anomaly, and selects the transactions to report with the look. This code runs only
+//! after a failure, so it may search the whole window.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use super::log::{
 /// Number of commits that are reported before and after the relevant one.
 const BESIDE: usize = 4;
 
-/// The name of a look.
+/// The name of a look in a report.
 pub(super) fn look(look: &Look) -> String {
     name_txn(look.txn)
 }
 
-/// The name of a commit.
+/// The name of a commit in a report.
 pub(super) fn commit(commit: &Commit) -> String {
     name_txn(commit.txn)
 }
@@ -33,7 +33,7 @@ pub(super) fn items(space: Space, items: &[u64]) -> String {
     format!("[{}]", items.iter().map(word).collect::<Vec<_>>().join(", "))
 }
 
-/// The writes of the window to one key: version ↦ last seqno of the commit, or `None` if it was refused.
+/// The writes of the window to one key: version ↦ last seqno of the commit, or `None` if the commit was refused.
 fn writes_to(logs: &[Log], space: Space, key: u32) -> HashMap<u64, Option<u64>> {
     let mut found = HashMap::new();
     for log in logs {
@@ -49,7 +49,7 @@ fn writes_to(logs: &[Log], space: Space, key: u32) -> HashMap<u64, Option<u64>> 
     found
 }
 
-/// The anomaly of a difference.
+/// The anomaly that a difference shows.
 pub(super) fn anomaly(logs: &[Log], log: &Log, look: &Look, difference: &Difference) -> Anomaly {
     let Difference { space, key, scanned, expected, seen } = difference;
     if *key == STRANGER || seen.as_ref().is_some_and(|seen| seen.contains(&BROKEN)) {
@@ -83,7 +83,7 @@ fn presence(scanned: bool, expected: &[u64], seen: &[u64]) -> Anomaly {
     if scanned && expected.is_empty() != seen.is_empty() { Anomaly::Phantom } else { Anomaly::StaleRead }
 }
 
-/// The anomaly of a list that begins with the right item but is wrong later.
+/// The anomaly that a list shows when its first item is right but a later item is wrong.
 fn list(expected: &[u64], seen: &[u64]) -> Anomaly {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     seen.iter().for_each(|version| *counts.entry(*version).or_default() += 1);
@@ -96,7 +96,7 @@ fn list(expected: &[u64], seen: &[u64]) -> Anomaly {
     }
 }
 
-/// The anomaly of a sum that is wrong by exactly one operand.
+/// The anomaly that a sum shows when it is wrong by exactly one operand.
 fn sum(writes: &HashMap<u64, Option<u64>>, hi: u64, expected: &[u64], seen: &[u64]) -> Option<Anomaly> {
     let (expected, seen) = (expected.first()?, seen.first()?);
     let of = |delta: u64| writes.iter().find(|(version, _)| mix(**version) == delta).map(|(_, at)| *at);
@@ -159,7 +159,8 @@ pub(super) fn around(logs: &[Log], seqno: u64) -> Vec<String> {
     all[at.saturating_sub(BESIDE)..(at + BESIDE).min(all.len())].iter().map(line).collect()
 }
 
-/// The commits to the key of a difference: those around the point of the look, and those of the versions that it saw.
+/// The commits to the key of a difference: the commits around the point of the look, and the commits of the versions
+/// that the look saw.
 pub(super) fn about(logs: &[Log], look: &Look, difference: &Difference) -> Vec<String> {
     let mut all = placed(logs);
     let seen = difference.seen.as_deref().unwrap_or(&[]);

@@ -1,11 +1,11 @@
-//! The set workload: clients add elements in batches and scan the whole set. It detects phantoms from the clients'
-//! view.
+//! The set workload: clients add elements in batches and scan the whole set. The workload detects phantoms from the
+//! clients' view.
 //!
 //! No element is ever removed, so the scans must form a chain:
 //!
 //! 1. a scan contains every batch acknowledged before it began, and none that was refused or submitted after it ended;
 //! 2. a scan contains all of a batch or none of it;
-//! 3. of two scans, one contains the other, and a later scan does not contain less;
+//! 3. of two scans, one contains all elements of the other, and a later scan contains all elements of an earlier scan;
 //! 4. a scan that contains a batch also contains every batch acknowledged before that batch was submitted.
 
 use std::collections::HashMap;
@@ -16,18 +16,18 @@ pub type Time = u64;
 /// The result of adding a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was acknowledged at this time.
+    /// The batch was acknowledged at this time.
     Added(Time),
-    /// It was refused: no scan may see it.
+    /// The batch was refused, so no scan may see it.
     Refused,
-    /// The result is unknown. The batch may appear, now or after a crash, and then stays.
+    /// The result is unknown. The batch may appear now or after a crash, and must be present from that time on.
     Unknown,
 }
 
 /// A batch of elements.
 #[derive(Clone, Debug)]
 pub struct Add {
-    /// When it was submitted.
+    /// The time when the batch was submitted.
     pub asked: Time,
     /// The result.
     pub fate: Fate,
@@ -38,34 +38,34 @@ pub struct Add {
 /// A completed scan of the whole set.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// When it began.
+    /// The time when the scan began.
     pub asked: Time,
-    /// When it ended.
+    /// The time when the scan ended.
     pub done: Time,
-    /// The elements that it saw, in any order.
+    /// The elements that the scan saw, in any order.
     pub elements: Vec<u64>,
 }
 
 /// A violation in the history of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// A scan saw an element that was never added, or saw it twice.
+    /// A scan saw an element that was never added, or saw an element twice.
     Strange(u64),
     /// A scan saw an element of a refused batch.
     Aborted(u64),
-    /// A scan saw an element that was submitted after its end.
+    /// A scan saw an element that was submitted after the end of the scan.
     Future(u64),
     /// A scan saw only a part of the batch of this element.
     Half(u64),
-    /// A scan did not see this element, although it was acknowledged before the scan began, or before a batch that the
-    /// scan saw was submitted.
+    /// A scan did not see this element. But the element was acknowledged before the scan began, or before a batch that
+    /// the scan saw was submitted.
     Lost(u64),
-    /// Two scans each saw an element that the other did not see, of which this is one; or a later scan did not see this
-    /// element.
+    /// Each of two scans saw an element that the other scan did not see, and this is one of these elements. Or a later
+    /// scan did not see this element.
     Unordered(u64),
 }
 
-/// The batches that a scan saw, sorted. Checks what can be checked for one scan alone.
+/// Returns the sorted batches that a scan saw. Checks all rules that concern one scan alone.
 fn batches(scan: &Scan, adds: &[Add], owner: &HashMap<u64, usize>) -> Result<Vec<usize>, Wrong> {
     let mut seen: HashMap<usize, Vec<u64>> = HashMap::new();
     for element in &scan.elements {
@@ -105,8 +105,8 @@ pub fn check(adds: &[Add], scans: &[Scan]) -> Result<(), Wrong> {
     let mut chain: Vec<(&Scan, Vec<usize>)> = Vec::new();
     for scan in scans {
         let seen = batches(scan, adds, &owner)?;
-        // The latest submission of a batch that the scan saw, or the begin of the scan: every batch acknowledged before
-        // this time must be in the scan.
+        // The latest time at which a batch that the scan saw was submitted, or the beginning of the scan. Every batch
+        // acknowledged before this time must be in the scan.
         let since = seen.iter().map(|batch| adds[*batch].asked).max().unwrap_or(0).max(scan.asked);
         let acknowledged = |add: &Add| matches!(add.fate, Fate::Added(at) if at < since);
         let lost = adds.iter().enumerate().find(|(i, add)| acknowledged(add) && seen.binary_search(i).is_err());
@@ -116,8 +116,8 @@ pub fn check(adds: &[Add], scans: &[Scan]) -> Result<(), Wrong> {
         chain.push((scan, seen));
     }
     chain.sort_by_key(|(scan, seen)| (seen.len(), scan.asked));
-    // Inclusion is transitive, so comparing neighbours suffices. The order in time is not, so keep the latest begin so
-    // far.
+    // Inclusion is transitive, so comparing neighbours suffices. The order in time is not transitive, so the loop keeps
+    // the latest beginning of all earlier scans.
     let mut latest = 0;
     for (i, (scan, seen)) in chain.iter().enumerate() {
         let smaller = i.checked_sub(1).map(|i| &chain[i].1);

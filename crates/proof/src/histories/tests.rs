@@ -1,4 +1,4 @@
-//! Tests the checker with hand-made histories of one anomaly each, which it must classify correctly.
+//! Tests the checker with hand-made histories of one anomaly each. The checker must classify each anomaly correctly.
 
 use super::check::{Anomaly, Checker, Rules};
 use super::log::{
@@ -6,7 +6,7 @@ use super::log::{
     version,
 };
 
-/// A builder of a history. Every transaction is of a separate thread.
+/// A builder of a history. Every transaction has a thread of its own.
 #[derive(Default)]
 struct Story {
     log: Log,
@@ -192,7 +192,7 @@ fn phantoms_are_classified() {
 #[test]
 fn violations_of_real_time_order_are_classified() {
     let two = [of(2, 0)];
-    // A thread had seen seqno 2, or had it acknowledged, before this snapshot was taken.
+    // Seqno 2 was seen by a thread or acknowledged to it before this snapshot was taken.
     two_puts().get_within(2, (1, 1), &[(ROWS, 1, Some(&[of(1, 0)]))]).is(Anomaly::StaleSnapshot);
     two_puts().get_within(2, (2, 2), &[(ROWS, 1, Some(&two))]).is_clean();
     two_puts().get(3, &[(ROWS, 1, Some(&two))]).is(Anomaly::FutureSnapshot);
@@ -209,7 +209,7 @@ fn a_look_without_a_snapshot_must_hold_at_one_point_of_its_interval() {
     two_puts().get_within(0, (0, 2), &[(ROWS, 1, Some(&two))]).is_clean();
     two_puts().get_within(0, (0, 1), &[(ROWS, 1, Some(&two))]).is(Anomaly::FutureRead);
     two_puts().get_within(0, (1, 2), &[(ROWS, 1, None)]).is(Anomaly::StaleRead);
-    // Each value was right at some point, but never both at the same point.
+    // Each of the two values was right at some point, but they were never right at the same point.
     let mut story = two_puts();
     story.commit(3, &[(ROWS, PUT, 2)]);
     story.get_within(0, (0, 3), &[(ROWS, 1, Some(&one)), (ROWS, 2, Some(&[of(3, 0)]))]).is(Anomaly::StaleRead);
@@ -223,7 +223,7 @@ fn concurrent_writers_of_a_key_are_an_anomaly_only_if_the_first_committer_wins()
         (story.found(Rules::default()), story.found(Rules { first_committer_wins: true }))
     };
     assert_eq!(overlapping(1).0, []);
-    // Threads 1 and 2 both began at 0, so they are concurrent too.
+    // Threads 1 and 2 both began at seqno 0, so their transactions are concurrent too.
     assert_eq!(overlapping(1).1, [Anomaly::LostUpdate; 2]);
     assert_eq!(overlapping(2).1, [Anomaly::LostUpdate]);
 }

@@ -1,4 +1,5 @@
-//! The store of a history, its device, and the clock that records what has been seen and acknowledged.
+//! The store of a history, the device of the store, and the clock that records the newest seqnos that were seen and
+//! acknowledged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub enum Place {
     Hasty,
     /// In a temporary directory.
     Directory,
-    /// On the simulated device. The store has no background threads: client threads do the background work. Crash
+    /// On the simulated device. The store has no background threads, so client threads do the background work. Crash
     /// images are taken while the clients run.
     Simulator,
 }
@@ -42,7 +43,7 @@ pub struct Plan {
     pub keys: u32,
     /// Sizes of the store.
     pub sizes: Sizes,
-    /// Number of windows; after each, all threads stop and the window is checked.
+    /// Number of windows. After each window, all threads stop and the window is checked.
     pub windows: u64,
     /// Number of transactions of all clients together in a window.
     pub transactions: u64,
@@ -54,7 +55,7 @@ impl Plan {
     /// The plan drawn from a seed.
     pub fn of(seed: u64, place: Place) -> Plan {
         let mut rng = Rng(seed ^ 0x0068_6973_746f_7279);
-        // A larger memtable on a real disk, where each pack requires a checkpoint with a few syncs.
+        // The memtable is larger on a real disk, because each pack requires a checkpoint with a few syncs.
         let memtable =
             if place == Place::Directory { 64 << 10 } else { [4 << 10, 8 << 10, 32 << 10][rng.below(3) as usize] };
         let segment = (memtable as u64 / 2).max(8 << 10);
@@ -82,8 +83,8 @@ impl Plan {
     }
 }
 
-/// The newest seqno known to be visible, buffered and synced. Every acknowledgement and every snapshot advances it; a
-/// thread reads it before its next operation.
+/// The newest seqno known to be visible, buffered and synced. Every acknowledgement and every snapshot advances the
+/// clock. Each thread reads the clock before its next operation.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     shown: AtomicU64,
@@ -97,12 +98,12 @@ impl Clock {
         self.shown.load(SeqCst)
     }
 
-    /// Records that everything up to `seqno` is visible.
+    /// Records that all commits up to `seqno` are visible.
     pub fn show(&self, seqno: u64) {
         self.shown.fetch_max(seqno, SeqCst);
     }
 
-    /// Records that everything up to `seqno` was acknowledged with this durability.
+    /// Records that all commits up to `seqno` were acknowledged with this durability.
     pub fn acknowledge(&self, seqno: u64, durability: Durability) {
         self.show(seqno);
         if durability >= Durability::Buffered {
@@ -113,7 +114,7 @@ impl Clock {
         }
     }
 
-    /// The seqno up to which everything must survive a kill, or a power cut (`cut`).
+    /// The seqno up to which all commits must survive a kill, or a power cut if `cut` is set.
     pub fn promised(&self, cut: bool) -> u64 {
         if cut { self.synced.load(SeqCst) } else { self.buffered.load(SeqCst) }
     }
@@ -125,7 +126,7 @@ pub(super) struct World {
     pub clock: Clock,
     pub store: Store,
     pub spaces: Vec<Keyspace>,
-    /// Handles of the previous opening: they must return [`Error::Closed`].
+    /// Handles of the previous opening of the store, which must return [`Error::Closed`].
     orphans: Vec<Keyspace>,
     pub sim: Option<Arc<SimDevice>>,
     device: Arc<dyn Device>,
@@ -184,8 +185,8 @@ impl World {
         Ok(())
     }
 
-    /// Uses a handle of the previous opening. Returns `None` if every call returns [`Error::Closed`] as it must, else
-    /// the wrong result.
+    /// Calls every operation on a handle of the previous opening. Returns `None` if every call returns
+    /// [`Error::Closed`] as required, otherwise the wrong result.
     pub fn ask_orphan(&self, key: &[u8]) -> Option<String> {
         let orphan = self.orphans.get(key.len() % self.orphans.len().max(1))?;
         let said = |answer: Result<()>| (!matches!(answer, Err(Error::Closed))).then(|| format!("{answer:?}"));
@@ -193,7 +194,7 @@ impl World {
         said(orphan.get(key).map(drop)).or_else(|| said(entry)).or_else(|| said(orphan.put(key, [0; 8])))
     }
 
-    /// The newest visible seqno, which is also recorded in the clock.
+    /// Returns the newest visible seqno, and records it in the clock.
     pub fn visible(&self) -> u64 {
         let seqno = self.store.snapshot().seqno();
         self.clock.show(seqno);
@@ -201,7 +202,7 @@ impl World {
     }
 }
 
-/// Reads the shared keyspaces of a store completely and records that as reads of one look.
+/// Reads the shared keyspaces of a store completely, and records these reads as one look.
 pub(super) fn read_whole(store: &Store, keys: u32, log: &mut Log) -> Result<()> {
     for space in [ROWS, LISTS, SUMS] {
         let keyspace = store.open_keyspace(NAMES[space as usize])?;

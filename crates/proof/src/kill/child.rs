@@ -1,4 +1,4 @@
-//! The child process: it writes until it is killed.
+//! The child process, which writes until the parent kills it.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::WRITERS;
 use super::workload::{Spaces, durability, fill, heads, open};
 use crate::script::Rng;
 
-/// Batches of a writer after which the child exits by itself, in case the parent does not kill it.
+/// The number of batches of a writer after which the child exits by itself, in case the parent does not kill the child.
 const BATCHES: u64 = 2_000_000;
 
 /// Opens the store in `folder` and writes batches. Prints a line for each acknowledged batch: `writer number`, followed
@@ -23,8 +23,8 @@ pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
     let store = open(folder, seed, 1 + rng.below(2) as usize)?;
     let spaces = Spaces::open(&store)?;
     let heads = heads(&spaces)?;
-    // Number of acknowledged batches of each writer. A commit of another thread that begins afterwards must be later in
-    // the log.
+    // Number of acknowledged batches of each writer. A commit of another thread that begins after the acknowledgement
+    // must be later in the log.
     let acknowledged: Vec<AtomicU64> = heads.iter().map(|(head, _)| AtomicU64::new(*head)).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -59,7 +59,8 @@ fn write(store: &Store, spaces: &Spaces, writer: u64, acknowledged: &[AtomicU64]
         batch.commit(promised)?;
         acknowledged[writer as usize].store(number + 1, Ordering::SeqCst);
         let mark = if promised >= pandodb::Durability::Buffered { "!" } else { "" };
-        // One write call per line, short enough to be atomic on a pipe. It fails once the parent has exited.
+        // One write call per line. The line is short enough for the write to be atomic on a pipe. The write fails once
+        // the parent has exited.
         if io::stdout().write_all(format!("{writer} {number}{mark}\n").as_bytes()).is_err() {
             break;
         }

@@ -1,5 +1,5 @@
-//! A real process on a real disk, killed with SIGKILL at any moment: while it opens the store, writes, packs, compacts
-//! or takes a checkpoint.
+//! Tests that kill a real process on a real disk with SIGKILL. The kill happens at any moment: while the process opens
+//! the store, writes, packs, compacts or takes a checkpoint.
 //!
 //! ```text
 //! parent                                child (the same program)
@@ -10,17 +10,18 @@
 //! open, compare, close; the next child continues with this store
 //! ```
 //!
-//! Each of [`WRITERS`] threads commits batches numbered 0, 1, 2, …; writer and number determine the contents of a batch
-//! (`workload`). So the number of batches of each writer determines the whole contents of the store. After a kill:
+//! Each of [`WRITERS`] threads commits batches numbered 0, 1, 2, … The writer and the number determine the contents of
+//! a batch (`workload`), so the number of batches of each writer determines the whole contents of the store. After a
+//! kill, the harness checks:
 //!
 //! * a writer has at least the batches up to the last one acknowledged as `Buffered` or `Synced`, and at most one batch
 //!   after the last acknowledged one;
 //! * every key, value and counter matches these numbers: no batch is applied in part, no merge is missing or doubled;
 //! * each batch also records how many batches of the *other* writers had been acknowledged before it was committed.
-//!   Those batches must exist too. A log that lost records in its middle would violate this.
+//!   Those batches must exist too. A log that lost records in its middle would violate this condition.
 //!
 //! A unit is [`KILLS`] kills of one store. The moment of a kill depends on the seed and on the scheduling of the
-//! machine, so a failure keeps the store and reports its path.
+//! machine. So after a failure, the harness keeps the store and reports its path.
 
 mod child;
 mod parent;
@@ -29,9 +30,9 @@ mod workload;
 pub use self::child::child;
 pub use self::parent::run;
 
-/// Kills of one unit.
+/// The number of kills of one unit.
 pub const KILLS: u64 = 10;
-/// Writer threads of the child.
+/// The number of writer threads of the child.
 pub const WRITERS: u64 = 2;
 /// The hidden command that runs the program as the child.
 pub const CHILD_COMMAND: &str = "sim-child";

@@ -1,4 +1,4 @@
-//! The parent process: it kills the child, opens the store and compares.
+//! The parent process, which kills the child, opens the store and compares the contents.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -26,7 +26,7 @@ const VERIFY: u64 = 25;
 struct Acknowledged {
     /// Number of acknowledged batches.
     any: Vec<u64>,
-    /// Number of batches that must survive the kill.
+    /// Number of batches that must survive a kill.
     safe: Vec<u64>,
 }
 
@@ -63,7 +63,7 @@ fn kills(store: &Path, seed: u64, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a child and kills it after a while.
+/// Starts a child and kills it after a random time.
 fn kill_one(store: &Path, seed: u64, round: u64, before: &[u64], tally: &mut Tally) -> Result<Acknowledged, String> {
     let failed = |e: io::Error| format!("the child: {e}");
     let program = std::env::current_exe().map_err(failed)?;
@@ -99,7 +99,7 @@ fn kill_one(store: &Path, seed: u64, round: u64, before: &[u64], tally: &mut Tal
     Ok(acknowledged)
 }
 
-/// Kills the child. Returns false if it had exited before.
+/// Kills the child. Returns false if the child had already exited.
 fn reap(child: &mut Child) -> io::Result<bool> {
     let early = child.try_wait()?;
     child.kill()?;

@@ -14,7 +14,7 @@ use super::WRITERS;
 use crate::indexes;
 use crate::script::Rng;
 
-/// Newest rows of a writer that a range delete keeps.
+/// The number of newest rows of a writer that a range delete keeps.
 const KEPT: u64 = 600;
 /// Every 128th batch deletes the older rows of its writer with a range delete.
 const SWEEP: u64 = 128;
@@ -50,7 +50,7 @@ pub fn open(folder: &std::path::Path, seed: u64, workers: usize) -> Result<Store
         .segment_bytes((64 << 10) << rng.below(4))
         .reserve_bytes(1 << 20)
         .index(indexes::options(seed))
-        // 1 to 3 streams; the number depends on `workers`, so that it changes between openings.
+        // 1 to 3 log streams. The number depends on `workers`, so it changes between openings.
         .log_streams(1 + (rng.index(3) + workers) % 3)
         .open()
 }
@@ -77,7 +77,7 @@ fn operands(writer: u64, number: u64) -> [(Vec<u8>, u64); 2] {
     [(); 2].map(|()| (format!("counter{:02}", rng.below(COUNTERS)).into_bytes(), 1 + rng.below(9)))
 }
 
-/// The row that a batch deletes with a point delete, if any: one of the 8 before it.
+/// The row that a batch deletes with a point delete, if any: one of the 8 rows before the row of the batch.
 fn single_delete(writer: u64, number: u64) -> Option<u64> {
     let mut rng = rng(writer, number ^ 0xDE1);
     (rng.chance(10) && number > 10).then(|| number - 1 - rng.below(8))
@@ -92,7 +92,7 @@ pub fn durability(writer: u64, number: u64) -> Durability {
     }
 }
 
-/// Fills the batch `number` of a writer. `seen`: acknowledged batches of each writer.
+/// Fills batch `number` of a writer. `seen`: the number of acknowledged batches of each writer.
 pub fn fill(batch: &mut Batch, spaces: &Spaces, writer: u64, number: u64, seen: &[u64]) {
     let row = row_key(writer, number);
     batch.put(&spaces.rows, &row, row_value(writer, number));
@@ -110,7 +110,8 @@ pub fn fill(batch: &mut Batch, spaces: &Spaces, writer: u64, number: u64, seen: 
     batch.put(&spaces.heads, writer.to_string(), head);
 }
 
-/// For each writer, from the store: its number of batches, and the numbers of all writers that its last batch recorded.
+/// Reads from the store, for each writer: the number of its batches, and the numbers of all writers that its last batch
+/// recorded.
 pub fn heads(spaces: &Spaces) -> Result<Vec<(u64, Vec<u64>)>> {
     let read = |writer: u64| {
         let Some(head) = spaces.heads.get(writer.to_string())? else { return Ok((0, vec![0; WRITERS as usize])) };
@@ -133,8 +134,8 @@ fn rows_of(writer: u64, head: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     rows
 }
 
-/// Compares the contents of the store with the contents after `heads` batches of the writers. `sums` holds the counters
-/// after `counted` batches; both are advanced to `heads`.
+/// Compares the contents of the store with the contents after `heads` batches of the writers. On entry, `sums` holds
+/// the counters after `counted` batches. The function advances `sums` and `counted` to `heads`.
 pub fn compare(
     spaces: &Spaces,
     heads: &[u64],

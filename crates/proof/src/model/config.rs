@@ -1,4 +1,4 @@
-//! Configuration of one history: its device, its store options and its keys, all drawn from the seed.
+//! Configuration of one history: the device, the store options and the keys, all drawn from the seed.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ pub struct Config {
     pub seed: u64,
     /// Uses the simulated device, on which a kill and a power cut are possible. Takes precedence over `in_directory`.
     pub simulated: bool,
-    /// Uses a temporary directory; if this and `simulated` are both false, the store is in memory.
+    /// Uses a temporary directory. If this field and `simulated` are both false, the store is in memory.
     pub in_directory: bool,
-    /// Every transfer of the simulated device moves fewer bytes than requested, where that is possible.
+    /// Every transfer of the simulated device moves fewer bytes than requested, if the request has more than one byte.
     pub short: bool,
     /// Memtable size in bytes.
     pub memtable_bytes: usize,
@@ -52,7 +52,7 @@ impl Config {
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
             index: indexes::options(seed),
             mixed: indexes::only().is_none() && mix(seed ^ 0x1D7E_0000).is_multiple_of(4),
-            // Not drawn from `rng`, so that it does not shift the other draws of a seed.
+            // This value is not drawn from `rng`, so that the other draws of a seed stay the same.
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
             streams: 1 + (mix(seed ^ 0x57E4_0000) % 3) as usize,
             memory_budget: 1 << (20 + rng.index(3)),
@@ -118,7 +118,7 @@ impl Config {
         }
     }
 
-    /// Draws a prefix: mostly the beginning of a key or of a group, rarely empty.
+    /// Draws a prefix, which is mostly the beginning of a key or of a group, and rarely empty.
     pub(super) fn prefix(&self, rng: &mut Rng) -> Vec<u8> {
         match rng.index(8) {
             0 => vec![0xff; 1 + rng.index(4)],
@@ -137,7 +137,7 @@ impl Config {
 pub enum Disk {
     Simulated(Arc<SimDevice>),
     Memory(Arc<MemDevice>),
-    /// With the guard that removes the directory when dropped.
+    /// A directory, with the guard that removes it when dropped.
     Directory(Arc<FileDevice>, #[expect(dead_code, reason = "held only for its Drop")] tempfile::TempDir),
 }
 

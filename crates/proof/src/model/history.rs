@@ -1,7 +1,7 @@
 //! Histories: sequences of actions.
 //!
-//! One word (a random number) and the state before it determine an action, so a history is a seed and a list of words.
-//! A list without some of its words is also a history; failures are minimised in this way.
+//! A *word* is a random number. A word and the state before it determine one action, so a history is a seed and a list
+//! of words. A list from which some words were removed is also a history, and failures are minimised by removing words.
 
 use pandodb::Durability;
 
@@ -33,7 +33,7 @@ pub fn words(seed: u64, actions: usize) -> Vec<u64> {
 }
 
 /// Plays a history to its end, or to the first wrong answer, error or panic. The sabotage is applied to the nth
-/// operation that it fits.
+/// operation of the kind that it sabotages.
 ///
 /// # Errors
 /// Describes the failure and the action at which it happened.
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Performs one of the rarer actions; most affect the whole store.
+    /// Performs one of the rarer actions, most of which affect the whole store.
     fn rare(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         match rng.index(100) {
             0..15 => {
@@ -162,7 +162,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends one write alone, or several as a batch.
+    /// Sends one write alone, or several writes as a batch.
     fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let counters = there.iter().copied().find(|&slot| SLOTS[slot].1 == Rule::Counter);
         if rng.chance(3)
@@ -182,7 +182,8 @@ impl World {
         self.commit(&writes, [Durability::None, Durability::Buffered, Durability::Synced][rng.index(3)])
     }
 
-    /// Commits many writes to one keyspace and as many counter merges in one batch. These batches make the trees grow.
+    /// Commits one batch with many writes to one keyspace and an equal number of counter merges. These batches make the
+    /// trees grow.
     fn burst(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let mut writes = Vec::new();
         for _ in 0..10 + rng.index(160) {
@@ -206,7 +207,7 @@ impl World {
         let (_, rule, threshold) = SLOTS[slot];
         let roll = rng.index(100);
         if roll < 15 {
-            // Mostly a key that exists.
+            // Mostly draw a key that exists.
             let table = self.model.table(slot).expect("it is there");
             let key = table.range(key.clone()..).next().map_or(key, |(found, _)| found.clone());
             return Write::Delete(slot, key);
@@ -246,7 +247,7 @@ impl World {
             let bounds = (std::ops::Bound::Included(from.clone()), std::ops::Bound::Excluded(to.clone()));
             return Write::DeleteRange(slot, bounds);
         }
-        // Sometimes everything, so that a whole tree is deleted while snapshots still read it.
+        // Sometimes delete all keys, so that a whole tree is deleted while snapshots still read the tree.
         let bounds = if rng.chance(40) { (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded) } else { bounds };
         Write::DeleteRange(slot, bounds)
     }

@@ -1,5 +1,4 @@
-//! Actions that end an opening of the store or replace it: closing, kills and power cuts; also backups and dropped
-//! keyspaces.
+//! Actions that close the store and open it again: closing, kills and power cuts. Also backups and dropped keyspaces.
 
 use std::sync::Arc;
 
@@ -42,8 +41,8 @@ impl World {
         Ok(())
     }
 
-    /// Closes the store and opens it again. Its handles, snapshots and scans are kept as orphans; values that were read
-    /// from it must not change.
+    /// Closes the store and opens it again. The handles, snapshots and scans of the closed store are kept as orphans.
+    /// Values that were read from the closed store must not change.
     pub fn close_and_reopen(&mut self) -> Result<(), Wrong> {
         self.ask_orphans()?;
         let orphans = Orphans {
@@ -72,7 +71,7 @@ impl World {
             keys.filter_map(Iterator::next).try_for_each(|entry| closed("a scan", entry.map(drop)))?;
             closed("a read", keyspace.get(b"group/00/00004").map(drop))?;
             closed("reads", keyspace.multi_get(&[b"a", b"b"]).map(drop))?;
-            // 8 bytes, because a counter refuses any other length.
+            // The value has 8 bytes, because a counter refuses any other length.
             closed("a write", keyspace.put(b"k", b"a number"))?;
             for snapshot in &orphans.snapshots {
                 closed("a snapshot", keyspace.at(snapshot).get(b"group/01/00017").map(drop))?;
@@ -83,7 +82,8 @@ impl World {
         Ok(())
     }
 
-    /// Kills the process: written data stays; commits that were only in its memory are lost, the newest first.
+    /// Kills the process. Written data survives. Of the commits that were only in the memory of the process, any number
+    /// of the newest may be lost.
     pub fn kill(&mut self) -> Result<(), Wrong> {
         let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
         let image = device.image();
@@ -110,7 +110,7 @@ impl World {
         self.compare_all()
     }
 
-    /// Cuts the power after a sync: nothing may be lost.
+    /// Cuts the power after a sync. No commit may be lost.
     pub fn cut_power(&mut self) -> Result<(), Wrong> {
         self.store.persist(Durability::Synced)?;
         self.lazy.clear();
@@ -135,7 +135,8 @@ impl World {
         check(refused(old.get(b"k").map(|_| ())), || "a dropped keyspace answered a read".into())
     }
 
-    /// Creates a keyspace that was dropped. It is empty, and it is empty at older snapshots too.
+    /// Creates a keyspace that was dropped before. The new keyspace is empty, also when it is read at an older
+    /// snapshot.
     pub fn create_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
         self.open_keyspace(slot)?;
         self.lazy.clear();
@@ -157,14 +158,14 @@ impl World {
         check(copy.verify()?.is_clean(), || "a backup does not verify".into())
     }
 
-    /// Checks that `Store::verify` finds nothing.
+    /// Checks that `Store::verify` reports no damage.
     pub fn verify(&self) -> Result<(), Wrong> {
         let report = self.store.verify()?;
         check(report.is_clean(), || format!("verify found {:?}", report.problems))
     }
 
-    /// Ends a history: compares all contents, settles all background work, verifies, reopens, and checks that the
-    /// allocated pages are exactly the reachable ones ([`accounts`]).
+    /// Ends a history: compares all contents, completes all background work, verifies, reopens, and checks that the
+    /// allocated pages are exactly the reachable pages ([`accounts`]).
     pub fn finish(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         self.go_on_held(true, rng)?;
         self.compare_all()?;

@@ -1,11 +1,11 @@
 //! Random histories of the whole interface, compared with plain sorted maps.
 //!
 //! A history has five keyspaces: plain values, counters, lists that grow, large values stored as blobs, and maxima.
-//! Every history writes counters, because a message that is applied twice or lost changes a sum, while a later put
-//! would hide it. The seed determines the configuration of the store ([`Config`]) and a list of words. Each word is one
-//! action on the store and its model (`history`): writes and batches, reads of every kind at any snapshot (`reads`),
-//! closing (old handles must return an error), kills, power cuts and backups (`lives`). Each read is compared with the
-//! model (`tables`) at once; all contents are compared from time to time.
+//! Every history writes counters, because a lost or doubled message always changes a sum, whereas a later put would
+//! hide a wrong plain value. The seed determines the configuration of the store ([`Config`]) and a list of words. Each
+//! word is one action on the store and its model (`history`): writes and batches, reads of every kind at any snapshot
+//! (`reads`), closing (old handles must return an error), kills, power cuts and backups (`lives`). Each read is
+//! compared with the model (`tables`) at once; all contents are compared from time to time.
 //!
 //! A unit is one history. Its steps are its words, and any subset of them is also a history.
 
@@ -23,13 +23,13 @@ use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 
-/// Actions of an ordinary history.
+/// The number of actions of an ordinary history.
 pub const ACTIONS: usize = 300;
-/// Actions of a history that builds a deep tree.
+/// The number of actions of a history that builds a deep tree.
 const DEEP_ACTIONS: usize = 500;
-/// Distance between the seeds whose histories build a deep tree.
+/// The distance between two seeds whose histories build a deep tree.
 const DEEP_EVERY: u64 = 16;
-/// The most replays that minimising a failing history may take.
+/// The maximum number of replays while a failing history is minimised.
 const TRIES: usize = 200;
 
 /// The history of a seed: its configuration and its words.

@@ -58,7 +58,7 @@ impl Reader {
     }
 }
 
-/// Formats bytes for a message: the first 40, and the length.
+/// Formats bytes for a message: the first 40 bytes, and the length.
 fn show(bytes: &[u8]) -> String {
     format!("\"{}\"({})", bytes[..bytes.len().min(40)].escape_ascii(), bytes.len())
 }
@@ -68,8 +68,8 @@ fn show_option(value: Option<&[u8]>) -> String {
 }
 
 impl World {
-    /// A reader of the keyspace in `slot`, at its newest state or at a random snapshot; with the expected table and a
-    /// description.
+    /// Returns a reader of the keyspace in `slot`, at the newest state or at a random snapshot, with the expected table
+    /// and a description.
     fn reader(&self, slot: usize, rng: &mut Rng) -> (Reader, std::sync::Arc<Table>, String) {
         let keyspace = self.keyspace(slot);
         let name = SLOTS[slot].0;
@@ -82,7 +82,7 @@ impl World {
         (Reader::At(keyspace.at(&held.snapshot)), table, format!("`{name}` at {}", held.snapshot.seqno()))
     }
 
-    /// Draws a key: half of the time one that exists, else any.
+    /// Draws a key: half of the time a key that exists, otherwise any key.
     fn some_key(&self, table: &Table, rng: &mut Rng) -> Vec<u8> {
         let key = self.config.key(rng);
         if rng.chance(50) {
@@ -121,7 +121,7 @@ impl World {
         Ok(())
     }
 
-    /// Draws bounds: included, excluded or unbounded, sometimes with the start after the end.
+    /// Draws bounds: included, excluded or unbounded. Sometimes the start is above the end.
     pub fn bounds(&self, rng: &mut Rng) -> Bounds {
         let (mut a, mut b) = (self.config.key(rng), self.config.key(rng));
         if a > b && rng.chance(95) {
@@ -135,7 +135,7 @@ impl World {
         (bound(a, rng), bound(b, rng))
     }
 
-    /// Scans a range or a prefix, alternating between both ends; keeps some scans open for later.
+    /// Scans a range or a prefix, alternating between both ends. Keeps some scans open for later actions.
     pub fn read_range(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (reader, table, what) = self.reader(slot, rng);
         let (range, expect) = if rng.chance(35) {
@@ -172,7 +172,7 @@ impl World {
                 && rng.chance(10)
                 && let super::config::Disk::Simulated(device) = &self.disk
             {
-                // Long enough for the scan to move to a newer view.
+                // The clock advances far enough for the scan to move to a newer view.
                 device.advance_clock(std::time::Duration::from_secs(3));
             }
             let backward = rng.chance(backward);
@@ -197,7 +197,7 @@ impl World {
         Ok(false)
     }
 
-    /// Continues the scans that were kept open; with `finish`, to their ends.
+    /// Continues the scans that were kept open. With `finish`, reads each scan to its end.
     pub fn go_on_held(&mut self, finish: bool, rng: &mut Rng) -> Result<(), Wrong> {
         for mut held in std::mem::take(&mut self.ranges) {
             let limit = if finish { usize::MAX } else { rng.index(40) };
@@ -210,7 +210,8 @@ impl World {
         Ok(())
     }
 
-    /// Compares all contents with the model, at the newest state and at every snapshot, forward and backward.
+    /// Compares all contents of the store with the model, at the newest state and at every snapshot, forward and
+    /// backward.
     pub fn compare_all(&self) -> Result<(), Wrong> {
         for slot in (0..SLOTS.len()).filter(|&slot| self.keyspaces[slot].is_some()) {
             let keyspace = self.keyspace(slot);

@@ -1,7 +1,7 @@
 //! The model: plain sorted maps, and the effect of each write on them.
 //!
-//! The model shares no code with the engine: ranges are the standard library's, prefixes use `starts_with`, and each
-//! merge operator is implemented again in one line.
+//! The model shares no code with the engine. It uses the range search of the standard library and `starts_with` for
+//! prefixes, and implements each merge operator again in one line.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -48,14 +48,15 @@ pub enum Write {
 }
 
 impl Write {
-    /// Whether it certainly appends a log record. A range delete that covers no key may append none, and then writes
-    /// nothing to the file either.
+    /// Whether the write certainly appends a log record. A range delete that covers no key may append no record, and in
+    /// that case writes nothing to the file.
     pub fn is_logged(&self) -> bool {
         !matches!(self, Write::DeleteRange(..) | Write::DeletePrefix(..))
     }
 }
 
-/// The contents of all keyspaces; `None` for a dropped one. Cheap to clone: a shared table is copied when it changes.
+/// The contents of all keyspaces; `None` for a dropped keyspace. A clone is cheap, because a shared table is copied
+/// only when it changes.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Model {
     tables: Vec<Option<Arc<Table>>>,
@@ -79,7 +80,7 @@ impl Model {
         self.tables[slot].as_ref()
     }
 
-    /// Replaces the keyspace in `slot` by an empty one (`there`), or removes it.
+    /// Replaces the keyspace in `slot` by an empty keyspace if `there` is set, otherwise removes the keyspace.
     pub fn reset(&mut self, slot: usize, there: bool) {
         self.tables[slot] = there.then(Arc::default);
     }

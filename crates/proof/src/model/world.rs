@@ -1,7 +1,7 @@
 //! A store and its model, and the writes that go to both.
 //!
-//! Invariant: the store and the model receive the same writes in the same order. A [`Sabotage`] breaks it once, on
-//! purpose: it is the canary, which shows that the comparisons detect a difference.
+//! Invariant: the store and the model receive the same writes in the same order. A [`Sabotage`] breaks this invariant
+//! once, on purpose. The sabotage is the canary: it shows that the comparisons detect a difference.
 
 use std::fmt;
 
@@ -52,7 +52,8 @@ pub enum Sabotage {
     LateSnapshot,
 }
 
-/// The most commits with `Durability::None` whose prior states are kept; then the store persists them.
+/// The maximum number of commits with `Durability::None` for which the state before the commit is kept. At this number,
+/// the harness makes the store persist its log.
 const LAZY_COMMITS: usize = 12;
 
 /// A snapshot and its expected contents.
@@ -66,12 +67,12 @@ pub struct HeldRange {
     pub slot: usize,
     pub range: Range,
     pub all: Vec<(Vec<u8>, Bytes)>,
-    /// The positions in `all` that neither end has passed.
+    /// The positions in `all` that neither end of the scan has passed.
     pub left: std::ops::Range<usize>,
 }
 
 impl HeldRange {
-    /// The expected next item from the front, or from the back.
+    /// The expected next item from the front end, or from the back end.
     pub fn pop(&mut self, backward: bool) -> Option<&(Vec<u8>, Bytes)> {
         if self.left.is_empty() {
             return None;
@@ -97,7 +98,7 @@ impl HeldRange {
     }
 }
 
-/// The handles of a store that was closed: each must return [`Error::Closed`].
+/// The handles of a store that was closed. Each handle must return [`Error::Closed`].
 pub struct Orphans {
     pub store: Store,
     pub keyspaces: Vec<Keyspace>,
@@ -115,22 +116,22 @@ pub struct World {
     pub ranges: Vec<HeldRange>,
     /// Handles of the previous opening, if it ended with a close.
     pub orphans: Option<Orphans>,
-    /// Values that were read earlier: they must not change.
+    /// Values that were read earlier, which must not change.
     pub values: Vec<(Value, Bytes)>,
-    /// The states that a kill may fall back to: the models before each commit that is only in the memory of the
-    /// process.
+    /// The states that may remain after a kill: the model before each commit that is only in the memory of the process.
     pub lazy: Vec<Model>,
     sabotage: Option<(Sabotage, usize)>,
-    /// Number of writes so far; it chooses the writer (log stream) of the next one.
+    /// Number of writes up to now. This number chooses the writer (log stream) of the next write.
     turns: u64,
     /// Whether the sabotage was applied.
     sabotaged: bool,
-    /// The device; it outlives the store that is on it.
+    /// The device, which outlives the store on it.
     pub disk: Disk,
 }
 
 impl World {
-    /// An empty store with all keyspaces. The sabotage is applied to the nth operation that it fits.
+    /// Creates an empty store with all keyspaces. The sabotage is applied to the nth operation of the kind that it
+    /// sabotages.
     pub fn new(config: Config, sabotage: Option<(Sabotage, usize)>) -> Result<World, Wrong> {
         let disk = config.device()?;
         let store = config.open(&disk)?;
@@ -155,7 +156,7 @@ impl World {
         Ok(world)
     }
 
-    /// Opens the keyspace in `slot`, creating it if it does not exist.
+    /// Opens the keyspace in `slot`, and creates the keyspace if it does not exist.
     pub fn open_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
         self.keyspaces[slot] = Some(self.store.keyspace_with(SLOTS[slot].0, self.config.options(slot))?);
         Ok(())
@@ -166,7 +167,7 @@ impl World {
         self.keyspaces[slot].as_ref().expect("asked for a keyspace that is dropped")
     }
 
-    /// Whether the sabotage is applied here.
+    /// Whether the sabotage is applied to this operation.
     pub fn strikes(&mut self, kind: Sabotage) -> bool {
         match &mut self.sabotage {
             Some((which, left)) if *which == kind && !self.sabotaged => {
@@ -260,7 +261,7 @@ impl World {
         Ok(())
     }
 
-    /// Drops everything that reads from the store.
+    /// Drops all scans, snapshots and handles that read from the store.
     pub fn let_go(&mut self) {
         self.snapshots.clear();
         self.ranges.clear();

@@ -1,4 +1,4 @@
-//! The functions of LevelDB's C interface that the adapter calls.
+//! Bindings of the functions of LevelDB's C interface that the adapter calls.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::path::Path;
@@ -81,18 +81,18 @@ unsafe extern "C" {
 
 /// The library's version.
 pub fn version() -> String {
-    // SAFETY: no arguments, no state.
+    // SAFETY: the function has no arguments and no state.
     let (major, minor) = unsafe { (leveldb_major_version(), leveldb_minor_version()) };
     format!("{major}.{minor}")
 }
 
-/// Settings for opening a store; all sizes in bytes.
+/// Settings for opening a store. All sizes are in bytes.
 pub struct Settings {
-    /// Size of one memtable; there may be two.
+    /// Size of one memtable. LevelDB may have two memtables at a time.
     pub write_buffer: usize,
     /// Size of the block cache.
     pub cache: usize,
-    /// The maximum number of open tables; the index and filter of each are in memory.
+    /// The maximum number of open tables. The index and the filter of each open table are in memory.
     pub max_open_files: usize,
     /// Maximum size of a table.
     pub max_file: usize,
@@ -110,14 +110,14 @@ unsafe fn check(error: *mut c_char) -> Result<()> {
     if error.is_null() {
         return Ok(());
     }
-    // SAFETY: not null, so a string that ends in 0, as the caller promises.
+    // SAFETY: the pointer is not null, so it points to a string that ends in 0, as the caller promises.
     let text = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
-    // SAFETY: LevelDB's own memory, freed once.
+    // SAFETY: the memory was allocated by LevelDB and is freed once.
     unsafe { leveldb_free(error.cast()) };
     Err(text.into())
 }
 
-/// An open store with the objects that it borrows while it is open.
+/// An open store, with the objects that LevelDB borrows while the store is open.
 pub struct Db {
     db: NonNull<RawDb>,
     cache: *mut RawCache,
@@ -128,18 +128,19 @@ pub struct Db {
 
 // SAFETY: LevelDB's handle, cache, filter and constant options may be used by several threads at once.
 unsafe impl Send for Db {}
-// SAFETY: as above; iterators may not be shared, but each is used within one call only.
+// SAFETY: LevelDB's handle and the other objects may be used by several threads at once, as for `Send`. Iterators may
+// not be shared, but each iterator is used only within one call.
 unsafe impl Sync for Db {}
 
 impl Db {
-    /// Opens a store; creates it if there is none.
+    /// Opens a store, and creates it if it does not exist.
     pub fn open(directory: &Path, settings: &Settings) -> Result<Self> {
         let name = CString::new(directory.as_os_str().as_encoded_bytes())?;
         let bits = c_int::try_from(settings.bits_per_key)?;
         let files = c_int::try_from(settings.max_open_files)?;
         let mut error = ptr::null_mut();
-        // SAFETY: constructors without preconditions; options are destroyed after the open copied them, as LevelDB's
-        // own tests do; cache and filter are destroyed in `drop`, after the store is closed.
+        // SAFETY: the constructors have no preconditions. The options are destroyed after the open has copied them, as
+        // in LevelDB's own tests. Cache and filter are destroyed in `drop`, after the store is closed.
         unsafe {
             let options = leveldb_options_create();
             let (cache, filter) = (leveldb_cache_create_lru(settings.cache), leveldb_filterpolicy_create_bloom(bits));
@@ -165,18 +166,18 @@ impl Db {
         }
     }
 
-    /// Inserts or overwrites.
+    /// Inserts or overwrites the value of a key.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
         let mut error = ptr::null_mut();
-        // SAFETY: the store is open; both slices are copied within the call; the error is LevelDB's.
+        // SAFETY: the store is open. Both slices are copied within the call. The error string was allocated by LevelDB.
         unsafe {
             leveldb_put(self.db.as_ptr(), self.write, k, key.len(), v, value.len(), &mut error);
             check(error)
         }
     }
 
-    /// Deletes; an absent key is no error.
+    /// Deletes a key. An absent key is no error.
     pub fn delete(&self, key: &[u8]) -> Result<()> {
         let mut error = ptr::null_mut();
         // SAFETY: as in `put`.
@@ -190,7 +191,7 @@ impl Db {
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
         let (mut error, mut len) = (ptr::null_mut(), 0);
-        // SAFETY: as in `put`; the result is null or `len` bytes, freed once after they are copied.
+        // SAFETY: as in `put`. The result is null or `len` bytes, which are freed once, after they were copied.
         unsafe {
             let data = leveldb_get(self.db.as_ptr(), self.read, key.as_ptr().cast(), key.len(), &mut len, &mut error);
             check(error)?;
@@ -205,15 +206,16 @@ impl Db {
 
     /// Visits at most `limit` entries from `from` on and returns their number.
     pub fn scan(&self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
-        // SAFETY: the store is open, and stays so longer than the iterator.
+        // SAFETY: the store is open, and is closed only after the iterator is destroyed.
         let iterator = Iterator(unsafe { leveldb_create_iterator(self.db.as_ptr(), self.read) });
         let mut count = 0;
-        // SAFETY: the iterator is live; `from` is read within the call.
+        // SAFETY: the iterator is live, and `from` is read within the call.
         unsafe { leveldb_iter_seek(iterator.0, from.as_ptr().cast(), from.len()) };
         // SAFETY: the iterator is live.
         while count < limit && unsafe { leveldb_iter_valid(iterator.0) } != 0 {
             let (mut key_len, mut value_len) = (0, 0);
-            // SAFETY: the bytes of a valid iterator stay valid until it moves, which is after `visit` has returned.
+            // SAFETY: the bytes of a valid iterator stay valid until the iterator moves, which happens after `visit`
+            // has returned.
             let (key, value) = unsafe {
                 let key = leveldb_iter_key(iterator.0, &mut key_len);
                 let value = leveldb_iter_value(iterator.0, &mut value_len);
@@ -227,7 +229,7 @@ impl Db {
             }
         }
         let mut error = ptr::null_mut();
-        // SAFETY: the iterator is live; the error is LevelDB's.
+        // SAFETY: the iterator is live. The error string was allocated by LevelDB.
         unsafe {
             leveldb_iter_get_error(iterator.0, &mut error);
             check(error)?;
@@ -235,9 +237,10 @@ impl Db {
         Ok(count)
     }
 
-    /// The text of a property; `None` if LevelDB has no such property.
+    /// The text of a property, or `None` if LevelDB has no such property.
     pub fn property(&self, name: &CStr) -> Option<String> {
-        // SAFETY: the store is open; the result is null or a string of LevelDB's, freed once after it is copied.
+        // SAFETY: the store is open. The result is null or a string that LevelDB allocated. The string is freed once,
+        // after it was copied.
         unsafe {
             let text = leveldb_property_value(self.db.as_ptr(), name.as_ptr());
             if text.is_null() {
@@ -249,17 +252,19 @@ impl Db {
         }
     }
 
-    /// Writes the memtable and waits for it. Compacting a range without keys has exactly this effect.
+    /// Writes the memtable to a table and waits until this is done. The compaction of a range without keys has exactly
+    /// this effect.
     pub fn flush(&self) {
         let nowhere = [0_u8; 1];
-        // SAFETY: the store is open; both ends are the empty key, below every key.
+        // SAFETY: the store is open. Both ends of the range are the empty key, which is below every key.
         unsafe { leveldb_compact_range(self.db.as_ptr(), nowhere.as_ptr().cast(), 0, nowhere.as_ptr().cast(), 0) };
     }
 }
 
 impl Drop for Db {
     fn drop(&mut self) {
-        // SAFETY: each was made by `open` and is destroyed once, the store first; no iterator outlives a call.
+        // SAFETY: each object was created by `open` and is destroyed once, the store first. No iterator outlives a
+        // call.
         unsafe {
             leveldb_close(self.db.as_ptr());
             leveldb_readoptions_destroy(self.read);
@@ -274,7 +279,7 @@ struct Iterator(*mut RawIterator);
 
 impl Drop for Iterator {
     fn drop(&mut self) {
-        // SAFETY: made by `leveldb_create_iterator`, destroyed once.
+        // SAFETY: the iterator was created by `leveldb_create_iterator` and is destroyed once.
         unsafe { leveldb_iter_destroy(self.0) };
     }
 }

@@ -1,7 +1,7 @@
-//! WiredTiger through `shim/wiredtiger.c`.
+//! Bindings of WiredTiger, through `shim/wiredtiger.c`.
 //!
 //! Threads may share a [`Connection`], as WiredTiger documents for `WT_CONNECTION`. A [`Session`] belongs to one
-//! thread; it borrows its connection, so that it is closed first.
+//! thread. It borrows its connection, so that the session is closed before the connection.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -75,19 +75,20 @@ unsafe extern "C" {
 pub const FIGURES: [&str; 5] =
     ["block_bytes_read", "block_bytes_written", "log_bytes_written", "cache_bytes", "cache_bytes_dirty"];
 
-/// `Ok(true)` for 0, `Ok(false)` for an absent key, else WiredTiger's error text.
+/// Converts a return code: `Ok(true)` for 0, `Ok(false)` for an absent key, otherwise the error text of WiredTiger.
 fn check(code: c_int) -> Result<bool> {
     match code {
         0 => Ok(true),
         ABSENT => Ok(false),
-        // SAFETY: returns a string for any code, in static or thread-local memory, which is copied at once.
+        // SAFETY: the function returns a string for any code. The string is in static or thread-local memory, and is
+        // copied immediately.
         _ => Err(unsafe { CStr::from_ptr(shim_wt_error(code)) }.to_string_lossy().into_owned().into()),
     }
 }
 
 /// The version string of the library.
 pub fn version() -> String {
-    // SAFETY: a static string.
+    // SAFETY: the result is a static string.
     unsafe { CStr::from_ptr(shim_wt_version()) }.to_string_lossy().into_owned()
 }
 
@@ -96,7 +97,7 @@ pub struct Connection(NonNull<RawConnection>);
 
 // SAFETY: WiredTiger's connection handle may be used by several threads, and closed by a thread that did not open it.
 unsafe impl Send for Connection {}
-// SAFETY: as above; every call through `&Connection` opens a session of its own.
+// SAFETY: as for `Send`. In addition, every call through `&Connection` opens a session of its own.
 unsafe impl Sync for Connection {}
 
 impl Connection {
@@ -105,15 +106,15 @@ impl Connection {
         let directory = CString::new(directory.as_os_str().as_encoded_bytes())?;
         let (config, table_config) = (CString::new(config)?, CString::new(table_config)?);
         let mut raw = ptr::null_mut();
-        // SAFETY: three strings that end in 0 and outlive the call; `raw` is written only on success.
+        // SAFETY: the three strings end in 0 and outlive the call. `raw` is written only on success.
         check(unsafe { shim_wt_open(directory.as_ptr(), config.as_ptr(), table_config.as_ptr(), &mut raw) })?;
         Ok(Self(NonNull::new(raw).ok_or("WiredTiger returned neither a connection nor an error")?))
     }
 
-    /// Opens a thread's session.
+    /// Opens a session for one thread.
     pub fn session(&self) -> Result<Session<'_>> {
         let mut raw = ptr::null_mut();
-        // SAFETY: the connection is open for as long as `self` lives; `raw` is written only on success.
+        // SAFETY: the connection is open for as long as `self` lives. `raw` is written only on success.
         check(unsafe { shim_wt_session_open(self.0.as_ptr(), &mut raw) })?;
         Ok(Session {
             raw: NonNull::new(raw).ok_or("WiredTiger returned neither a session nor an error")?,
@@ -130,7 +131,7 @@ impl Connection {
     /// The values of [`FIGURES`].
     pub fn figures(&self) -> Result<[i64; FIGURES.len()]> {
         let mut out = [0; FIGURES.len()];
-        // SAFETY: the connection is open; at most `out.len()` numbers are written.
+        // SAFETY: the connection is open, and at most `out.len()` numbers are written.
         check(unsafe { shim_wt_figures(self.0.as_ptr(), out.as_mut_ptr(), out.len()) })?;
         Ok(out)
     }
@@ -139,20 +140,20 @@ impl Connection {
     pub fn close(self) -> Result<()> {
         let raw = self.0;
         std::mem::forget(self);
-        // SAFETY: `self` is forgotten after its pointer is taken, so it is closed once; no session can outlive the
-        // borrow.
+        // SAFETY: `self` is forgotten after its pointer is taken, so the connection is closed once. No session can
+        // outlive the borrow.
         check(unsafe { shim_wt_close(raw.as_ptr()) }).map(drop)
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: still open, because `close` forgets `self`; no session can outlive the borrow.
+        // SAFETY: the connection is still open, because `close` forgets `self`. No session can outlive the borrow.
         unsafe { shim_wt_close(self.0.as_ptr()) };
     }
 }
 
-/// A thread's session with its cursor. Not `Send`: it holds a raw pointer.
+/// The session of a thread, with its cursor. A session is not `Send`, because it holds a raw pointer.
 pub struct Session<'a> {
     raw: NonNull<RawSession>,
     of: PhantomData<&'a Connection>,
@@ -160,7 +161,8 @@ pub struct Session<'a> {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        // SAFETY: opened by `Connection::session`, closed once; the connection is still open, being borrowed.
+        // SAFETY: the session was opened by `Connection::session` and is closed once. The connection is still open,
+        // because it is borrowed.
         unsafe { shim_wt_session_close(self.raw.as_ptr()) };
     }
 }
@@ -178,14 +180,14 @@ unsafe fn borrowed<'a>(data: Bytes, len: usize) -> &'a [u8] {
 }
 
 impl Session<'_> {
-    /// Inserts or overwrites.
+    /// Inserts or overwrites the value of a key.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
-        // SAFETY: the session is open and this thread's; both slices are read within the call.
+        // SAFETY: the session is open and belongs to this thread. Both slices are read within the call.
         check(unsafe { shim_wt_put(self.raw.as_ptr(), k, key.len(), v, value.len()) }).map(drop)
     }
 
-    /// Deletes; an absent key is no error.
+    /// Deletes a key. An absent key is no error.
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         // SAFETY: as in `put`.
         check(unsafe { shim_wt_delete(self.raw.as_ptr(), key.as_ptr().cast(), key.len()) }).map(drop)
@@ -194,11 +196,11 @@ impl Session<'_> {
     /// Passes the value of a key to `visit`. Returns whether the key exists.
     pub fn get(&mut self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
         let (mut value, mut len) = (ptr::null(), 0);
-        // SAFETY: as in `put`; the two results are written on success.
+        // SAFETY: as in `put`. The two results are written on success.
         let code = unsafe { shim_wt_find(self.raw.as_ptr(), key.as_ptr().cast(), key.len(), &mut value, &mut len) };
         let found = check(code)?;
         if found {
-            // SAFETY: the call succeeded, and the reset comes after the borrow.
+            // SAFETY: the call succeeded, and the cursor is reset only after the borrow has ended.
             visit(unsafe { borrowed(value, len) });
         }
         self.reset()?;
@@ -212,7 +214,7 @@ impl Session<'_> {
         check(unsafe { shim_wt_add(self.raw.as_ptr(), key.as_ptr().cast(), key.len(), delta) }).map(drop)
     }
 
-    /// Deletes the keys of `from..to`, in a transaction.
+    /// Deletes the keys in the range `from..to`, in a transaction.
     pub fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         let (f, t) = (from.as_ptr().cast(), to.as_ptr().cast());
         // SAFETY: as in `put`.
@@ -224,7 +226,7 @@ impl Session<'_> {
         // SAFETY: the session is open, belongs to this thread, and has no transaction.
         check(unsafe { shim_wt_begin(self.raw.as_ptr()) })?;
         let scanned = self.walk(from, limit, visit);
-        // SAFETY: ends the transaction that began above; it also resets the cursor.
+        // SAFETY: this call ends the transaction that began above, and also resets the cursor.
         check(unsafe { shim_wt_rollback(self.raw.as_ptr()) })?;
         scanned
     }
@@ -236,10 +238,10 @@ impl Session<'_> {
             let (k, kl, v, vl) = (&mut key, &mut key_len, &mut value, &mut value_len);
             let raw = self.raw.as_ptr();
             let code = if count == 0 {
-                // SAFETY: as in `get`; four results.
+                // SAFETY: as in `get`, with four results.
                 unsafe { shim_wt_seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
             } else {
-                // SAFETY: as above; the cursor is at an entry.
+                // SAFETY: as for the first entry. The cursor is at an entry.
                 unsafe { shim_wt_next(raw, k, kl, v, vl) }
             };
             if !check(code)? {
@@ -253,7 +255,7 @@ impl Session<'_> {
     }
 
     fn reset(&mut self) -> Result<()> {
-        // SAFETY: the session is open and this thread's.
+        // SAFETY: the session is open and belongs to this thread.
         check(unsafe { shim_wt_reset(self.raw.as_ptr()) }).map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! [`Locks`]: the source's distributed reader-writer locks, with claims (002 §3.6.1).
+//! [`Locks`]: the distributed reader-writer locks of the source, with claims (002 §3.6.1).
 //!
 //! ```text
 //!                entry   0   1   2   3 …
@@ -7,17 +7,18 @@
 //!   states              [ ] [c] [w] [ ]       c: claimed, w: being written
 //! ```
 //!
-//! 1. A reader increments its count, *then* checks the write bit. If the bit is set, it decrements the count and
-//!    retries.
-//! 2. A writer first reads, then claims. One thread at a time has the claim, concurrently with readers. If another
-//!    thread has it, the writer gives up its claim attempt and ends its read.
-//! 3. The claimer sets the write bit, *then* waits until all counts but its own are zero.
+//! 1. A reader increments its count and checks the write bit *after that*. If the bit is set, the reader decrements the
+//!    count and retries.
+//! 2. A writer first locks the entry for reading, then claims it. Only one thread at a time has the claim, but other
+//!    threads may read concurrently. If another thread has the claim, the writer gives up and ends its read.
+//! 3. The thread with the claim sets the write bit. *After that*, it waits until all counts except its own count are
+//!    zero.
 //!
-//! **Either the reader sees the bit or the writer sees the count**: each stores its own before it loads the other's,
-//! with a `SeqCst` fence between (`crates/explore/loom`, model `counts`). The fence and two moves in its own cache line
-//! are the whole cost of a reader.
+//! **Either the reader sees the bit or the writer sees the count.** The reason is that each thread stores its own flag,
+//! executes a `SeqCst` fence, and loads the flag of the other thread (`crates/explore/loom`, model `counts`). A reader
+//! pays only for the fence and two stores in its own cache line.
 //!
-//! The explorers compile this file, too, with their own primitives.
+//! The schedule explorers also compile this file, with their own primitives.
 
 use pandodb::base::SeededBug;
 
@@ -30,7 +31,7 @@ use super::primitives::{
 const CLAIMED: u8 = 1;
 const WRITTEN: u8 = 2;
 
-/// A reader-writer lock for each of many entries, for numbered threads.
+/// One reader-writer lock for each of many entries. The threads are numbered.
 #[derive(Debug)]
 pub struct Locks {
     entries: usize,
@@ -40,7 +41,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// New locks; all are free.
+    /// Creates the locks. All of them are free.
     pub fn new(threads: usize, entries: usize) -> Locks {
         let zeros = |n: usize| (0..n).map(|_| AtomicU8::new(0)).collect();
         Locks { entries, threads, counts: zeros(threads * entries), states: zeros(entries) }
@@ -50,7 +51,7 @@ impl Locks {
         &self.counts[thread * self.entries + entry]
     }
 
-    /// Tries once to lock an entry for reading; `false` if it is being written.
+    /// Tries once to lock an entry for reading. Returns `false` if another thread is writing the entry.
     #[inline]
     pub fn read(&self, thread: usize, entry: usize) -> bool {
         let count = self.count(thread, entry);
@@ -63,7 +64,7 @@ impl Locks {
         free
     }
 
-    /// Ends reading.
+    /// Ends the read of an entry.
     #[inline]
     pub fn end_read(&self, thread: usize, entry: usize) {
         let count = self.count(thread, entry);
@@ -81,7 +82,7 @@ impl Locks {
     }
 
     /// Upgrades a claim to a write lock, after all other threads have stopped reading. Returns `false` and changes
-    /// nothing if this thread reads the entry twice, since it would wait for itself.
+    /// nothing if this thread reads the entry twice, because the thread would wait for itself.
     pub fn write(&self, thread: usize, entry: usize) -> bool {
         if self.count(thread, entry).load(Relaxed) > 1 {
             return false;
@@ -98,7 +99,7 @@ impl Locks {
         true
     }
 
-    /// Ends writing; the claim is still held.
+    /// Ends writing. The thread keeps the claim.
     pub fn end_write(&self, entry: usize) {
         self.states[entry].fetch_and(!WRITTEN, Release);
     }

@@ -1,5 +1,5 @@
-//! [`Claims`]: the source's cache (002 §3.6.1), as far as safe Rust allows: a direct map, reader counts, claims, CLOCK
-//! hands.
+//! [`Claims`]: the cache of the source (002 §3.6.1), as far as safe Rust can implement it: a direct map, reader counts,
+//! claims, CLOCK hands.
 //!
 //! ```text
 //!   page ──▶ map[page] ──▶ frame ──▶ words            map: 4 bytes for every page of the disk
@@ -7,13 +7,15 @@
 //!                            └─ Locks: counts of readers, a claim, a write bit
 //! ```
 //!
-//! A hit reads the frame's number from the map, locks the frame for reading, checks that it still holds the page, and
-//! sets the hit bit. A miss takes a frame from the thread's hand; when the hand is used up, it takes the next group of
-//! frames by compare-and-swap. It evicts a page that was not hit since the last turn, under claim and write lock, fills
-//! the frame, and enters it into the map unless another thread has loaded the page meanwhile.
+//! A hit reads the number of the frame from the map, locks the frame for reading, checks that the frame still contains
+//! the page, and sets the hit bit. A miss takes a frame from the hand of the thread. If the hand is used up, the thread
+//! takes the next group of frames by compare-and-swap. It evicts a page that was not hit since the last turn, under
+//! claim and write lock, and fills the frame. It enters the frame into the map, unless another thread has loaded the
+//! page in the meantime.
 //!
-//! Differences from the source: there are no dirty pages, so nothing is written a quarter turn ahead. The contents are
-//! atomic words, since safe Rust cannot hand out a byte slice that is sometimes written.
+//! This cache differs from the source in two ways. It has no dirty pages, so the hands do not write pages a quarter
+//! turn before they reach them. The contents are atomic words, because safe Rust cannot return a byte slice that other
+//! threads sometimes write.
 
 pub mod locks;
 
@@ -25,7 +27,7 @@ use super::primitives::{
     relax,
 };
 
-/// The number that no page has.
+/// A number that is never the number of a page.
 const NONE: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -34,7 +36,7 @@ struct Frame {
     hit: AtomicU8,
 }
 
-/// The frames from which a thread takes its next one.
+/// The group of frames from which a thread takes its next frame.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Hand {
@@ -47,13 +49,13 @@ struct Hand {
 pub struct Size {
     /// The maximum number of threads.
     pub threads: usize,
-    /// Frames.
+    /// The number of frames.
     pub frames: usize,
-    /// Pages of the disk.
+    /// The number of pages of the disk.
     pub pages: usize,
-    /// Words of 8 bytes in a page.
+    /// The number of 8-byte words in a page.
     pub words: usize,
-    /// Frames of a hand.
+    /// The number of frames in a hand.
     pub hand: usize,
 }
 
@@ -61,24 +63,24 @@ pub struct Size {
 #[derive(Debug)]
 pub struct Claims {
     size: Size,
-    /// The frame of each page plus one; 0 if it is not cached.
+    /// For each page, the number of its frame plus one; 0 if the page is not cached.
     map: Box<[AtomicU32]>,
     frames: Box<[Frame]>,
     words: Box<[AtomicU64]>,
     locks: Locks,
     /// The first frame of the next hand.
     next: AtomicU32,
-    /// One for each thread; no other thread locks it.
+    /// The hands, one for each thread. Only this thread locks its hand.
     hands: Box<[Mutex<Hand>]>,
 }
 
-/// A page locked for reading. The frame is not evicted until this is dropped.
+/// A page that is locked for reading. The page is not evicted until this guard is dropped.
 #[derive(Debug)]
 pub struct Page<'a> {
     cache: &'a Claims,
     thread: usize,
     frame: usize,
-    /// Whether it was loaded for this call.
+    /// Whether the page was loaded for this call.
     pub missed: bool,
 }
 
@@ -97,7 +99,7 @@ impl Drop for Page<'_> {
 }
 
 impl Claims {
-    /// An empty cache. Allocates all its frames.
+    /// Creates an empty cache. Allocates all frames.
     pub fn new(size: Size) -> Claims {
         Claims {
             map: (0..size.pages).map(|_| AtomicU32::new(0)).collect(),
@@ -119,7 +121,7 @@ impl Claims {
                 if let Some(found) = self.hit(thread, page, frame as usize) {
                     return found;
                 }
-                // The page is being evicted.
+                // Another thread is evicting the page.
                 relax(turn);
                 turn += 1;
                 continue;
@@ -157,7 +159,7 @@ impl Claims {
         Some(found)
     }
 
-    /// Takes a frame without a page, locked for writing by this thread.
+    /// Returns a frame without a page, which this thread has locked for writing.
     fn draw(&self, thread: usize) -> usize {
         let mut hand = self.hands[thread].lock();
         loop {
@@ -176,8 +178,8 @@ impl Claims {
         }
     }
 
-    /// Evicts the page of a frame, unless it was hit since the last turn or another thread is about to write the frame.
-    /// Returns whether it did; the frame is then locked for writing.
+    /// Evicts the page of a frame, unless the page was hit since the last turn or another thread is about to write the
+    /// frame. Returns whether the page was evicted. If so, the frame is locked for writing.
     fn empty(&self, thread: usize, frame: usize) -> bool {
         let of = &self.frames[frame];
         if of.hit.load(Relaxed) > 0 {

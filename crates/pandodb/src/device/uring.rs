@@ -361,7 +361,7 @@ impl Ring {
         self.slots.iter().flatten().chain(&self.given_up).any(|slot| slot.wanted)
     }
 
-    /// Whether the list of vacant slots contains exactly the empty slots.
+    /// Whether the number of listed vacant slots and the number of occupied slots add up to the number of all slots.
     fn are_slots_counted(&self) -> bool {
         self.vacant.len() + self.slots.iter().flatten().count() == self.slots.len()
     }

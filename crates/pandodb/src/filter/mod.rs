@@ -6,10 +6,10 @@
 //! | quotient filter ([`quotient`], 002 §3.3) | a run | three cache lines | 1 in 256 | 10.7 to 11.4 |
 //! | maplet ([`maplet`]) | up to 256 runs | three cache lines | 1 in 512 in all | 12 to 17 |
 //!
-//! Each filter is an array of one-page blocks. The key's hash determines the block, so a probe reads one block. A run's
-//! description says which filter it has ([`FilterMeta`]); a tree chooses the kind for new runs ([`Filters`]). Quotient
-//! filters can be merged into a maplet without the keys, so the runs of a tree that uses maplets have quotient filters.
-//! `docs/decisions/0017-quotient-filters-and-maplets.md` compares the three kinds.
+//! Each filter is an array of one-page blocks. The key's hash determines the block, so a probe reads one block. The
+//! description of a run contains the kind of the run's filter ([`FilterMeta`]); a tree chooses the kind for new runs
+//! ([`Filters`]). Quotient filters can be merged into a maplet without the keys, so the runs of a tree that uses
+//! maplets have quotient filters. `docs/decisions/0017-quotient-filters-and-maplets.md` compares the three kinds.
 //!
 //! Steps: [`FilterBuilder::add`] collects hashes. [`FilterBuilder::make`] starts a [`FilterMaker`], which prepares and
 //! fills the pages in small steps. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
@@ -56,7 +56,7 @@ pub enum FilterKind {
     },
     /// A maplet.
     Maplet {
-        /// Bits of a fingerprint, without the value.
+        /// The number of bits of a fingerprint, without the value.
         bits: u8,
     },
 }

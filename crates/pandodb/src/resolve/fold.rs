@@ -243,7 +243,7 @@ impl Stripe<'_> {
 struct Operand<'a> {
     /// The index, among the merges, of the newest message in this operand.
     newest: usize,
-    /// Borrowed if the operand is a single message, owned if it is combined.
+    /// The bytes of the operand: borrowed if the operand is a single message, owned if it was combined.
     bytes: Cow<'a, [u8]>,
 }
 

@@ -59,7 +59,7 @@ const _: () = assert!(PACKED < PAGE && MOST_PAGES * PAGE <= u32::MAX as usize, "
 
 /// The state of a builder of compressed leaves, except for the leaf being filled.
 pub struct Compressor {
-    /// The uncompressed leaf. This field and the next, the leaf as it is stored, have whole pages.
+    /// The uncompressed leaf, in whole pages. The next field holds the leaf as it is stored, also in whole pages.
     leaf: Vec<u8>,
     stored: Vec<u8>,
     table: CompressTable,

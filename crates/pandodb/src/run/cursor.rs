@@ -61,7 +61,7 @@ enum Stage {
     Start,
     /// The inner block of this level was requested.
     Inner(u8),
-    /// The first chunk of leaf pages, with this leaf, was requested.
+    /// The first chunk of leaf pages, which contains this leaf, was requested.
     Leaf(Child),
 }
 

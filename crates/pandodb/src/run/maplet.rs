@@ -1,4 +1,5 @@
-//! Maplets on disk. A maplet is the filters of several runs merged into one filter, without reading the runs' keys.
+//! Maplets on disk. A maplet is one filter that is merged from the filters of several runs, without reading the runs'
+//! keys.
 //!
 //! ```text
 //!   run 7   filter pages ─┐

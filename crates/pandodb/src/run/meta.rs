@@ -205,7 +205,7 @@ impl RunMeta {
         }
     }
 
-    /// If fields contradict one another, returns a text that describes this.
+    /// Returns a text that describes a contradiction between fields; `None` if there is no contradiction.
     pub(super) fn flaw(&self) -> Option<&'static str> {
         let pages = self.pages();
         let has_entries = self.leaf_pages > 0;

@@ -5,9 +5,10 @@
 //!     └─ outside the range          └─ not in the filter                  └─ Done
 //! ```
 //!
-//! Each step returns the block that it needs next. The caller loads this block ([`Run::load`], or with up to 32 reads
-//! in flight) and calls the next step. A hit returns the messages of the key in one leaf, newest first. If the key's
-//! messages fill several leaves, the step that follows a hit returns the older messages; otherwise it returns the end.
+//! Each step returns the block that it needs next. The caller loads this block ([`crate::blocks::BlockSource::load`],
+//! or with up to 32 reads in flight) and calls the next step. A hit returns the messages of the key in one leaf, newest
+//! first. If the key's messages fill several leaves, the step that follows a hit returns the older messages; otherwise
+//! it returns the end.
 //!
 //! Invariant: all steps of a probe use the same slice and key. Source: 002 §3.3 (lookup by filter, then by tree).
 

@@ -51,8 +51,8 @@ struct Verifier<'a> {
 
 impl Run {
     /// Reads every block that the run owns. Reports each block's bytes on disk, or its error, and continues after an
-    /// error. An unreadable block at the position of a leaf is reported as an uncompressed leaf, because it is unknown
-    /// whether the leaf was compressed.
+    /// error. An unreadable block at the position of a leaf is reported as an uncompressed leaf, even if the leaf is
+    /// compressed.
     pub fn verify(&self, report: &mut dyn FnMut(BlockKind, Result<u64>)) {
         let mut verifier =
             Verifier { run: self, report, filter: Vec::new(), leaves: None, before: None, seen: Some((0, 0)) };

@@ -1,6 +1,6 @@
 //! The list of seeded bugs, each with the harness that must catch it. This list is used to test the test harnesses.
 //!
-//! The engine defines the bugs and contains them ([`pandodb::base::seeded`]). Each line of [`HUNTS`] gives the harness
+//! The engine defines the bugs and contains them ([`pandodb::base::SeededBug`]). Each line of [`HUNTS`] gives the harness
 //! that must catch a bug, the seeds to try, and the expected symptom. `tests/seeded.rs` activates the bugs one at a
 //! time, and fails if no failure exposes a bug.
 //!

@@ -163,13 +163,15 @@ fn open(device: &dyn Device, base: &Base, from_footer: bool) -> Result<Arc<RunSl
     let data = DataFile::open(DataFile::open_raw(device, true)?, STORE)?;
     let meta = if from_footer { read_footer(&data, ID, base.footer)? } else { base.meta.clone() };
     let leaf_pages = meta.leaf_pages;
-    let run = Run::reopen(data, Arc::new(Pool::new(8 << 20)), meta);
+    let run = Run::reopen(data.clone(), Arc::new(Pool::new(8 << 20)), meta);
     let mut slice = vec![0, 0, 0];
     pandodb::base::codec::put_varint(&mut slice, leaf_pages);
     pandodb::base::codec::put_varint(&mut slice, leaf_pages);
     let mut reader = pandodb::base::codec::Reader::new(&slice, "fuzz");
     let slice = RunSlice::restore(run, &mut reader)?;
-    slice.run().settle()?;
+    slice.run().take_ownership();
+    slice.run().owned().into_iter().try_for_each(|extent| data.mark(extent))?;
+    data.end_marking();
     Ok(slice)
 }
 

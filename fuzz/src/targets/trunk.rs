@@ -4,7 +4,7 @@
 //! preceded by its length (two bytes). The bodies are written to fixed pages with right checksums. The same file
 //! contains two runs to which branches can refer.
 //!
-//! Properties: a loaded trunk satisfies its invariants, and all pages that the trunk reaches are allocated. Storing the
+//! Properties: a loaded trunk satisfies its invariants, and all pages that an opened index lists can be marked. Storing the
 //! trunk again writes no node, and loading the result gives the same trunk. A verification, a scan and a few steps of
 //! compaction terminate. Every error is corruption and names the file.
 
@@ -17,9 +17,10 @@ use pandodb::base::{
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::filter::{FilterBuilder, Filters};
 use pandodb::index::blobs::{BlobMap, Fanout};
-use pandodb::index::runs::{MapletRef, Stored};
+use pandodb::index::runs::MapletRef;
 use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
+use pandodb::index::stored::Stored;
 use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
 use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
@@ -27,7 +28,6 @@ use pandodb::rows::RowCache;
 use pandodb::run::maplet::{MapletWriter, Member};
 use pandodb::run::{Compression, Run, RunBuilder, RunSlice};
 use pandodb::space::data::DATA_FILE;
-use pandodb::space::ranges::extents;
 use pandodb::space::{BlockKind, DataFile, Prefetch};
 
 use pandodb::base::random::Rng;
@@ -63,6 +63,7 @@ fn core(image: &SimImage) -> Result<Core> {
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(100)),
         repair: true,
+        repairs: Default::default(),
         share: Default::default(),
     })
 }
@@ -118,6 +119,7 @@ fn base() -> (SimImage, Vec<u8>) {
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(FIRST_ID)),
         repair: true,
+        repairs: Default::default(),
         share: Default::default(),
     };
     let old = run_of(&core, 2, 0..90, None);
@@ -143,14 +145,14 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
-        bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), body(&core, stored, BlockKind::TrunkNode)));
+        bodies.push((stored.id.0, stored.copies.0.map(|addr| addr.page.0), body(&core, stored, BlockKind::TrunkNode)));
     }
     // The root of the map comes first in the list of pinned nodes, but a parent is written after its children.
     let mut of_map = Vec::new();
     for stored in blobs.pin().stored.into_iter().rev() {
         of_map.push((
             stored.id.0,
-            stored.twin.0.map(|addr| addr.page.0),
+            stored.copies.0.map(|addr| addr.page.0),
             body(&core, stored, BlockKind::LargeValueMap),
         ));
     }
@@ -189,7 +191,7 @@ fn base() -> (SimImage, Vec<u8>) {
 
 /// The body of a node that was written.
 fn body(core: &Core, stored: Stored, kind: BlockKind) -> Vec<u8> {
-    let block = stored.twin.read(&mut Prefetch::new(core.data.clone()), stored.id, kind).expect("reads");
+    let block = stored.copies.read(&mut Prefetch::new(core.data.clone()), stored.id, kind).expect("reads");
     let len = u32::from_le_bytes(block[16..20].try_into().expect("4 bytes")) as usize;
     block[20..20 + len].to_vec()
 }
@@ -273,17 +275,9 @@ fn load(image: &SimImage, record: &RootRecord) {
     };
     loaded.root.walk(&mut |node| {
         node.assert_valid();
-        let stored = node.stored().expect("it was read");
-        assert!(stored.twin.extents().into_iter().all(|extent| core.data.is_taken(extent)));
-        for branch in &node.branches {
-            assert!(branch.slice.run().owned().into_iter().all(|extent| core.data.is_taken(extent)));
-        }
+        assert!(node.stored().is_some(), "it was read");
     });
     assert_eq!(loaded.blobs.problem(), None);
-    for stored in loaded.blobs.pin().stored {
-        assert!(stored.twin.extents().into_iter().all(|extent| core.data.is_taken(extent)));
-    }
-    assert!(loaded.blobs.iter().flat_map(extents).all(|extent| core.data.is_taken(extent)));
     let written = core.data.stats().written_bytes;
     let bytes = persist::store(&core, &loaded.root, &loaded.blobs, loaded.next_branch).expect("nothing to write");
     assert_eq!(core.data.stats().written_bytes, written, "a node that is on disk was written again");
@@ -302,7 +296,6 @@ struct Seen {
 }
 
 impl Visitor for Seen {
-    fn extent(&mut self, _: Extent) {}
     fn block(&mut self, _: BlockKind, _: u64) {}
     fn entry(&mut self, _: &Entry<'_>) {}
     fn problem(&mut self, problem: Error) {
@@ -317,13 +310,25 @@ fn use_it(image: &SimImage, record: &RootRecord) {
     let shape =
         Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2, compression };
     let mut prefetch = Prefetch::new(core.data.clone());
-    let index = match Stbe::open(core, shape, None, record, &mut prefetch) {
+    let index = match Stbe::open(core.clone(), shape, None, record, &mut prefetch) {
         // An error in the root record does not name a file, because only the caller knows the location of the record.
         Err(error) => return crate::assert_corruption(&error),
         Ok(index) => index,
     };
+    // As an opening of the store does.
+    let mut marked = Ok(());
+    index.for_each_extent(&mut |extent: Extent| {
+        if marked.is_ok() {
+            marked = core.data.mark(extent);
+        }
+    });
+    if let Err(error) = marked {
+        return crate::assert_corruption(&error);
+    }
+    index.for_each_extent(&mut |extent| assert!(core.data.is_taken(extent)));
+    core.data.end_marking();
     let mut seen = Seen::default();
-    let verified = index.inspect().pin()(&mut seen);
+    let verified = index.inspect().pin().check(&mut seen);
     seen.problems.iter().chain(verified.as_ref().err()).for_each(assert_named);
     for reverse in [false, true] {
         if let Err(error) = scan(index.view(), reverse) {

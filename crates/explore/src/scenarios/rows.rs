@@ -26,7 +26,7 @@ struct World {
 impl World {
     fn cached(&self, at: u64, root: u64) -> Option<u64> {
         let bytes = self.rows.get(KEY, key_hash(KEY), Seqno(at), Seqno(root))?;
-        Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+        Some(u64::from_le_bytes((*bytes).try_into().expect("eight bytes")))
     }
 
     /// Writes and packs all values. Each value is the previous value plus 1. The row cache sees each change as a put

@@ -13,8 +13,8 @@
 //! Invariants: only checked blocks of the run are put into the pool; a page is freed only once, either when no slice
 //! spans the page any more, or when the run is dropped.
 //!
-//! Locks: the lock of `holdings` is held for bookkeeping only. While a thread holds it, the thread may take the lock of
-//! the data file's map; the opposite order is forbidden.
+//! Locks: the lock of `holdings` is held for bookkeeping only. No other lock is taken under it: pages are freed after it
+//! is released.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -15,8 +15,8 @@
 //!    that have changed since the last checkpoint. Each node is a block of one page in two copies
 //!    ([`crate::space::mirrored`]).
 //! 3. Dropping the last version that reaches a node frees the node's pages, as in the trunk.
-//! 4. An opening reads all nodes ([`BlobMap::load`]) and marks the pages of the large values as used
-//!    ([`BlobMap::mark`]).
+//! 4. An opening reads all nodes ([`BlobMap::load`]). The store marks the pages of the nodes and of the large values as
+//!    used.
 //!
 //! Invariants ([`BlobMap::problem`]): Ranges are in order and do not touch. All leaves have the same depth. Each inner
 //! node knows the first page, the number of ranges and the number of pages of each child. A node that is on disk is

@@ -1,10 +1,11 @@
 /*
- * What the lab needs of WiredTiger, as plain functions: its own interface is structs of function pointers, which a
- * foreign caller would have to describe field by field, and differently for each version.
+ * The part of WiredTiger that the lab needs, as plain functions. WiredTiger's own interface consists of structs of
+ * function pointers. A foreign caller would have to describe these structs field by field, and differently for each
+ * version.
  *
- * A session is one WT_SESSION with one cursor on the table; it belongs to one thread. Functions return 0, SHIM_ABSENT,
- * or an error of WiredTiger or the system. What an update loses against another transaction is tried again here.
- * Bytes that a cursor hands out stay valid until the next call on the same session.
+ * A session is one WT_SESSION with one cursor on the table. A session belongs to one thread. Functions return 0,
+ * SHIM_ABSENT, or an error code of WiredTiger or of the system. An update that conflicts with another transaction is
+ * retried here. Bytes that a cursor returns stay valid until the next call on the same session.
  */
 #include <errno.h>
 #include <stdint.h>

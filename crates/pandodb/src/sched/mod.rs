@@ -201,7 +201,7 @@ pub struct Scheduler {
     /// Wakes throttled writers after their debt was cancelled.
     free: Condvar,
     /// The number of times that the debt of writers was cancelled.
-    forgiven: AtomicU64,
+    debt_cleared: AtomicU64,
     /// The number of workers that have found work in their last turn.
     busy: AtomicU64,
     /// The spin policy of throttled writers. `None` means that they always sleep.
@@ -221,7 +221,7 @@ impl Scheduler {
             work: Condvar::new(),
             done: Condvar::new(),
             free: Condvar::new(),
-            forgiven: AtomicU64::new(0),
+            debt_cleared: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             watcher: None,
             stop: AtomicBool::new(false),
@@ -276,7 +276,7 @@ impl Scheduler {
         let _gate = self.gate.lock();
         if self.busy.load(Relaxed) == 0 {
             self.pace.rest();
-            self.forgiven.fetch_add(1, Relaxed);
+            self.debt_cleared.fetch_add(1, Relaxed);
             self.free.notify_all();
         }
     }
@@ -337,11 +337,11 @@ impl Scheduler {
         let watcher = self.watcher.as_ref().filter(|_| !EXPLORED);
         let would_watch = watcher.is_some_and(SpinPolicy::is_enabled);
         let slack = if would_watch { pace::SLACK_WATCHING } else { pace::SLACK_ASLEEP };
-        let forgiven = self.forgiven.load(Relaxed);
+        let debt_cleared = self.debt_cleared.load(Relaxed);
         let Some(until) = self.pace.charge(price, now, slack) else { return Duration::ZERO };
         debug_assert!(until > now, "a writer that is ahead waits for a later time");
         let until = until.min(now + most);
-        let is_over = || self.forgiven.load(Relaxed) != forgiven || self.stop.load(Relaxed);
+        let is_over = || self.debt_cleared.load(Relaxed) != debt_cleared || self.stop.load(Relaxed);
         let ended = match watcher.filter(|watcher| watcher.should_spin() && until - now <= LONGEST) {
             Some(watcher) => self.watch(watcher, until, now, clock, &is_over),
             None => self.sleep(until, now, clock, &is_over),
@@ -542,11 +542,11 @@ mod tests {
         assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
         // After the clock was read ten times, the scheduler is stopped, or the debt is cancelled and another writer is
         // charged.
-        let forgive = |it: &Scheduler| {
+        let clear_debt = |it: &Scheduler| {
             it.clear_debt();
             it.pace.charge(256 * MIB, Duration::from_secs(1), pace::SLACK_ASLEEP);
         };
-        for ends in [forgive, Scheduler::stop] {
+        for ends in [clear_debt, Scheduler::stop] {
             let (scheduler, _) = owing(Duration::ZERO);
             let clock = || {
                 if looks.fetch_add(1, Relaxed) == 9 {

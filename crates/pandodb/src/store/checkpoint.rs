@@ -129,14 +129,14 @@ impl Engine {
             return Err(Error::Poisoned { first: first.clone() });
         }
         let generation = root.superblock.generation + 1;
-        let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
+        let (copies, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
         // Read after the indexes were written, so that the features of all written blocks are included.
         superblock.incompatible |= seeded!(FeatureNotNamed: 0, self.core.data.features());
         superblock.incompatible |=
             keyspaces.iter().fold(0, |bits, keyspace| bits | keyspace.index.index_type().feature);
-        superblock.catalog = twin;
+        superblock.catalog = copies;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;
         superblock.checkpointed_at = now_in_seconds(&*self.device);
@@ -173,12 +173,12 @@ impl Engine {
         }
         let sequencer = self.writer.quiesce();
         let keyspaces = self.keyspaces.read();
-        let laggard = keyspaces.values().min_by_key(|keyspace| {
+        let oldest = keyspaces.values().min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
             let recorded = through.max(Seqno(keyspace.drained_through.load(Relaxed)));
             if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
         });
-        if let Some(keyspace) = laggard.filter(|keyspace| keyspace.active_bytes() > 0) {
+        if let Some(keyspace) = oldest.filter(|keyspace| keyspace.active_bytes() > 0) {
             self.seal(&sequencer, keyspace);
         }
     }

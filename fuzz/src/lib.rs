@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A target is a function of bytes, and a panic in this function is a finding. Checksums would reject most changed
-//! inputs. So some targets decode bytes without a checksum. The inputs of the other targets describe changes to sound
-//! files, and say whether the checksums are corrected after the changes. [`repair`] corrects checksums. It is written
+//! inputs. So some targets decode bytes without a checksum. The inputs of the other targets describe changes to
+//! undamaged files, and say whether the checksums are corrected after the changes. [`repair`] corrects checksums. It is
+//! written
 //! from the description of the format and shares no code with the engine.
 #![warn(missing_docs)]
 

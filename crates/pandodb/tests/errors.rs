@@ -1,5 +1,5 @@
-//! Error texts say what happened, to which object, and what the user can do. After an error that the user can remove,
-//! the store continues to work.
+//! Error texts say what happened, to which object, and what the user can do. After an error whose cause the user can
+//! remove, the store continues to work.
 
 use std::path::Path;
 use std::{env, fs, io, process};

@@ -81,7 +81,8 @@ impl SalvageReport {
     }
 }
 
-/// Copies the readable data of the store that `from` would open into `out`, which is a new store. The store of `from`
+/// Copies the readable data of a damaged store into the new store `out`. `from` describes how to open the damaged
+/// store. The store of `from`
 /// is opened for reading and not changed. With `include_stale`, keys whose newest message may be lost are copied with
 /// the value of older messages. Such keys are counted in [`Salvaged::stale`] and still reported as lost, because
 /// deleted keys may reappear.

@@ -116,7 +116,8 @@ pub trait JoinHandle: Send {
     fn join(self: Box<Self>);
 }
 
-/// A directory of files and the machine around it.
+/// A directory of files, and the other services of the machine that a store uses: clock, random numbers, threads and
+/// locks.
 ///
 /// A file name is one path component of at most 255 bytes, without `/`, `\\` and NUL. The name is not empty, and not
 /// `.`, `..` or `lock`. An operation on any other name fails with `InvalidInput`.

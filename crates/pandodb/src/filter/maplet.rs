@@ -60,7 +60,7 @@ const RATE_BITS: u32 = 9;
 /// ninth bit of the fingerprint compensates for this.
 const SLACK: u64 = 2;
 
-/// Passes the values of a hash to `found`, ascending, each once. `page` is the verified block with the number
+/// Passes each value of a hash to `found` once, in ascending order. `page` is the verified block with the number
 /// [`QuotientMeta::page_of`]. Returns `false` if the page is malformed. In this case the caller must search every run
 /// and ignore the passed values.
 #[inline]

@@ -188,7 +188,7 @@ impl Run {
         self.expect_kind(&block, addr, BlockKind::RunLeaf).is_ok().then_some(block)
     }
 
-    /// Reads a block bypassing the pool and checks it, except for the level of an inner block.
+    /// Reads a block without the pool, and checks everything except the level of an inner block.
     pub(super) fn read_checked(&self, addr: BlockAddr, kind: BlockKind) -> Result<AlignedBuf> {
         let buf = self.data.read_block(addr, self.meta.id, kind)?;
         self.check(&buf, addr, kind)?;

@@ -102,8 +102,9 @@ impl Writer {
         Ok(Ticket { writer: self, number, first, last, is_complete: false })
     }
 
-    /// Takes the sequencer and waits until all assigned seqnos are applied and visible. A cut needs this, and so do
-    /// conclusions from the next seqno or from an empty memtable. REQUIRES: the caller holds no ticket.
+    /// Takes the sequencer and waits until all assigned seqnos are applied and visible. A caller that makes a cut needs
+    /// this. So does a caller that concludes from the next seqno, or from an empty memtable, that no earlier write is
+    /// in progress. REQUIRES: the caller holds no ticket.
     pub(crate) fn quiesce(&self) -> Quiesced<'_> {
         #[cfg(test)]
         tests::QUIESCED.set(tests::QUIESCED.get() + 1);

@@ -12,7 +12,8 @@ pub type PageRange = (u64, u64);
 pub const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
 /// Upper limit of page numbers and counts of pages.
 pub const MAX_PAGE: u64 = 1 << 48;
-/// Upper limit of the height. With the smallest fan-out a map of this height could hold any number of ranges.
+/// Upper limit of the height. Even with the smallest fan-out, a map of this height has room for more ranges than a
+/// store can ever have.
 pub const MAX_HEIGHT: u64 = 40;
 /// Bytes of a height and a count.
 const HEAD: usize = 1 + 2;

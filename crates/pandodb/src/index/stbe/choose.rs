@@ -6,8 +6,8 @@
 //!   The ranges of children that have none of the group are left out.
 //! * A leaf has one large run, and small runs that together have at most a third of its size. Newly arrived branches
 //!   are compacted with each other. Everything in the leaf is compacted when the small runs have a third of the large
-//!   run's size. Deletes in the small runs that hide a quarter of the large run also trigger this compaction, because
-//!   their few bytes do not ([`super::deletes`]).
+//!   run's size. This compaction also starts when deletes in the small runs hide a quarter of the large run. Deletes
+//!   have few bytes, so the size of the small runs alone would not start the compaction ([`super::deletes`]).
 //! * A branch that an earlier compaction could not read (*stuck*) is never compacted. In a leaf, the branches newer
 //!   than a stuck branch are compacted without it, as if the leaf began after it.
 //! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of these runs. Exceptions:

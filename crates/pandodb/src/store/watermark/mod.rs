@@ -55,7 +55,8 @@ impl<T> std::ops::Deref for CachePadded<T> {
 pub(crate) struct Watermark {
     /// All tickets below this number are finished. It is changed by read-modify-writes only.
     done: CachePadded<AtomicU64>,
-    /// The notes. For each ticket that is finished while an earlier ticket is not, the slot holds the ticket plus one.
+    /// The notes. If a ticket is finished but an earlier ticket is not, the slot of the finished ticket holds the
+    /// number of this ticket plus one.
     slots: Box<[CachePadded<AtomicU64>]>,
     /// The first ticket that was given up; the largest number if no ticket was given up.
     given_up: CachePadded<AtomicU64>,

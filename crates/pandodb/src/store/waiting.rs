@@ -24,6 +24,9 @@ impl Engine {
         }
         self.drain(&|| keyspace.index.debt().memory_bytes == 0)?;
         self.background.clear_trouble();
+        if range.is_empty() {
+            return Ok(());
+        }
         keyspace.index.compact(range)?;
         self.settle_all()?;
         // Damaged inputs are excluded and do not count as debt, so report the damage here.

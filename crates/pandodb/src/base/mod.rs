@@ -1,7 +1,7 @@
 //! The types that every layer shares: identities, messages, key ranges, errors, codecs.
 //!
-//! No code of this module does I/O, and [`sync`] chooses the lock types of all layers. A type belongs in this module if
-//! two layers pass it to each other. A type that only one layer needs stays in that layer.
+//! No code of this module does I/O. The submodule [`sync`] chooses the lock types of all layers. A type belongs in this
+//! module if two layers pass it to each other. A type that only one layer needs belongs in that layer.
 //!
 //! Keys are ordered bytewise, and this order never changes. Messages are ordered by **user key ascending, then seqno
 //! descending**, so the newest message of a key comes first in every list of messages.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::OpKind;
 
-/// Classes of operations, for errors that may strike operations of several kinds.
+/// Classes of operations, for faults that may strike operations of several kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpClass {
     /// All operations.
@@ -46,8 +46,8 @@ pub enum FaultKind {
     /// A read or write transfers fewer bytes than requested, at least one (whole pages on a direct file). Transfers
     /// that cannot be shorter are not counted.
     ShortTransfer,
-    /// The operation fails with `Interrupted`, without effect. A sticky fault lets every second attempt succeed,
-    /// because otherwise no operation would ever finish.
+    /// The operation fails with `Interrupted`, without effect. If this fault is sticky, every second attempt still
+    /// succeeds, because otherwise no operation would ever finish.
     Interrupted,
     /// A write reports success without writing.
     LostWrite,
@@ -104,7 +104,7 @@ impl Fault {
         Fault { sticky: true, ..Fault::once(kind, nth) }
     }
 
-    /// Whether the operation overwrites all of an unreadable range.
+    /// Whether the operation overwrites the whole unreadable range of the fault.
     fn is_healed_by(&self, operation: &Operation<'_>) -> bool {
         let Some((sector, written)) = self.range.as_ref().zip(operation.range.as_ref()) else { return false };
         self.kind == FaultKind::IoError(OpClass::Read)

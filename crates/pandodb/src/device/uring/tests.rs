@@ -1,5 +1,5 @@
-//! Tests of rings that many threads use, and of dropped, refused and full rings. Without io_uring these tests pass
-//! without testing anything; the suite of all devices covers that case with `Io::Sync`.
+//! Tests of rings that many threads use, and of dropped, refused and full rings. If the system has no io_uring, these
+//! tests pass without testing anything. The tests in `device/tests.rs` test devices without io_uring (`Io::Sync`).
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,7 @@ fn read(page: usize, pages: usize) -> Read {
     Read { tag: page, offset: (page * PAGE) as u64, buf: AlignedBuf::zeroed(pages) }
 }
 
-/// Whether a read returned the pages that the tag of the read names.
+/// Whether a read returned the pages that its tag identifies.
 fn is_right(done: &Done) -> bool {
     let Read { tag, buf, .. } = &done.read;
     let pages = buf.chunks(PAGE).enumerate();

@@ -1,4 +1,4 @@
-//! Replay: torn tails, damage in the middle, epochs, streams.
+//! Tests of replay with torn tails, damage in the middle, several epochs and several streams.
 
 use std::sync::Arc;
 
@@ -315,7 +315,7 @@ fn a_segment_that_bounds_a_damaged_one_is_kept() {
     let mut damaged = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 1)]);
     damaged[20] ^= 1;
     create(&*device, &segment_name(0, 1), &damaged);
-    // The segment has no records yet. Its header only gives the bound 2 for the first segment.
+    // The second segment has no records yet. Its header only shows that the records of the first segment end at 2.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 1, 0, 2), &[]));
     for _ in 0..3 {
         let (report, found) = collect(&*device, claims(2, 2), false).unwrap();
@@ -327,7 +327,7 @@ fn a_segment_that_bounds_a_damaged_one_is_kept() {
 fn a_segment_that_voids_a_record_is_kept() {
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 0)]));
-    // The second epoch could not use record 2, began without it, and wrote no record.
+    // The second epoch could not use record 2, so it began without this record. It wrote no record.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 2, 1, 1), &[]));
     for _ in 0..3 {
         let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();

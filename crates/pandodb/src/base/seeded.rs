@@ -46,7 +46,7 @@ bugs! {
     SyncedBlockShared,
     /// Each part of a batch gets a record of its own, so a crash may leave only a part of the batch.
     BatchInParts,
-    /// Damage in the middle of the log is taken for a torn tail, so acknowledged commits behind the damage are lost
+    /// Damage in the middle of the log is mistaken for a torn tail, so acknowledged commits behind the damage are lost
     /// silently.
     TornTailEatsTheMiddle,
     /// Replay applies records that the recovery of a later epoch had discarded.
@@ -250,8 +250,8 @@ bugs! {
     /// Entries that a range tombstone covers are dropped when the tombstone arrives, although a snapshot still sees
     /// them.
     LevelWipedForSnapshots,
-    /// Layers with common keys are concatenated into one layer without merging, so a lookup reads only one of the
-    /// parts.
+    /// Layers with common keys are concatenated into one layer instead of being merged, so a lookup finds the messages
+    /// of only one of them.
     LevelMovesOverlap,
     /// A checkpoint writes the table without its newest layer.
     LevelNotWritten,
@@ -317,7 +317,7 @@ impl SeededBug {
 #[cfg(not(debug_assertions))]
 const _: () = assert!(!SeededBug::AckBeforeSync.is_on());
 
-/// Switches on this bug and no other, in the whole process; `None` switches all bugs off.
+/// Switches on the given bug for the whole process and switches off all other bugs; `None` switches off all bugs.
 #[cfg(all(feature = "seeded-bugs", debug_assertions))]
 pub fn activate(bug: Option<SeededBug>) {
     switch::ACTIVE.store(bug.map_or(switch::NONE, |bug| bug as u8), std::sync::atomic::Ordering::Relaxed);

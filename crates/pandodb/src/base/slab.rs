@@ -2,10 +2,10 @@
 //! use.
 //!
 //! Cached blocks and memtables share one memory budget, and memory moves between them hundreds of times a minute. A
-//! general allocator keeps freed memory: a free page between two used pages does not return to the system. So evicting
-//! half of the cached blocks does not free memory for a memtable. In contrast, each piece of a slab consists of whole
-//! pages of a mapping that belongs to the slab. An unneeded piece is *discarded*: its pages return to the system, and
-//! its addresses stay reserved.
+//! general allocator keeps freed memory: a free page between two used pages does not return to the system. So if half
+//! of the cached blocks were evicted, hardly any memory would become free for a memtable. In contrast, each piece of a
+//! slab consists of whole pages of a mapping that belongs to the slab. An unneeded piece is *discarded*: its pages
+//! return to the system, and its addresses stay reserved.
 //!
 //! ```text
 //!   reserved addresses   |■■|■■|··|■■|□□|··|■■|                          |

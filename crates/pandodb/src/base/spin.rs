@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn preempted_spins_become_rare_and_spinning_resumes_when_the_core_is_free() {
         let patience = SpinPolicy::default();
-        // A thread that spins for a whole time slice is preempted for the next time slice.
+        // Simulate a shared core: a thread that has spun for a whole time slice is preempted for the next time slice.
         let shared = |read| Duration::from_micros(if read % 80 == 0 { 4000 } else { 50 });
         assert!(watched(&patience, 100_000, shared) < 5_000);
         watched(&patience, 100_000, |_| Duration::from_micros(50));

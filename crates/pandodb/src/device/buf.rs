@@ -68,9 +68,9 @@ impl DerefMut for Pages {
 }
 
 /// The number of size classes of kept buffers: 1, 2, 4, … 64 pages. Small buffers are allocated hundreds of thousands
-/// of times, and an allocator that aligns small buffers wastes most of a page for each buffer. An allocator puts
-/// longer-lived data between large buffers, so that the space of freed buffers is too fragmented for new ones. Scans of
-/// two threads wasted 18 to 90 MiB in this way, and each background thread 10 MiB (decisions 0030 and 0056).
+/// of times, and to align a small buffer, an allocator wastes most of a page. An allocator puts longer-lived data
+/// between large buffers, so that the space of freed buffers is too fragmented for new ones. Scans of two threads
+/// wasted 18 to 90 MiB in this way, and each background thread 10 MiB (decisions 0030 and 0056).
 const SIZES: usize = 7;
 /// Buffers of the first 3 sizes (1, 2 and 4 pages) are kept by each thread.
 const SMALL: usize = 3;

@@ -3,14 +3,14 @@
 //! Every file is opened relative to the open directory, never by path. So a `chdir` of the host program or a rename of
 //! the directory has no effect. A symbolic link inside the store is rejected.
 //!
-//! - Files are created with mode 0600 and the directory with 0700, whatever the umask. All of them are closed on
+//! - Files are created with mode 0600 and the directory with 0700, whatever the umask. All open files are closed on
 //!   `exec`.
 //! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is synced
 //!   into its parent as well.
 //! - Small writes to a file that is opened for small writes are copies into a mapping (`device/mapped.rs`).
 //! - A direct file bypasses the page cache (`O_DIRECT`) if the file system supports it; otherwise the file is buffered.
-//! - Reads of a direct file go through io_uring if io_uring is available and faster ([`Io`]), otherwise through pread,
-//!   one after the other.
+//! - Reads of a direct file go through io_uring if io_uring is available and faster ([`Io`]). Otherwise they are done
+//!   by pread, one after the other.
 //! - The store's lock is an advisory lock on the file `lock`. The lock belongs to the open file, so it excludes a
 //!   second opener in this process as well as in another process. The system releases the lock when the process ends.
 

@@ -91,8 +91,8 @@ impl Mapped {
         Mapped { state: Mutex::new(State::default()), overwrites_in_place: overwrites_in_place(file) }
     }
 
-    /// Reserves space for the range by calling `allocate`, and notes the new limit if the range continues the reserved
-    /// space.
+    /// Reserves space for the range by calling `allocate`. If the range begins inside or at the end of the reserved
+    /// space, also notes the new limit.
     pub fn preallocate<E>(&self, offset: u64, len: u64, allocate: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         allocate()?;
@@ -214,7 +214,7 @@ impl Drop for Window {
     }
 }
 
-/// A word of memory that is zero in a forked child, whatever value this process writes to the word. `None` if the
+/// A word of memory that reads as zero in a forked child, whatever value this process has written to it. `None` if the
 /// system has no such memory. The word is never freed.
 pub(super) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -17,11 +17,11 @@
 //! largest number of callers that had reads in flight at the same time, at most [`MOST_RINGS`]. Beyond that number, and
 //! where the system refuses a ring, a caller does its reads one after the other.
 //!
-//! **Buffer ownership.** A slot of the ring holds the buffer of a read from the submission of the read until its
-//! completion was taken from the ring. During that time no code touches the buffer, even if the caller fails or panics.
-//! Dropping a lease (after an error or panic) marks its slots as unwanted and returns the ring. The completions of
-//! these slots are discarded later, by the next owner of the ring or by a search for a ring with an empty slot.
-//! Dropping a ring waits for the reads in flight. If waiting fails, the buffers are leaked.
+//! **Buffer ownership.** From the submission of a read until its completion was taken from the ring, a slot of the ring
+//! holds the read's buffer. During that time no code touches the buffer, even if the caller fails or panics. Dropping a
+//! lease (after an error or panic) marks its slots as unwanted and returns the ring. The completions of these slots are
+//! discarded later, by the next owner of the ring or by a search for a ring with an empty slot. Dropping a ring waits
+//! for the reads in flight. If waiting fails, the buffers are leaked.
 //!
 //! **Failures.** The completion queue cannot overflow: the queue has twice as many entries as there are slots, and a
 //! slot is taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
@@ -140,7 +140,7 @@ impl Rings {
         None
     }
 
-    /// Decrements `made`: a ring that was counted does not exist, or is about to be closed.
+    /// Decrements `made`, because a counted ring could not be created or is about to be closed.
     fn uncount(&self) {
         let before = self.made.fetch_sub(1, Relaxed);
         assert!(before > 0, "each ring is counted once");

@@ -57,8 +57,8 @@ use crate::device::AlignedBuf;
 
 /// The number of bits of a maplet's fingerprint beyond ⌈log₂ n⌉.
 const RATE_BITS: u32 = 9;
-/// A page has room for its share of the entries as long as the share is at most this many standard deviations above the
-/// mean. A page with a larger share drops bits; the ninth bit of the fingerprint compensates for this.
+/// A page has room for its share of the entries if the share is at most this many standard deviations above the mean. A
+/// page with a larger share drops bits; the ninth bit of the fingerprint compensates for this.
 const SLACK: u64 = 2;
 
 /// Passes each value of a hash to `found` once, in ascending order. `page` is the verified block with the number

@@ -260,9 +260,9 @@ impl Memtable {
         }
     }
 
-    /// Memory that a memtable with at least one message takes in addition to [`Memtable::bytes`]. This memory counts
-    /// against the budget, but not towards the size at which a memtable is sealed. If it counted, memtables of a few
-    /// messages would be sealed and packed as tiny runs.
+    /// The memory in bytes that a memtable with at least one message takes in addition to [`Memtable::bytes`]. This
+    /// memory counts against the budget, but not towards the size at which a memtable is sealed. If it counted,
+    /// memtables of a few messages would be sealed and packed as tiny runs.
     pub const LEAST_BYTES: usize = Tree::EMPTY_BYTES;
 
     /// The fill level in bytes: messages, the nodes that they required, and range tombstones. Only writes change it;

@@ -282,7 +282,7 @@ impl Slots {
 }
 
 impl Inner {
-    /// Creates a node without slots as the parent of `child`, whose prefix is `prefix`.
+    /// Creates a node without slots as the parent of `child`. `prefix` is the prefix length of `child`.
     pub(super) fn above(child: u32, prefix: usize) -> Inner {
         let children = std::array::from_fn(|i| AtomicU32::new(if i == 0 { child } else { 0 }));
         Inner { slots: Slots::new(prefix, NONE, NONE), children }

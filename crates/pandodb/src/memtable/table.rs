@@ -10,13 +10,13 @@
 //! Steps of adding a value: a thread takes the next number, fills the cell with this number, and then publishes the
 //! number.
 //!
-//! Invariant: when a thread knows a number, the segment with this number exists and the cell is filled. This requires
-//! that the number is published with `Release` and read with `Acquire`. The two users of this table satisfy the
-//! requirement. The tree publishes the number of a node in the node's parent or in the anchor. The arena publishes the
-//! number of a chunk in references to records. All of these are stored with `Release` and loaded with `Acquire`. `next`
-//! only assigns numbers, and no thread uses it to find the values of other threads, so `next` needs no memory ordering
-//! (unlike the pool's count of frames, `pool/hand.rs`). No value is freed before the table is dropped, so readers of
-//! the memtable need no reference counts or epochs.
+//! Invariant: when a thread knows the number of a value, the segment that holds this number exists, and the cell is
+//! filled. This requires that the number is published with `Release` and read with `Acquire`. The two users of this
+//! table satisfy the requirement. The tree publishes the number of a node in the node's parent or in the anchor. The
+//! arena publishes the number of a chunk in references to records. All of these are stored with `Release` and loaded
+//! with `Acquire`. `next` only assigns numbers, and no thread uses it to find the values of other threads, so `next`
+//! needs no memory ordering (unlike the pool's count of frames, `pool/hand.rs`). No value is freed before the table is
+//! dropped, so readers of the memtable need no reference counts or epochs.
 
 use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
 

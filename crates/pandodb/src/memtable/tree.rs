@@ -26,9 +26,9 @@
 //!
 //! This is the shadow splitting of 002, in memory. The parent is locked only while one slot is inserted, not while half
 //! a node is copied. A thread that finds the new half through the parent waits for step 5 before it reads the old half.
-//! If a claim or lock fails, another thread is changing one of the nodes. In this case, an insertion whose full node is
-//! an inner node descends through it without splitting it, and an insertion whose full node is a leaf restarts at the
-//! root. No step waits for a latch, so no order of latches is needed.
+//! If a claim or lock fails, another thread is changing one of the nodes. In this case, if the full node is an inner
+//! node, the insertion descends through it without splitting it. If the full node is a leaf, the insertion restarts at
+//! the root. No step waits for a latch, so no order of latches is needed.
 //!
 //! Splits at the edges are uneven, so that insertions of ascending or descending keys leave full nodes behind. No
 //! message or node is removed or freed before the tree is dropped, so the number of a node stays valid. The position of
@@ -113,7 +113,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The records, ascending.
+    /// The records, in ascending order.
     #[inline]
     pub(super) fn refs(&self) -> &[Ref] {
         &self.refs[..self.len]

@@ -54,7 +54,8 @@ fn history(max: usize) -> impl Strategy<Value = History> {
 enum Seen {
     Nothing,
     Value(Vec<u8>),
-    /// A large value: its reference, and, if there are operands, the result of applying them to a substitute value.
+    /// A large value. The fields are its reference and, if there are operands, the result of applying them to a
+    /// substitute value.
     Large(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -251,8 +252,8 @@ proptest! {
     }
 }
 
-/// Parses a history, newest first. `12m` is a merge at seqno 12; `p` means put, `d` delete, `b` large put, `r` range
-/// delete.
+/// Parses a history, newest first. `12m` is a merge at seqno 12. The other letters are `p` for a put, `d` for a delete,
+/// `b` for a put of a large value, and `r` for a range delete.
 fn parse(text: &str) -> History {
     let event = |word: &str| {
         let seqno: u64 = word[..word.len() - 1].parse().unwrap();

@@ -248,8 +248,8 @@ impl IndexRows {
         seeded!(RowOutlivesOverwrite: (), self.cache.shard(hash).lock().change(self.index, key, hash, change));
     }
 
-    /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and
-    /// makes the cache refuse rows that were read before the write.
+    /// Removes the row of a key, and makes the cache refuse rows that were read before the write at `seqno`. Called
+    /// before an index publishes a write that bypassed the memtables.
     pub fn written(&self, key: &[u8], hash: u64, seqno: Seqno) {
         self.absorbed.fetch_max(seqno.0, Ordering::AcqRel);
         self.absorb(key, hash, Change::Other);

@@ -45,9 +45,9 @@ use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// A leaf does not grow beyond this size to fill its last page.
 const GROWN_LEAF: usize = 8 * PAGE;
-/// To sort a key's hash and write it to a filter takes about as long as to compact this many bytes.
+/// Sorting the hash of a key and writing it to a filter takes about as long as compacting this many bytes.
 const HASH_BYTES: u64 = 8;
-/// The messages of one key are spread over several leaves if they exceed this many bytes.
+/// If the messages of one key exceed this many bytes, they are spread over several leaves.
 const MAX_GROUP: usize = 4 << 20;
 
 const _: () =

@@ -66,7 +66,7 @@ enum Stage {
 }
 
 impl RunCursor {
-    /// Opens a cursor at the first entry of `slice` in `range`, or at the last such entry if `reverse`.
+    /// Opens a cursor at the first entry of `slice` in `range`. If `reverse` is set, opens it at the last such entry.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].

@@ -37,7 +37,7 @@ pub struct MergeCursor {
     /// The head of each input: the eight key bytes that decide most matches. In a reverse cursor, the bits of heads are
     /// inverted. The head of an input that has ended is `u64::MAX`.
     heads: Vec<u64>,
-    /// `losers[0]` is the winner, `losers[i]` the loser of the match at node `i`.
+    /// `losers[0]` is the winner; for `i` > 0, `losers[i]` is the loser of the match at node `i`.
     losers: Vec<u32>,
     reverse: bool,
     shared: usize,

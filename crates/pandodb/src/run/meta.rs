@@ -20,8 +20,8 @@
 //! Steps of a reader: [`RunMeta::decode`] decodes all fields and then checks that the fields do not contradict one
 //! another.
 //!
-//! Invariant: a position is the number of pages of the run before a page, counted through all extents in order. The
-//! run's leaves come first, followed by the inner levels, the filter, the tombstones and the footer.
+//! Invariant: the position of a page is the number of the run's pages before it, counted through all extents in order.
+//! The run's leaves come first, followed by the inner levels, the filter, the tombstones and the footer.
 
 use std::ops::Range;
 

@@ -29,8 +29,8 @@
 //!   leaves;
 //! * a block does not cross from an extent to one that is not adjacent;
 //! * positions and lengths of leaves are the positions and lengths on disk; a compressed leaf is longer in memory;
-//! * the reader of a block from disk checks the checksum, owner, address, kind and whole structure of the block before
-//!   the block is used; the pool holds only checked blocks;
+//! * a block that was read from disk is used only after its checksum, owner, address, kind and whole structure were
+//!   checked; the pool holds only checked blocks;
 //! * a run owns its pages. Leaf pages that no slice spans any more are freed immediately (`spans`); the other pages are
 //!   freed when the run is dropped.
 

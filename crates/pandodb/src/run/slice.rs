@@ -103,7 +103,7 @@ impl RunSlice {
         self.span.first <= part.first && part.end <= self.span.end
     }
 
-    /// The span of the part of the slice in `range`; `None` if this part must be empty.
+    /// The span of the part of the slice in `range`; `None` if this part is certainly empty.
     fn measure(&self, range: &KeyRange) -> Result<Option<Span>> {
         let meta = self.run.meta();
         if range.is_empty() {

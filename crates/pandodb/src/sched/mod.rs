@@ -12,7 +12,7 @@
 //! ([`Scheduler::pay`]); wait until the price is paid.
 //!
 //! * **No stall at a limit.** The price grows with the debt, so each write is slowed down a little. At a steady rate of
-//!   writes, the debt in memtables is about [`SPREAD`] times the write amplification of compactions.
+//!   writes, the debt is about [`SPREAD`] memtables times the write amplification of compactions.
 //! * **A steady rate.** A writer pays its price by waiting for the time that the workers usually need for this many
 //!   bytes ([`Pace`]). The writer does not wait until a worker has finished anything, so a worker that waits for a sync
 //!   or loses its core does not stall writers. A new compaction adds its whole debt at one moment, but writers pay this
@@ -55,8 +55,8 @@ const MOMENT_BYTES: u64 = 2 << 10;
 const MAX_MOMENTS: u64 = 64;
 /// The longest wait doubles at most this many times.
 const MOST_CROWD: u64 = 8;
-/// If a writer's spin succeeds, the spin policy counts 1/`WORTH` of its duration as saved time. So while other threads
-/// want the core, writers may lose about 1/`WORTH` of their spinning time before they sleep instead of spinning.
+/// If a writer's spin succeeds, the spin policy counts 1/`WORTH` of its duration as saved time. So if other threads
+/// want the core, writers may lose about 1/`WORTH` of their spinning time before the policy lets them sleep.
 const WORTH: u32 = 4;
 /// The most times that a spinning writer reads the clock, in case the clock does not advance.
 const MOST_LOOKS: u32 = 1 << 16;

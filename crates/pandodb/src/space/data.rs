@@ -226,7 +226,8 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// Allocates `pages` pages, or instead a gap of `least` to `pages` pages ([`DataFile::fill_gaps`]) if there is one.
+    /// If gap filling is on ([`DataFile::fill_gaps`]) and a gap of at least `least` pages is found, allocates up to
+    /// `pages` pages of this gap. Otherwise allocates `pages` pages.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -297,7 +298,7 @@ impl DataFile {
         debug_assert!(state.quarantined_pages <= state.map.taken_pages(), "quarantined pages count as used");
     }
 
-    /// Frees pages that no root reaches and that were never written: the unused rest of an allocation.
+    /// Frees the unused rest of an allocation: pages that were never written and that no root reaches.
     pub fn give_back(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();

@@ -1,7 +1,7 @@
 //! [`Common`]: the state that all streams of a log share, and [`Segment`]: a segment file that a stream writes.
 //!
 //! Steps of a new segment ([`Common::create_segment`]): draw its number, allocate its space, write its header, sync the
-//! file, sync the directory. Only after these steps does a stream append records to the segment.
+//! file, and sync the directory. Only after these steps does a stream append records to the segment.
 //!
 //! Invariants: the first failure poisons the log, and no later operation succeeds; a number is drawn once, so no two
 //! segments have the same name; a segment's `end` is between the end of its header and its capacity.
@@ -171,7 +171,8 @@ impl Segment {
         self.end >= self.capacity / WANTS_NEXT
     }
 
-    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before the record is appended.
+    /// Whether a record of `bytes` bytes fits into the segment, even if a sync ends the current block before the record
+    /// is appended.
     pub fn fits(&self, bytes: u64) -> bool {
         self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
     }

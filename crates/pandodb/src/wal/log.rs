@@ -22,15 +22,16 @@
 //! **Claims of durability.** A caller of [`Log::sync`] guarantees that its seqno and all lower ones are appended, in
 //! any stream: a commit calls [`Log::sync`] when the watermark has passed the commit's seqno. So a sync may claim the
 //! requested seqno to be durable, but no higher one, although some streams are durable beyond it: a seqno between the
-//! two may have been appended to another stream after the sync had examined that stream. The durability claim in a
-//! record is such a seqno, which holds for all streams, and never a seqno through which only the record's own stream is
-//! durable.
+//! two may have been appended to another stream after the sync had examined that stream. The seqno that a record states
+//! as durable was claimed by such a sync. So all streams are durable through it, even if the record's own stream is
+//! durable beyond it.
 //!
 //! **Lazy records before a buffered one.** A buffered commit writes its own stream. Earlier buffered commits have also
 //! written their streams. But the records of earlier *lazy* commits, which were acknowledged without any durability,
 //! may still be in the buffer of another stream. If these records were lost, the recovered log would end before the
-//! buffered commit. So the buffered commit waits until all earlier commits have finished, so that their records are
-//! appended. Then it writes, in every stream, the lazy records below its own seqno ([`Log::write_before`]).
+//! buffered commit. So the buffered commit first waits until all earlier commits have finished, because then their
+//! records are appended. After that it writes, in every stream, the lazy records below its own seqno
+//! ([`Log::write_before`]).
 //!
 //! Source: our own design; one log per thread follows 002 §3.6.4.
 
@@ -52,9 +53,8 @@ use crate::space::DataFile;
 /// The layout of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The number of bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A larger record gets
-    /// a segment of
-    /// its own size.
+    /// The number of bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A record that does
+    /// not fit into such a segment gets a larger segment.
     pub segment_bytes: u64,
     /// The number of streams to write, 1 to [`MAX_STREAMS`]. Existing segments of other streams are still replayed, and
     /// are discarded when a checkpoint covers them.

@@ -24,8 +24,8 @@
 //!   that is not blank, its header was damaged after it had been durable.
 //! - The next segments of a stream may be created in advance, by the same steps. Such a segment holds no records until
 //!   it is used, and replay removes all segments without records. Segments that were created in advance are used in the
-//!   order of their numbers. If none of them is suitable and another segment must be created for immediate use, all of
-//!   them are removed first. So the numbers of a stream's segments ascend with its seqnos.
+//!   order of their numbers. If the first of them is not suitable and another segment must be created for immediate
+//!   use, all of them are removed before. So the numbers of a stream's segments ascend with its seqnos.
 //! - Synced bytes are never overwritten: a sync ends its 4 KiB block, and the next record starts in the next block.
 //! - A record states the seqno through which the whole log was durable when it was written. This seqno distinguishes a
 //!   torn tail from damage in the middle.

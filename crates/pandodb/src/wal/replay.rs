@@ -101,7 +101,8 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// The file and the byte offset at which an ignored torn tail begins; `None` if there is no torn tail.
     pub torn: Option<(String, u64)>,
-    /// The damage to durable records that ended a replay with [`Mode::Salvage`].
+    /// The damage to durable records at which a replay with [`Mode::Salvage`] stopped; `None` if there was no such
+    /// damage.
     pub cut: Option<Error>,
 }
 

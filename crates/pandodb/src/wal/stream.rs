@@ -13,8 +13,8 @@
 //!
 //! **One thread writes, others append.** A thread that needs a record in the page cache and finds no write running
 //! takes the whole buffer. The thread writes this buffer without holding the lock `state`, while other threads append
-//! to a second buffer. If another of these threads needs its record in the page cache, it waits until the running write
-//! has ended. If its record was not part of that write, it then writes all records that have accumulated. So records
+//! to a second buffer. A thread that needs its record in the page cache during this write waits until the write has
+//! ended. If the write did not include its record, the thread then writes all records that have accumulated. So records
 //! reach the file in order, and no append waits for such a write. Only a sync leader, or a thread that begins a
 //! segment, writes while it holds the lock.
 //!
@@ -74,9 +74,8 @@ pub(super) struct Stream {
     idle: Condvar,
     /// Whether a thread is writing the other buffer without the lock. Changed under the lock of `state`.
     writing: AtomicBool,
-    /// The first seqno that is appended and not in the page cache, or [`NOTHING`] if there is none. Changed under the
-    /// lock
-    /// of `state`.
+    /// The first seqno that is appended but not yet in the page cache, or [`NOTHING`] if there is none. Changed only
+    /// under the lock of `state`.
     pending: AtomicU64,
 }
 
@@ -166,7 +165,7 @@ impl AppendReservation<'_> {
     /// `Poisoned` after an earlier failure; in this case the record was not appended.
     ///
     /// # Panics
-    /// If the seqno is not above all seqnos of the stream, or the payload is longer than the reserved length.
+    /// If the seqno is not above all seqnos of the stream, or if the payload is longer than the reserved length.
     pub fn append(self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
         self.append_with(first, count, payload.len(), lazy, |out| out.extend_from_slice(payload))
     }
@@ -383,8 +382,8 @@ impl Stream {
         Ok(Ready { files, closed, through: state.appended })
     }
 
-    /// Notes that the files of `ready` are durable. A segment that became full during the sync comes after these files
-    /// in the list `unsynced`, so the next sync includes it.
+    /// Notes that the files of `ready` are durable. If a segment became full during the sync, it comes after these
+    /// files in the list `unsynced`, so the next sync includes it.
     pub fn note_sync(&self, ready: &Ready) {
         let mut state = self.state.lock();
         assert!(state.synced <= ready.through && ready.through <= state.appended, "a sync covers appended records");
@@ -598,9 +597,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the next segment created in advance if a record of `bytes` bytes fits into it, and a new segment
-    /// otherwise. The records of the returned segment have seqnos above `after`.
-    /// REQUIRES: the caller holds `state`.
+    /// Returns the next segment that was created in advance, if a record of `bytes` bytes fits into it. Otherwise
+    /// creates a segment and returns it. The records of the returned segment have seqnos above `after`. REQUIRES: the
+    /// caller holds `state`.
     fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
         let made = || {
             let mut ahead = self.ahead.lock();

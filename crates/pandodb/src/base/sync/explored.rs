@@ -2,7 +2,8 @@
 //! they replace. Only the methods that the engine uses are provided.
 //!
 //! All threads of an execution are coroutines on one thread of the system. The explorer switches between them at
-//! *points*. For a type that has no point in `shuttle`, [`Point`] provides one, which is passed before each operation.
+//! *points*. For a type that has no point in `shuttle`, [`Point`] provides one. A thread passes this point before each
+//! operation on the type.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};

@@ -35,7 +35,7 @@ impl OpClass {
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// The operation fails with an I/O error and has no effect.
+    /// An operation of this class fails with an I/O error and has no effect.
     IoError(OpClass),
     /// A sync fails with an I/O error, and its pending writes are forgotten. Reads see the new bytes, a crash may
     /// restore the old bytes, and later syncs succeed without writing the new bytes.

@@ -612,8 +612,8 @@ fn plans_contain_the_documented_choices() {
     assert_eq!(fates(CrashPlan { tears: 0, ..CrashPlan::default() }).len(), 4, "zeros and garbage");
 }
 
-/// Replaces the file `name`. If `careful`, syncs the new file before the rename. After a crash the file should hold the
-/// old text or the whole new text.
+/// Replaces the file `name`. If `careful` is set, syncs the new file before the rename. After a crash the file should
+/// hold the old text or the whole new text.
 fn replace(sim: &SimDevice, careful: bool) {
     let tmp = sim.open("tmp", CREATE).unwrap();
     write_all_at(&*tmp, 0, &[2; 2 * PAGE]).unwrap();

@@ -227,7 +227,7 @@ fn a_refusal_is_remembered_and_a_forked_child_gets_no_rings() {
     assert!(rings.queue(&file).is_some(), "existing rings stay usable");
     let forked = Rings { process: Process::current().other(), ..Arc::into_inner(Rings::new(true).unwrap()).unwrap() };
     assert!(Arc::new(forked).queue(&file).is_none());
-    // A ring inherited from the parent does not wait for the parent's reads.
+    // A ring that was inherited from a parent process does not wait for the reads of the parent.
     let mut ring = Ring::new(Process::current()).unwrap();
     ring.push(read(0, 1), &file).unwrap();
     ring.enter(false);

@@ -202,11 +202,11 @@ fn streams_are_merged_by_seqno() {
     let (report, found) = collect(&*device, claims(0, 0), true).unwrap();
     assert_eq!((firsts(&found), report.last), (vec![1, 3, 5, 6, 7, 8, 9], Seqno(11)));
 
-    // Without the second stream, 3 is missing, and 9 claims that the log was durable through 4.
+    // If the second stream is missing, seqno 3 is missing, and record 9 claims that the log was durable through 4.
     let files = snapshot(&*device);
     device.remove(&segment_name(1, 1)).unwrap();
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // Without the end of the second stream, no claim covers 8, and 9 to 11 are void.
+    // If the end of the second stream is missing, no claim covers seqno 8, and the records 9 to 11 are void.
     let device = restore(&files);
     write_at(&*device, &segment_name(1, 1), b.len() as u64 - 10, &[0xff]);
     let (report, found) = collect(&*device, claims(0, 0), false).unwrap();

@@ -59,8 +59,8 @@ pub use std::sync::atomic::fence;
 #[cfg(not(feature = "explore"))]
 pub const EXPLORED: bool = false;
 
-/// Waits a moment for another thread that is about to finish. `turn` is the number of earlier calls in the same wait.
-/// The first calls spin, and later ones yield the processor.
+/// Waits a moment for another thread that is about to finish. `turn` is a count of the calls in one wait. The first
+/// calls spin, and later ones yield the processor.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn relax(turn: u32) {

@@ -188,8 +188,8 @@ impl<T> Reserved<T> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory of this process.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags).ok()? };
-        // With huge pages, touching one piece would allocate memory for a whole huge page. SAFETY: the range is the
-        // mapping that was just made.
+        // With huge pages, touching one piece would allocate memory for a whole huge page.
+        // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxNoHugepage) };
         NonNull::new(at.cast::<T>()).map(|at| Reserved { at, bytes, pieces })
     }

@@ -105,7 +105,8 @@ impl ChunkPool {
     }
 
     /// Returns an unused chunk with arbitrary content. If the chunk is new, its page faults occur when it is first
-    /// written. The call may evict blocks. REQUIRES: the caller holds no lock that a writer needs.
+    /// written. The call may evict blocks.
+    /// REQUIRES: the caller holds no lock that a writer needs.
     fn take(&self, words: usize) -> Chunk {
         assert!(words > 0 && words <= CHUNK_WORDS, "a chunk of {words} words");
         if words < CHUNK_WORDS {

@@ -206,7 +206,8 @@ impl Slots {
     }
 
     /// Returns the generation of a new insertion, which is one more than the generation of the previous insertion (002
-    /// §3.6.4). REQUIRES: the caller holds the latch locked.
+    /// §3.6.4).
+    /// REQUIRES: the caller holds the latch locked.
     #[inline]
     pub(super) fn next_generation(&self) -> u64 {
         let generation = self.generation.load(Ordering::Relaxed);
@@ -262,8 +263,8 @@ impl Slots {
         right
     }
 
-    /// Removes the slots from `len` on. Another node, right of the fence `high`, holds copies of these slots. REQUIRES:
-    /// the caller holds the latch locked.
+    /// Removes the slots from `len` on. Another node, right of the fence `high`, holds copies of these slots.
+    /// REQUIRES: the caller holds the latch locked.
     pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
         let before = self.meta();
         assert!(0 < len && len < before.len, "slot {len} of {} begins the right half", before.len);
@@ -304,7 +305,8 @@ impl Inner {
     }
 
     /// Creates a node, right of the fence `low`, with copies of the slots from `from` on, of the child just right of
-    /// the fence, and of the children right of these slots. REQUIRES: the caller has claimed the latch.
+    /// the fence, and of the children right of these slots.
+    /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Inner {
         let len = self.slots.meta().len;
         let child = |i: usize| if from + i <= len { self.children[from + i].load(Ordering::Relaxed) } else { 0 };

@@ -122,8 +122,8 @@ impl Balance {
         }
     }
 
-    /// The most bytes that the row cache may reserve, given that `loan` bytes are reserved for it now. REQUIRES: the
-    /// caller holds the lock of `state`, so that the loan does not change.
+    /// The most bytes that the row cache may reserve, given that `loan` bytes are reserved for it now.
+    /// REQUIRES: the caller holds the lock of `state`, so that the loan does not change.
     fn most(&self, loan: usize) -> usize {
         // The bytes that are reserved for others belong mainly to memtables. Memtables may grow before the next call,
         // so add an eighth of the shared memory for them.

@@ -315,7 +315,8 @@ impl DataFile {
     }
 
     /// Punches the wholly free units that contain some of these pages. A failure is ignored, because unpunched pages
-    /// can be reused, too. REQUIRES: the caller holds the lock of `state`.
+    /// can be reused, too.
+    /// REQUIRES: the caller holds the lock of `state`.
     fn punch_around(&self, state: &mut Space, extent: Extent) {
         if state.closed {
             return;
@@ -391,7 +392,8 @@ impl DataFile {
     /// Begins a replay of the log. The caller has marked all pages to which the opened superblock and the log refer.
     /// From now until [`DataFile::end_replay`], a page that the replay allocates and then frees is reusable at once,
     /// because nothing durable refers to it. Otherwise the replay of a long log would need several times as much disk
-    /// space as the log. REQUIRES: no checkpoint has begun, and no other replay is running.
+    /// space as the log.
+    /// REQUIRES: no checkpoint has begun, and no other replay is running.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
         assert!(state.before_replay.is_none(), "a store is replayed once");
@@ -422,8 +424,8 @@ impl DataFile {
     }
 
     /// Ends a checkpoint whose superblock is durable. Pages that the superblocks of both slots no longer reach are
-    /// punched and become free, and a long free tail of the file is cut off. REQUIRES: [`DataFile::begin_checkpoint`]
-    /// was called, and one thread at a time runs a checkpoint.
+    /// punched and become free, and a long free tail of the file is cut off.
+    /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn finish_checkpoint(&self) -> Result<()> {
         let mut released = Vec::new();
         let (pages, holes);

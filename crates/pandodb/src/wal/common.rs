@@ -87,7 +87,8 @@ impl Common {
 
     /// Creates the next segment of a stream. `after` is the last seqno before the records of the segment, if it is
     /// known yet. When this function succeeds, the file, its space and its header are durable. If it fails, it leaves
-    /// no file behind. REQUIRES: the caller holds `making` of the stream.
+    /// no file behind.
+    /// REQUIRES: the caller holds `making` of the stream.
     pub fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
         assert!(after.is_none_or(|after| after >= self.start), "records of an epoch come after its start");
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);

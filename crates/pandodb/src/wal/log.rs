@@ -257,8 +257,8 @@ impl Log {
     }
 
     /// Syncs all streams for all waiting threads. A failure is recorded in `poison`. A panic of the device poisons the
-    /// log and is then resumed. REQUIRES: the caller holds `group`, and no sync is running. The lock is released during
-    /// the sync.
+    /// log and is then resumed.
+    /// REQUIRES: the caller holds `group`, and no sync is running. The lock is released during the sync.
     fn lead(&self, group: &mut MutexGuard<'_, Group>) {
         let mut target = group.wanted;
         assert!(target > self.durable(), "a thread leads only a sync that it needs");
@@ -287,8 +287,8 @@ impl Log {
         }
     }
 
-    /// Writes and syncs all streams. Then all records through `target` are durable. REQUIRES: the caller is the only
-    /// sync leader (`group.syncing`) and does not hold `group`.
+    /// Writes and syncs all streams. Then all records through `target` are durable.
+    /// REQUIRES: the caller is the only sync leader (`group.syncing`) and does not hold `group`.
     fn sync_streams(&self, target: &mut Seqno) -> Result<()> {
         let forgets = SeededBug::SyncForgetsStreams.is_on();
         let streams = if forgets { std::slice::from_ref(self.own()) } else { &self.streams[..] };

@@ -295,7 +295,8 @@ impl Stream {
     }
 
     /// Encodes a record into the buffer; sets the seqno through which the log is durable in its head. Returns whether
-    /// the caller must write the record. REQUIRES: the caller holds `turn`.
+    /// the caller must write the record.
+    /// REQUIRES: the caller holds `turn`.
     fn append(&self, common: &Common, mut head: Head, lazy: bool, encode: impl FnOnce(&mut Vec<u8>)) -> Result<bool> {
         let first = head.first;
         let mut state = self.state.lock();
@@ -598,8 +599,8 @@ impl Stream {
     }
 
     /// Returns the next segment that was created in advance, if a record of `bytes` bytes fits into it. Otherwise
-    /// creates a segment and returns it. The records of the returned segment have seqnos above `after`. REQUIRES: the
-    /// caller holds `state`.
+    /// creates a segment and returns it. The records of the returned segment have seqnos above `after`.
+    /// REQUIRES: the caller holds `state`.
     fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
         let made = || {
             let mut ahead = self.ahead.lock();

@@ -17,8 +17,8 @@
 //! durable, unless it was allocated and freed within one replay of the log; the address of a block is checked against
 //! the length of the file before memory is allocated for the block.
 //!
-//! There are two locks: the lock of the map (`state`), and the lock of syncs (`failed_sync`). No thread takes one of
-//! them while it holds the other. Sources: `000 §5.1.1` for the growth of the file; [decision
+//! Locks: the map has the lock `state`, and syncs have the lock `failed_sync`. No thread takes one of them while it
+//! holds the other. Sources: `000 §5.1.1` for the growth of the file; [decision
 //! 0004](../../../../docs/decisions/0004-quarantine.md) for the reuse of pages.
 
 use std::collections::VecDeque;

@@ -40,9 +40,9 @@
 //! # Guarantees
 //!
 //! * **Durability** is chosen for the store, for a single write (`put_with`, `merge_with`, …) or for a batch: see
-//!   [`Durability`]. By default an acknowledged write survives a crash of the process; with [`Durability::Synced`] it
-//!   also survives a power cut. After a crash, the store holds a prefix of the writes, in the order in which they were
-//!   made, and never a part of a batch.
+//!   [`Durability`]. By default an acknowledged write survives a crash of the process, but not a power cut; with
+//!   [`Durability::Synced`] it survives a power cut, too. After a crash, the store holds a prefix of the writes, in the
+//!   order in which they were made, and holds each batch completely or not at all.
 //! * **Reads** see every write that was acknowledged before the read began. An iterator, a `multi_get` and a snapshot
 //!   each see the state at one point in time.
 //! * **Damage** is detected, because every block that is read from disk is verified. A damaged block makes only its own

@@ -1,7 +1,7 @@
 //! [`EntryBlock`]: a batch of entries that owns its bytes. Cursors pass entries to each other in such blocks.
 //!
-//! One virtual call passes a block of entries instead of one entry. A block is filled by copying, then cleared and
-//! filled again. So a scan allocates a constant number of times.
+//! One virtual call passes a whole block of entries, not a single entry. The same block is cleared and filled again for
+//! each call, so the number of allocations of a scan does not grow with its length.
 //!
 //! ```text
 //!   bytes   key0 value0 key1 value1 …            one buffer
@@ -29,7 +29,7 @@ struct Slot {
     seqno: Seqno,
 }
 
-/// Stores `words` contiguously, from the start of `to`.
+/// Writes `words` to `to`, one after the other, from the start of `to`.
 #[inline]
 fn store(to: &mut [u8], words: impl Iterator<Item = u64>) {
     let (cells, _) = to.as_chunks_mut::<8>();
@@ -59,8 +59,8 @@ impl EntryBlock {
     }
 
     /// Appends an entry whose key and value are given as lengths in bytes and as native-endian words. The key and the
-    /// value each start at a word boundary. Bytes of the last word beyond the length are ignored. This method saves a
-    /// copy for a caller that has words instead of byte slices.
+    /// value each start at a word boundary. If the last word has more bytes than the length needs, the excess bytes are
+    /// ignored. A caller that has words instead of byte slices saves a copy by this method.
     #[inline]
     pub fn push_words(
         &mut self,

@@ -22,7 +22,8 @@ use std::{fmt, io, ops::Deref};
 pub struct IoCause(Arc<io::Error>);
 
 impl IoCause {
-    /// Copies `error`: an OS error by its number, any other error by its kind and text.
+    /// Copies `error`. The copy of an OS error is made from its number; the copy of any other error is made from its
+    /// kind and text.
     pub(crate) fn of(error: &io::Error) -> IoCause {
         let copy = match error.raw_os_error() {
             Some(number) => io::Error::from_raw_os_error(number),

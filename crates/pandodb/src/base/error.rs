@@ -1,8 +1,8 @@
 //! The one error type, grouped by what the caller can do about an error.
 //!
-//! Every message says what failed, where, and what to do next. Code returns an error or handles it. No code logs an
-//! error and also returns it. Invalid input from disk, network or user is an error; a mistake of this code is an
-//! assertion failure.
+//! Every message says what failed, where, and what to do next. A function either returns an error or handles it. No
+//! function logs an error and also returns it. Invalid input from disk, network or user leads to an error; a mistake in
+//! this code leads to an assertion failure.
 
 use std::{fmt, io};
 
@@ -66,8 +66,8 @@ pub enum Error {
         /// The text of the first failure.
         first: String,
     },
-    /// The write or sync of this commit's log record failed, or the write or sync of an earlier commit's record. This
-    /// commit is not visible. After a reopening the commit may or may not be present. The store is poisoned.
+    /// The log record of this commit, or the record of an earlier commit, could not be written or synced. This commit
+    /// is not visible. After the store is reopened, the commit may or may not be present. The store is poisoned.
     Indeterminate {
         /// The text of the failure.
         first: String,
@@ -87,15 +87,15 @@ pub enum Error {
         /// Bytes that are free.
         available: u64,
     },
-    /// A structure of the store would become larger than an opening accepts. No part of the structure was written, and
-    /// the store continues to work. If the structure is the catalogue, drop keyspaces, or create the new ones in
-    /// another store.
+    /// A structure of the store would become so large that the store could not be opened again. No part of the
+    /// structure was written, and the store continues to work. If the structure is the catalogue, drop keyspaces, or
+    /// create the new ones in another store.
     TooLarge {
         /// The structure: `catalogue`, or the block of an index.
         what: &'static str,
         /// The bytes that the structure would occupy.
         bytes: u64,
-        /// The most bytes that an opening accepts.
+        /// The largest size, in bytes, with which the store can be opened.
         limit: u64,
     },
     /// The process or the system has too many open files, so a write could not create a file (usually the next segment
@@ -191,14 +191,14 @@ impl Error {
         Error::final_io(op, file, offset, source)
     }
 
-    /// As [`Error::io`], but always [`Error::Io`]. Use it for operations on data that was already accepted, because a
-    /// full disk is not retryable for such data.
+    /// Wraps an error of the operating system as [`Error::Io`], whatever its kind. Use this function for operations on
+    /// data that was already accepted, because a full disk is not retryable for such data.
     pub(crate) fn final_io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
         Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), source: IoCause::of(source) }
     }
 
-    /// Damage found at `offset` in a structure named `what`. Add the file with [`Error::in_file`] where its name is
-    /// known.
+    /// An error for damage that was found at `offset` in a structure named `what`. Add the file with [`Error::in_file`]
+    /// where its name is known.
     #[doc(hidden)]
     pub fn corruption(what: &'static str, offset: u64, detail: impl Into<String>) -> Error {
         Error::Corruption { file: String::new(), offset, what, detail: detail.into() }
@@ -210,7 +210,8 @@ impl Error {
         Error::InvalidArgument { detail: detail.into() }
     }
 
-    /// Names the file of a corruption without a file, and shifts the offset of that corruption by `base`.
+    /// If this error is an [`Error::Corruption`] whose file is not known yet, sets the file to `name` and adds `base`
+    /// to the offset. Other errors stay as they are.
     #[doc(hidden)]
     #[must_use]
     pub fn in_file(self, name: &str, base: u64) -> Error {
@@ -372,7 +373,7 @@ impl Error {
     }
 }
 
-/// The advice after the system refused an operation. Known kinds of errors have specific advice; the advice for all
+/// The advice after the system refused an operation. Some kinds of errors have advice of their own; the advice for all
 /// other kinds is to check the device.
 fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
@@ -384,7 +385,7 @@ fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on the device, then reopen the store",
         io::ErrorKind::FileTooLarge => "raise the limit on the size of files (`ulimit -f`), then reopen the store",
-        // An opening has written nothing yet, so the cause is the name, or a feature that the file system lacks.
+        // These operations have written nothing yet, so the cause is the name, or a feature that the file system lacks.
         _ if matches!(op, "open" | "lock" | "list") && is_about_names(kind) => "name another path",
         _ => "check the device, then reopen the store",
     }

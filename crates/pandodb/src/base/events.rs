@@ -6,14 +6,14 @@
 //!
 //! | level | spans | events |
 //! | --- | --- | --- |
-//! | error | | the store refuses writes from then on |
+//! | error | | a failure after which the store refuses writes |
 //! | warn | | stored bytes that cannot be read; a full disk |
 //! | info | opening, closing | opened, with the figures of recovery; closed; a keyspace was created or dropped |
 //! | debug | checkpoint | checkpoint taken; memtable packed; compaction finished; a writer waited for [`STALL`] or longer |
 //! | trace | a step of background work | |
 //!
-//! Rules: in the path of a put or get, only a stall and an error emit an event. Fields are numbers and names, and the
-//! name of a field contains its unit. No field holds a key or a value. No other file depends on the feature.
+//! Rules: a put or a get emits an event only if it stalls or fails. A field holds a number or a name, and the name of
+//! the field contains its unit. No field holds a key or a value. No other file depends on the feature.
 
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64
     );
 }
 
-/// A writer waited for background work. Waits of at least [`STALL`] are reported.
+/// A writer waited for background work. Only waits of at least [`STALL`] are reported.
 pub fn waited(time: Duration, pack_bytes: u64, compact_bytes: u64) {
     if time >= STALL {
         event!(

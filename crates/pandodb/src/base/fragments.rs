@@ -9,23 +9,23 @@
 //!                     a       c           f    k
 //! ```
 //!
-//! Storing all seqnos of each fragment would need quadratic memory if ranges nest. For example, a queue that deletes
-//! `..t` for an ever larger `t` has n tombstones over its first fragment, n − 1 over the second, and so on. So the
-//! fragments are the leaves of a segment tree. A tombstone is recorded at the O(log n) nodes whose spans together equal
-//! its range:
+//! Storing the seqnos of all covering tombstones with each fragment would need quadratic memory if ranges are nested.
+//! For example, a queue that deletes `..t` for an ever larger `t` has n tombstones over its first fragment, n − 1 over
+//! the second, and so on. So the fragments are the leaves of a segment tree. A tombstone is recorded at the O(log n)
+//! nodes whose spans together equal its range:
 //!
 //! 1. [`Fragments::build`] sorts the bounds, numbers them, walks the tombstones newest first and appends each seqno to
 //!    the lists of its nodes. Time and memory are O(n log n). If all ranges are disjoint, each tombstone has one node.
 //! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from the leaf of this fragment to
-//!    the root. In each list on this path it searches for the newest seqno at or below the read point. The time is
-//!    O(log² n).
+//!    the root. In the list of each node on this path it searches for the newest seqno at or below the read point. The
+//!    time is O(log² n).
 //!
 //! Invariants: bounds are sorted and distinct; every list is newest first; the lists on the path from a leaf to the
 //! root hold exactly the tombstones that cover the fragment of the leaf. (A seqno occurs twice if the input has
 //! overlapping pieces of one clipped tombstone.)
 //!
-//! [`FragmentSweep`] caches the result for the last fragment, for keys that arrive in order. [`FragmentSet`] accepts
-//! insertions.
+//! [`FragmentSweep`] caches the result for the last fragment, which saves searches if keys are looked up in order.
+//! [`FragmentSet`] accepts insertions.
 //!
 //! Source: the segment tree (Bentley, "Solutions to Klee's rectangle problems", 1977), stored bottom-up in an array.
 
@@ -35,7 +35,7 @@ use super::ids::Seqno;
 use super::message::RangeTombstone;
 use super::range::KeyRange;
 
-/// The number that means "above all keys" in [`Span::to`].
+/// The value of [`Span::to`] that means "above all keys".
 const UNBOUNDED: u32 = u32::MAX;
 
 /// A tombstone, with the numbers of its bounds instead of the bounds.
@@ -56,8 +56,8 @@ pub struct Fragments {
     ends: Vec<usize>,
     /// The tombstones, newest first.
     spans: Vec<Span>,
-    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. With `m` fragments, fragment `i`
-    /// is node `m + i`; the parent of `v` is `v / 2`; node 0 is not used.
+    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. If there are `m` fragments,
+    /// fragment `i` is the leaf `m + i`; the parent of `v` is `v / 2`; node 0 is not used.
     starts: Vec<u32>,
     seqnos: Vec<Seqno>,
 }
@@ -69,7 +69,7 @@ impl Fragments {
         Fragments::build_from(tombstones)
     }
 
-    /// [`Fragments::build`] for tombstones that are not in one slice.
+    /// As [`Fragments::build`], for tombstones that are not in one slice.
     pub fn build_from<'a>(tombstones: impl IntoIterator<Item = &'a RangeTombstone>) -> Fragments {
         let parts = tombstones.into_iter().map(|t| (&t.range.from[..], &t.range.to[..], t.seqno));
         Fragments::from_parts(parts.collect())
@@ -184,7 +184,8 @@ impl Fragments {
         self.parts().filter_map(cut).collect()
     }
 
-    /// Disjoint tombstones in key order that cover the same keys, each with the newest seqno of its range. O(n log n).
+    /// Disjoint tombstones in key order that together cover the same keys as this set. Each has the seqno of the newest
+    /// tombstone of this set that covers its range. O(n log n).
     pub fn newest(&self) -> Vec<RangeTombstone> {
         let mut out: Vec<RangeTombstone> = Vec::new();
         for fragment in 0..self.ends.len() {
@@ -281,9 +282,9 @@ fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
     }
 }
 
-/// Looks up keys one after the other, fastest in ascending order. The cost is O(1) amortised while keys stay in one
-/// fragment. When a key is in a different fragment, a lookup costs as much as [`Fragments::covering`], plus the cost of
-/// the output.
+/// Looks up keys one after the other; ascending order is the fastest. The amortised cost is O(1) while the keys are in
+/// the same fragment. The first lookup in a different fragment costs as much as [`Fragments::covering`], plus the time
+/// to copy the seqnos.
 #[derive(Clone, Debug)]
 pub struct FragmentSweep {
     fragments: Arc<Fragments>,
@@ -354,7 +355,8 @@ impl FragmentSet {
         if new.is_empty() {
             return;
         }
-        // Find the first part to merge before any merge, so that all parts are merged in one step.
+        // Find the first part that has to be merged before merging any part, so that all these parts are merged in one
+        // step.
         let mut len = new.len();
         self.parts.push(Arc::new(new));
         let mut from = self.parts.len() - 1;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The mark of an entry may be overwritten by the mark of another entry, so the count is slightly too low. The error is
-//! acceptable because only the division of memory between caches depends on the count. Each call costs one store or
-//! load of a mark and takes no lock.
+//! acceptable, because the count is used only to divide memory between caches. Each call costs one store or load of a
+//! mark and takes no lock.
 //!
 //! Source: ghost entries as in ARC (Megiddo, Modha: "ARC: a self-tuning, low overhead replacement cache", FAST 2003).
 
@@ -24,7 +24,7 @@ const _: () = assert!(EPOCHS <= u16::MAX as u64 / 2, "a mark has 16 bits for its
 pub struct Ghosts {
     /// The tag and the epoch of each mark; 0 means that there is no mark. The length is a power of two.
     marks: Box<[Word]>,
-    /// Only one of `sample` hashes is tracked. `sample` is a power of two, at most 8.
+    /// Of every `sample` hashes only one is tracked. `sample` is a power of two, at most 8.
     sample: u64,
     /// The number of evicted bytes in an epoch.
     epoch: u64,
@@ -35,8 +35,8 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// Tracks the last `span` evicted bytes, in entries of about `entry` bytes. Only one of `sample` entries (a power
-    /// of two) is tracked, which saves memory if there are many entries.
+    /// Tracks the last `span` evicted bytes, in entries of about `entry` bytes. Of every `sample` entries (a power of
+    /// two) only one is tracked, which saves memory if there are many entries.
     pub fn new(span: usize, entry: usize, sample: usize) -> Ghosts {
         debug_assert!(sample.is_power_of_two() && sample <= 8 && entry > 0);
         let marks = (span / entry / sample * 2).next_power_of_two().max(64);
@@ -81,7 +81,7 @@ impl Ghosts {
         }
     }
 
-    /// The approximate number of misses that would have been hits in a cache larger by the span.
+    /// The approximate number of misses that would have been hits if the cache had been larger by the span.
     pub fn found(&self) -> u64 {
         self.found.load(Relaxed)
     }

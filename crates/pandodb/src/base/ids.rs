@@ -23,8 +23,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A sequence number: the position of a message in the one total order of all writes of a store. The number 0 is
-    /// lower than the sequence number of every write.
+    /// A sequence number: the position of a message in the total order of all writes of a store. The number 0 is lower
+    /// than the sequence number of every write.
     Seqno(u64)
 }
 id! {
@@ -46,8 +46,8 @@ impl Seqno {
     /// A number above every sequence number that is ever assigned. A read at this seqno sees all writes.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
-    /// The highest seqno that is accepted in a persisted structure. No store reaches this seqno, and an equal quantity
-    /// of numbers above it stays unused.
+    /// The highest seqno that is accepted in a persisted structure. No store reaches this seqno. The numbers between it
+    /// and [`Seqno::MAX`] stay unused.
     pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);
 
     /// The next higher sequence number.

@@ -1,4 +1,4 @@
-//! The stored form of keys: the form in which memtable, index, filters and row cache see a user's key.
+//! The stored form of keys: the form in which memtables, indexes, filters and the row cache use a user's key.
 //!
 //! ```text
 //!   KeyCodec::Plain    user key                                    bytewise order: ranges and scans

@@ -17,7 +17,7 @@ use zerocopy::FromZeros;
 
 use super::{PAGE, Slab, Slot};
 
-/// The length in bytes above which the benefit of a mapping outweighs its page faults.
+/// The length in bytes above which the benefit of a mapping outweighs the cost of its page faults.
 pub const LARGE: usize = 128 << 10;
 
 const _: () = assert!(LARGE.is_multiple_of(PAGE), "values of any size change to a mapping at a page");
@@ -88,8 +88,8 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         self.many.as_ref().map_or(0, |many| many.len())
     }
 
-    /// Sets the length to `len` values, if the mapping has that capacity. Returns whether the mapping has this
-    /// capacity. Values beyond the old length are zeros or remains of an earlier, longer content.
+    /// If the capacity of the mapping is at least `len`, sets the length to `len` values and returns `true`; otherwise
+    /// returns `false`. Values beyond the old length are zeros or remains of an earlier, longer content.
     pub fn stretch(&mut self, len: usize) -> bool {
         let fits = self.many.is_some() && len <= self.room();
         if fits {
@@ -109,7 +109,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
 impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
     /// Keeps one value of each group of equal adjacent values.
     pub fn dedup(&mut self) {
-        // Find the values once, not once for each of them.
+        // Dereference `self` once, instead of once for each value.
         let values = &mut self[..];
         let mut kept = values.len().min(1);
         for i in 1..values.len() {

@@ -86,7 +86,7 @@ impl BlobRef {
         BlockAddr { page: self.page, pages: self.extent().pages }
     }
 
-    /// Whether a store can have written a value with these fields.
+    /// Whether a large value with these fields can exist in a store.
     fn is_sound(&self) -> bool {
         self.len > 0 && self.len <= super::MAX_VALUE as u64 && self.page.0 < 1 << 48
     }

@@ -1,7 +1,7 @@
 //! The types that every layer shares: identities, messages, key ranges, errors, codecs.
 //!
-//! No code of this module does I/O, and [`sync`] chooses the lock types of all layers. A type belongs in this module if
-//! two layers pass it to each other. A type that only one layer needs stays in that layer.
+//! No code of this module does I/O. The submodule [`sync`] chooses the lock types of all layers. A type belongs in this
+//! module if two layers pass it to each other. A type that only one layer needs belongs in that layer.
 //!
 //! Keys are ordered bytewise, and this order never changes. Messages are ordered by **user key ascending, then seqno
 //! descending**, so the newest message of a key comes first in every list of messages.
@@ -50,8 +50,8 @@ pub const MAX_OPERAND: usize = 256 << 10;
 /// The largest value that may be stored inline with its key, in bytes, whatever threshold the options specify.
 pub const MAX_INLINE_VALUE: usize = 64 << 10;
 
-/// The highest epoch that is accepted in a persisted structure. A writable opening uses up to two epochs above the
-/// highest one that it finds. So recovery fails above `MAX_EPOCH - 2`, and the log writes no epoch above `MAX_EPOCH`.
+/// The highest epoch that is accepted in a persisted structure. An opening for writing uses up to two epochs above the
+/// highest epoch that it finds. So recovery fails above `MAX_EPOCH - 2`, and the log writes no epoch above `MAX_EPOCH`.
 pub const MAX_EPOCH: u32 = u32::MAX - 2;
 
 const _: () = assert!(PAGE.is_power_of_two() && EXTENT_PAGES.is_power_of_two(), "offsets are cut by masks");

@@ -1,7 +1,7 @@
 //! A small random number generator (splitmix64 by Steele, Lea and Flood). The generator returns the same numbers for
 //! the same seed on every machine. It is for simulations and tests, not for cryptography.
 
-/// The distance between two states of the generator.
+/// The difference between two consecutive states of the generator.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The generator; its state is the seed.
@@ -50,7 +50,7 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// As [`mix`], for numbers that include 0: the number that a generator with the seed `x` returns first.
+/// As [`mix`], but does not map 0 to 0. The result is the first number of a generator with the seed `x`.
 pub fn scatter(x: u64) -> u64 {
     mix(x.wrapping_add(STEP))
 }

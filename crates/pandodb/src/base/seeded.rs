@@ -1,11 +1,11 @@
 //! Seeded bugs: deliberate mistakes in the engine, which test the test harnesses. At most one bug is switched on at a
 //! time.
 //!
-//! 1. Each bug has one site, in the expression that it breaks. A bug changes a value and never the control flow, so that
-//!    the engine reads as if it had no bugs. There are two forms:
+//! 1. Each bug is in one place of the code, in the expression that it breaks. A bug changes a value and never the
+//!    control flow, so that the code remains easy to read. There are two forms:
 //!    * [`seeded!`](crate::seeded)`(X: wrong, right)` replaces an expression by a wrong one;
 //!    * `SeededBug::X.is_on()` is an operand of a condition (`a && !SeededBug::X.is_on()`) or a number
-//!      (`usize::from(SeededBug::X.is_on())`), but never the head of a condition.
+//!      (`usize::from(SeededBug::X.is_on())`), but is never the first operand of a condition.
 //! 2. `pandodb-proof` switches on one bug after the other and runs the harness that must detect it.
 //! 3. An undetected bug shows a gap in that harness.
 //!
@@ -46,10 +46,10 @@ bugs! {
     SyncedBlockShared,
     /// Each part of a batch gets a record of its own, so a crash may leave only a part of the batch.
     BatchInParts,
-    /// Damage in the middle of the log is taken for a torn tail, so acknowledged commits behind the damage are lost
+    /// Damage in the middle of the log is mistaken for a torn tail, so acknowledged commits behind the damage are lost
     /// silently.
     TornTailEatsTheMiddle,
-    /// Replay applies records that a later epoch had cut off.
+    /// Replay applies records that the recovery of a later epoch had discarded.
     VoidEpochReplayed,
     /// Replay accepts a tail that may be only in the page cache, and does not write the tail again.
     TailTrusted,
@@ -77,9 +77,10 @@ bugs! {
     GenerationNotInherited,
 
     // ---- the data file ----
-    /// A freed page is reusable at once, while both superblocks still reach it.
+    /// A freed page is reusable at once, while the roots of both superblocks still refer to it.
     FreedAtOnce,
-    /// A freed page is reusable when one superblock no longer reaches it, although the other superblock still does.
+    /// A freed page is reusable when the root of one superblock no longer refers to it, although the root of the other
+    /// superblock still does.
     FreedOneSuperblockEarly,
     /// The superblock is written before the blocks that it refers to are synced.
     SuperblockBeforeData,
@@ -112,8 +113,8 @@ bugs! {
     FeatureNotNamed,
     /// A lookup that prefetched several filters probes the wrong one.
     FilterForAnother,
-    /// In the cache of the lab crate, against which the pool was measured, a claim loses a reader's count. So a page
-    /// changes while a reader reads it.
+    /// This bug is in a cache of the lab crate that the pool was compared with: a claim overlooks a reader's count. So
+    /// a page changes while a reader reads it.
     ReaderCountLost,
 
     // ---- memtables and reading ----
@@ -131,7 +132,8 @@ bugs! {
     RowOutlivesOverwrite,
     /// A lookup uses a cached row that is newer than its root, so operands from a memtable are applied twice.
     RowOfNewerRoot,
-    /// The row cache accepts a row that was read before a memtable was packed and is offered after that.
+    /// The row cache accepts a row that was read before a memtable was packed and offered to the cache after the
+    /// packing.
     LateRowTaken,
     /// A filter lacks a few keys of its run: a point read misses keys that a scan finds.
     FilterMissesKeys,
@@ -141,7 +143,7 @@ bugs! {
     UnreadMapletDenies,
     /// A descending scan applies operands in the order in which it meets them.
     OperandsBackwards,
-    /// A scan that was open for a long time restarts from its beginning.
+    /// A scan that was open for a long time restarts from its first key.
     ScanStartsOver,
     /// A scan that changes direction does not stop where its two ends meet.
     ScanEndsPass,
@@ -151,7 +153,7 @@ bugs! {
     /// half of a batch.
     WatermarkPassesGap,
     /// A seal does not wait for the commits below its cut, so their messages are lost in an already packed memtable, or
-    /// go into the next memtable.
+    /// are inserted into the wrong memtable.
     SealTooSoon,
     /// A log writer that finds another thread writing assumes that its own record is written.
     WriteNotAwaited,
@@ -166,12 +168,12 @@ bugs! {
     OperandDropped,
     /// A compaction ignores snapshots, so it drops versions that a snapshot still sees.
     SnapshotsIgnored,
-    /// A compaction of the middle runs of a leaf drops tombstones as if it were at the bottom, so deleted keys
+    /// A compaction of the middle runs of a leaf drops tombstones as if the leaf had no older runs, so deleted keys
     /// reappear.
     TombstoneDroppedAboveOlder,
     /// A range tombstone that every reader sees is dropped, although older runs hold entries that it covers.
     RangeTombstoneDropped,
-    /// A large value under a range tombstone is not reported as dropped, so its pages are leaked.
+    /// A large value that a range tombstone covers is not reported as dropped, so its pages are leaked.
     LargeValueLeaked,
 
     // ---- large values ----
@@ -185,7 +187,7 @@ bugs! {
     LargeValuesNotMarked,
 
     // ---- the tree ----
-    /// A flush passes on all branches except the oldest.
+    /// A flush passes all branches except the oldest to the child.
     FlushSkipsBranch,
     /// A branch that holds only range tombstones has weight 0 and is never flushed.
     WeightlessTombstones,
@@ -217,7 +219,7 @@ bugs! {
     CreatedAgain,
     /// A keyspace's drop is acknowledged before a checkpoint without the keyspace is durable.
     DropNotDurable,
-    /// A handle that outlives the close of its store keeps reading pages that a later opener may have written.
+    /// A handle keeps reading after its store was closed, although a later opener may have overwritten the pages.
     ClosedHandleAnswers,
     /// A read that ends after the store was closed returns its result, although another opener may have overwritten the
     /// pages that it read.
@@ -232,24 +234,24 @@ bugs! {
     ReserveNotUsed,
     /// No space is reserved, so ordinary writes may fill the disk completely.
     ReserveGivenAway,
-    /// Entries under a range delete are dropped from the trunk while a snapshot still reads them.
+    /// Entries that a range delete covers are dropped from the trunk while a snapshot still reads them.
     WipedForSnapshots,
     /// A write that fails on a full disk poisons the store.
     FullDiskPoisons,
 
     // ---- the lookahead array ----
-    /// A compaction drops tombstones although an older level still holds entries that they hide.
+    /// A compaction drops tombstones although an older level still holds entries that the tombstones delete.
     LevelTombstoneDropped,
     /// A compaction does not remove the messages that it read from the newest of its inputs, so these messages exist
     /// twice.
     LevelInputKept,
-    /// A lookup probes the part before the part that holds its key.
+    /// A lookup probes the wrong part of a level: the part before the one whose range includes the key.
     LevelPartMissed,
-    /// Entries under a range tombstone are dropped when the tombstone arrives, although a snapshot still sees the
-    /// entries.
+    /// Entries that a range tombstone covers are dropped when the tombstone arrives, although a snapshot still sees
+    /// them.
     LevelWipedForSnapshots,
-    /// Layers with common keys are concatenated into one layer without merging, so a lookup reads only one of the
-    /// parts.
+    /// Layers with common keys are concatenated into one layer instead of being merged, so a lookup finds the messages
+    /// of only one of them.
     LevelMovesOverlap,
     /// A checkpoint writes the table without its newest layer.
     LevelNotWritten,
@@ -264,8 +266,8 @@ bugs! {
     VerifySkipsLargeValues,
 }
 
-/// `seeded!(Bug: wrong, right)` is `right`, or `wrong` while the bug is active. Only the chosen expression is evaluated.
-/// Neither expression may contain `return`, `break` or `continue`; `?` belongs behind the macro.
+/// `seeded!(Bug: wrong, right)` is `right`, or `wrong` while the bug is active. Only the chosen expression is
+/// evaluated. Neither expression may contain `return`, `break` or `continue`. A `?` has to follow the macro call.
 ///
 /// The macro is exported for the models of `crates/explore/loom`, which include sources of the engine.
 ///
@@ -305,17 +307,17 @@ impl SeededBug {
         false
     }
 
-    /// The bug with this name; the name is that of the variant in the source.
+    /// The bug whose variant has the name `name`.
     pub fn named(name: &str) -> Option<SeededBug> {
         SeededBug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     }
 }
 
-/// In a release build there is no switch, and `is_on` is a constant; otherwise this line does not compile.
+/// This line compiles only if `is_on` is a constant, as it must be in a release build.
 #[cfg(not(debug_assertions))]
 const _: () = assert!(!SeededBug::AckBeforeSync.is_on());
 
-/// Switches on this bug and no other, in the whole process; `None` switches all bugs off.
+/// Switches on the given bug for the whole process and switches off all other bugs; `None` switches off all bugs.
 #[cfg(all(feature = "seeded-bugs", debug_assertions))]
 pub fn activate(bug: Option<SeededBug>) {
     switch::ACTIVE.store(bug.map_or(switch::NONE, |bug| bug as u8), std::sync::atomic::Ordering::Relaxed);

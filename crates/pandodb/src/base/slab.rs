@@ -2,10 +2,10 @@
 //! use.
 //!
 //! Cached blocks and memtables share one memory budget, and memory moves between them hundreds of times a minute. A
-//! general allocator keeps freed memory: a free page between two used pages stays with the process. So evicting half of
-//! the cached blocks does not free memory for a memtable. In contrast, each piece of a slab consists of whole pages of
-//! a mapping that belongs to the slab. An unneeded piece is *discarded*: its pages return to the system, and its
-//! addresses stay reserved.
+//! general allocator keeps freed memory: a free page between two used pages does not return to the system. So if half
+//! of the cached blocks were evicted, hardly any memory would become free for a memtable. In contrast, each piece of a
+//! slab consists of whole pages of a mapping that belongs to the slab. An unneeded piece is *discarded*: its pages
+//! return to the system, and its addresses stay reserved.
 //!
 //! ```text
 //!   reserved addresses   |■■|■■|··|■■|□□|··|■■|                          |
@@ -13,9 +13,9 @@
 //!                         discarded     free: in memory, up to `spare` of them
 //! ```
 //!
-//! 1. [`Slab::take`] returns a free piece, else a discarded one, else a fresh one. When the reserved addresses are used
-//!    up, a piece comes from the allocator. The same holds if no memory can be mapped (systems other than Linux, pages
-//!    larger than 4 KiB, miri, the explorer).
+//! 1. [`Slab::take`] returns a free piece. If there is none, it returns a discarded piece, or else a fresh piece. When
+//!    the reserved addresses are used up, a piece comes from the allocator. A piece also comes from the allocator if no
+//!    memory can be mapped (systems other than Linux, pages larger than 4 KiB, miri, the explorer).
 //! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces. If there are already
 //!    `spare` free pieces, the dropped piece is discarded.
 //!
@@ -41,7 +41,8 @@ use zerocopy::FromZeros;
 use super::PAGE;
 use crate::base::sync::{EXPLORED, Mutex};
 
-/// Whether pieces can be mapped. Miri does not support discarding. Under the explorer, each lock is a switch point.
+/// Whether pieces can be mapped. They cannot under Miri, which does not support discarding. Under the explorer they are
+/// not mapped, because each use of the slab's lock would be a switch point.
 const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
 /// A component that can release memory to memtables: the buffer pool. This interface is a trait because the models of
@@ -53,15 +54,15 @@ pub trait MemorySource: std::fmt::Debug + Send + Sync {
     fn release(&self, bytes: usize);
 }
 
-/// Pieces of `len` values each. The slots of the slab share it.
+/// A slab with pieces of `len` values each. Each slot holds a reference to its slab.
 #[derive(Debug)]
 pub struct Slab<T> {
     /// The number of values in a piece. The values of a piece fill whole pages.
     len: usize,
     reserved: Option<Reserved<T>>,
     pieces: Mutex<Pieces>,
-    /// Makes the slab invariant in `T`. The owner of one slot may find the values of an earlier slot, so their types
-    /// must be the same, lifetimes included.
+    /// Makes the slab invariant in `T`. The owner of a slot may find values that an earlier owner wrote, so the types
+    /// of both must be the same, including their lifetimes.
     exact: PhantomData<fn(T) -> T>,
 }
 
@@ -85,7 +86,8 @@ impl Pieces {
     }
 }
 
-/// Mapped addresses for `pieces` pieces. Only touched pages occupy memory. Unmapped when dropped.
+/// Mapped addresses for `pieces` pieces. Only touched pages occupy memory. The addresses are unmapped when this value
+/// is dropped.
 #[derive(Debug)]
 struct Reserved<T> {
     at: NonNull<T>,
@@ -110,7 +112,8 @@ impl<T: FromZeros> Slab<T> {
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE), "a piece is whole pages");
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         const { assert!(align_of::<T>() <= PAGE, "a page is aligned as any value") };
-        // If the system's pages are larger than 4 KiB, a single piece cannot be discarded.
+        // If pieces are not whole pages of the system (which may be larger than 4 KiB), a single piece cannot be
+        // discarded.
         let discards = MAPPED && bytes.is_multiple_of(rustix::param::page_size());
         let reserved = if discards { Reserved::new(bytes, most) } else { None };
         let pieces = Pieces { free: Vec::new(), discarded: Vec::new(), fresh: 0, spare };
@@ -185,7 +188,7 @@ impl<T> Reserved<T> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address that the kernel chooses overlaps no memory of this process.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags).ok()? };
-        // With huge pages, touching one piece would bring a whole huge page back to memory.
+        // With huge pages, touching one piece would allocate memory for a whole huge page.
         // SAFETY: the range is the mapping that was just made.
         let _ = unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxNoHugepage) };
         NonNull::new(at.cast::<T>()).map(|at| Reserved { at, bytes, pieces })

@@ -1,9 +1,9 @@
 //! [`SpinPolicy`]: decides whether a thread that has a short wait spins (busy-polls) or sleeps.
 //!
-//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core, and
-//! waking the core and the thread. On a virtual machine, the read takes 1.5 times as long if the thread sleeps. A timer
-//! that wakes a writer after some microseconds may be tens of microseconds late. In these cases a thread spins until
-//! the wait is over.
+//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, letting its core become
+//! idle, and waking both again. On a virtual machine, the read takes 1.5 times as long if the thread sleeps. A timer
+//! that wakes a writer after some microseconds may be tens of microseconds late. In both cases a thread had better spin
+//! until the wait is over.
 //!
 //! Spinning is slower than sleeping if the disk is slow, or if other threads need the core: the scheduler preempts a
 //! thread that never sleeps. Both cases have the same symptom: a spin takes [`LONGEST`] or more, either because the
@@ -18,8 +18,9 @@
 //! Steps: [`SpinPolicy::should_spin`] decides whether this wait spins. After a spin the caller reports the result by
 //! [`SpinPolicy::record_success`] or [`SpinPolicy::record_miss`].
 //!
-//! For reads, (lost / 10 µs) is twice the number of successful spins that would compensate the loss. The saved time
-//! absorbs rare outliers: if a core is occasionally taken away, threads continue to spin.
+//! A successful spin for a read saves 20 µs, so (lost / 10 µs) is twice the number of successful reads that would
+//! compensate the loss. Saved time absorbs rare losses: threads continue to spin if a spinning thread is preempted only
+//! occasionally.
 //!
 //! Invariant: the balance stays between `-20 ms` (saved) and 1 s (lost). The balance is stored with an offset of 20 ms,
 //! so the stored number is never negative.
@@ -47,7 +48,7 @@ const _: () =
 /// same time, one of the updates may be lost. Such a loss does no harm.
 #[derive(Debug)]
 pub struct SpinPolicy {
-    /// The number of next waits that sleep.
+    /// The number of waits that will sleep before a thread spins again.
     rests: AtomicU32,
     /// In nanoseconds: [`MOST_SAVED`] plus the lost time minus the saved time. Never negative.
     balance: AtomicU64,
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn preempted_spins_become_rare_and_spinning_resumes_when_the_core_is_free() {
         let patience = SpinPolicy::default();
-        // A thread that spins for a whole time slice is preempted for the next time slice.
+        // Simulate a shared core: a thread that has spun for a whole time slice is preempted for the next time slice.
         let shared = |read| Duration::from_micros(if read % 80 == 0 { 4000 } else { 50 });
         assert!(watched(&patience, 100_000, shared) < 5_000);
         watched(&patience, 100_000, |_| Duration::from_micros(50));

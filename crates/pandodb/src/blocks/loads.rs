@@ -1,4 +1,4 @@
-//! [`BlockLoads`]: several concurrent reads of one caller.
+//! [`BlockLoads`]: reads that one caller has in flight at the same time.
 //!
 //! ```text
 //!   ask ──▶ in the pool? ── yes ─▶ the block
@@ -94,7 +94,7 @@ struct Flight<'r> {
 }
 
 impl Flight<'_> {
-    /// Whether this read includes the block at `addr`.
+    /// Whether this read includes the block at `addr` of `source`.
     fn brings(&self, source: &dyn BlockSource, addr: BlockAddr) -> bool {
         debug_assert!(!self.completed || self.others.is_empty(), "a completed read keeps no task waiting");
         !self.completed

@@ -1,4 +1,4 @@
-//! Requesting, loading, checking and caching of blocks, for all kinds of owners.
+//! Requests, loads, checks and caches blocks for all kinds of owners.
 //!
 //! ```text
 //!   probe or cursor ──▶ BlockRequest { source, addr, kind, optional }
@@ -11,8 +11,8 @@
 //!    neighbours to read along with a block, and checks a block before caching it.
 //! 2. A lookup does no I/O. The lookup returns a [`BlockRequest`], and the caller loads the block, immediately or
 //!    concurrently with the blocks of other lookups ([`BlockLoads`]).
-//! 3. A request can be *optional*. Without an optional block, the lookup still finds the right result, but with more
-//!    reads. Filters are optional.
+//! 3. A request can be *optional*. If an optional block cannot be read, the lookup still finds the right result, but
+//!    with more reads. Filters are optional.
 //!
 //! Invariant: the pool holds only checked blocks. A source checks a block before it returns or caches it.
 
@@ -50,8 +50,8 @@ pub trait BlockSource: Send + Sync {
     }
 
     /// Extracts the block at `addr` from `buf`, which holds the pages at `read`. Checks, unpacks and caches the block.
-    /// If the pages could not be read, or a neighbour fails a check, the block is read alone, so that any error
-    /// concerns this block.
+    /// If the pages could not be read, or a neighbour fails a check, the requested block is read alone, so that a
+    /// returned error always concerns this block.
     ///
     /// # Errors
     /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the block is not a valid block of kind

@@ -1,7 +1,7 @@
 //! Page-aligned buffers for direct I/O.
 //!
-//! A buffer is a number of pages, in a vector or in a mapping of their own. Each page is aligned because of its type.
-//! The pages are viewed as bytes through `zerocopy`, so this file needs no `unsafe`.
+//! A buffer consists of pages, which are in a vector or in a mapping of their own. The type of a page guarantees its
+//! alignment. The pages are viewed as bytes through `zerocopy`, so this file needs no `unsafe`.
 //!
 //! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class. If no such buffer
 //!    is kept, these functions allocate one.
@@ -68,9 +68,9 @@ impl DerefMut for Pages {
 }
 
 /// The number of size classes of kept buffers: 1, 2, 4, … 64 pages. Small buffers are allocated hundreds of thousands
-/// of times, and an allocator that aligns small buffers wastes most of a page for each buffer. Between large buffers an
-/// allocator puts longer-lived data, so that the space of these buffers cannot be reused as a whole. Scans of two
-/// threads wasted 18 to 90 MiB in this way, and each background thread 10 MiB (decisions 0030 and 0056).
+/// of times, and to align a small buffer, an allocator wastes most of a page. An allocator puts longer-lived data
+/// between large buffers, so that the space of freed buffers is too fragmented for new ones. Scans of two threads
+/// wasted 18 to 90 MiB in this way, and each background thread 10 MiB (decisions 0030 and 0056).
 const SIZES: usize = 7;
 /// Buffers of the first 3 sizes (1, 2 and 4 pages) are kept by each thread.
 const SMALL: usize = 3;
@@ -85,8 +85,9 @@ thread_local! {
     static SPARE: RefCell<[Vec<Vec<Page>>; SMALL]> = const { RefCell::new([const { Vec::new() }; SMALL]) };
 }
 
-/// The kept buffers of the larger sizes. Threads only try these locks and never block on them. In a forked child, a
-/// lock that another thread held at the fork is never released. So the child uses the other locks.
+/// The kept buffers of the larger sizes. A thread only tries these locks and never blocks on them. In a forked child, a
+/// lock that another thread of the parent held at the time of the fork is never released. The child then uses the other
+/// locks.
 static SHARED_SPARE: [[Mutex<Option<LargeVec<Page>>>; SHARED]; SIZES - SMALL] =
     [const { [const { Mutex::new(None) }; SHARED] }; SIZES - SMALL];
 

@@ -1,4 +1,4 @@
-//! The bytes of a file in memory, as copy-on-write pages, so that copying a file costs nothing.
+//! The bytes of a file in memory, as copy-on-write pages, so that copying a file costs almost nothing.
 //!
 //! ```text
 //!   Content { len, pages }
@@ -11,17 +11,18 @@
 //!           │Arc       │Arc            │Arc
 //! ```
 //!
-//! Cloning copies one pointer. A write first unshares the changed page and the nodes above the page, so it copies at
+//! Cloning copies one pointer. A write to a page first unshares the page and the two nodes above it, so it copies at
 //! most one top, one segment and one page. A hole of any length occupies no memory.
 //!
 //! Every level caches the hash of the bytes below it until these bytes change. So hashing a file after a small write
-//! reads only one page. Hashes cover bytes only: a hole and a page of zeros have the same hash.
+//! reads only one page. The hashes do not depend on which pages are holes: a hole and a page of zeros have the same
+//! hash.
 //!
 //! A [`Patch`] is a write whose bytes are already arranged in pages. Applying a patch to several files shares the pages
 //! and their hashes instead of copying bytes. So a test can build thousands of crash images per second.
 //!
 //! Invariants: no page is wholly beyond `len` rounded up to a page; the bytes of the last page beyond `len` are zero;
-//! `pages` counts the occupied slots.
+//! `pages` is the number of slots that hold a page.
 
 use std::fmt;
 use std::ops::Range;
@@ -95,7 +96,8 @@ impl Content {
         self.pages * PAGE_BYTES
     }
 
-    /// Copies bytes from `offset` on. Returns the number of bytes that were before the end of the file.
+    /// Copies bytes of the file, from `offset` on, to `buf`. Stops at the end of the file. Returns the number of copied
+    /// bytes.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let mut rest = &mut buf[..n];
@@ -123,8 +125,8 @@ impl Content {
         self.extend_to(offset, bytes.len() as u64);
     }
 
-    /// Writes the part `keep` of a patch, and shares the whole pages of the patch. Positions in `keep` are counted from
-    /// the start of the patch.
+    /// Writes the part `keep` of a patch. Pages that the patch replaces as a whole are shared with the patch. Positions
+    /// in `keep` are counted from the start of the patch.
     pub fn apply(&mut self, patch: &Patch, keep: Range<u64>) {
         assert!(keep.start <= keep.end && keep.end <= patch.len, "part {keep:?} of a patch of {} bytes", patch.len);
         let (offset, len) = (patch.offset + keep.start, keep.end - keep.start);
@@ -178,7 +180,7 @@ impl Content {
         pieces(offset, len).filter(|(no, _)| self.page(*no).is_none()).count() as u64 * PAGE_BYTES
     }
 
-    /// The allocated ranges in bytes, ascending, cut at the end of the file.
+    /// The allocated ranges in ascending order, in bytes. A range that extends past the end of the file is cut there.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (index, segment) in self.top.segments.iter().enumerate() {
@@ -200,8 +202,8 @@ impl Content {
         ranges
     }
 
-    /// A hash of length and bytes. The call reads each page that changed since the last call, and does one step for
-    /// each segment.
+    /// A hash of the file's length and bytes. The call reads each page that has changed since the last call, and takes
+    /// one step for each segment.
     pub fn hash(&self) -> u64 {
         let bytes = *self.top.hash.get_or_init(|| {
             let segments = self.top.segments.iter().map(|slot| slot.as_deref().map_or(0, segment_hash));

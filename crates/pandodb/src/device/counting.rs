@@ -6,9 +6,9 @@
 //!                  └ log (if asked for) → every access as (file, offset, length, direction)
 //! ```
 //!
-//! The counts give write and read amplification. From the access log, the block transfers of the external-memory model
-//! can be computed later for any block size. Counting costs two relaxed atomic additions per operation. Only successful
-//! operations are counted.
+//! Write and read amplification are computed from the counts. The number of block transfers of the external-memory
+//! model, for any block size, can be computed from the access log. Counting costs two relaxed atomic additions per
+//! operation. Only successful operations are counted.
 
 use std::io;
 use std::ops::Index;
@@ -79,7 +79,7 @@ impl Index<FileClass> for Counts {
     }
 }
 
-/// One completed read or write. The accesses of a log are in the order of completion.
+/// One completed read or write. An access log is in the order of completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The number of the opening, counted from 0 in the order of [`Device::open`]. A file that is opened twice has two

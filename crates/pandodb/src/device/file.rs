@@ -3,14 +3,14 @@
 //! Every file is opened relative to the open directory, never by path. So a `chdir` of the host program or a rename of
 //! the directory has no effect. A symbolic link inside the store is rejected.
 //!
-//! - Files are created with mode 0600 and the directory with 0700, whatever the umask. All of them are closed on
+//! - Files are created with mode 0600 and the directory with 0700, whatever the umask. All open files are closed on
 //!   `exec`.
 //! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is synced
 //!   into its parent as well.
 //! - Small writes to a file that is opened for small writes are copies into a mapping (`device/mapped.rs`).
 //! - A direct file bypasses the page cache (`O_DIRECT`) if the file system supports it; otherwise the file is buffered.
-//! - Reads of a direct file go through io_uring if io_uring is available and faster ([`Io`]), otherwise through pread,
-//!   one after the other.
+//! - Reads of a direct file go through io_uring if io_uring is available and faster ([`Io`]). Otherwise they are done
+//!   by pread, one after the other.
 //! - The store's lock is an advisory lock on the file `lock`. The lock belongs to the open file, so it excludes a
 //!   second opener in this process as well as in another process. The system releases the lock when the process ends.
 
@@ -35,17 +35,17 @@ use crate::base::PAGE;
 
 /// The magic number of btrfs in the result of `statfs`.
 const BTRFS: rustix::fs::FsWord = 0x9123_683e;
-/// A btrfs file consists of extents. An extent holds the bytes of one write call, and the space of the extent is freed
-/// only when no part of the extent is in use. So no write call crosses a multiple of this size, and holes are punched
-/// in multiples of this size. Shorter calls are slower: calls of 16 KiB run at 1/3 of the speed, calls of one page at
-/// 1/15.
+/// A btrfs file consists of extents. An extent holds the bytes of one write call, and its space is freed only when no
+/// part of it is in use. So no write call crosses a multiple of this size, and holes are punched in multiples of this
+/// size. With a smaller size, writing would be slower: calls of 16 KiB write at 1/3 of the speed, and calls of one page
+/// at 1/15.
 const BTRFS_HOLE_UNIT: u64 = 128 << 10;
-/// On a btrfs smaller than this size, every page is written by a call of its own. On such a file system a compaction
-/// frees only a few pages of each run, never a whole unit of 128 KiB.
+/// On a btrfs file system smaller than this size, every page is written by a call of its own, because a compaction
+/// there often frees only a few pages of each run, never a whole unit of 128 KiB.
 const SMALL_BTRFS: u64 = 4 << 30;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-/// The number of pages of zeros in one write, if space is allocated by writing.
+/// The number of pages that one call writes when space is allocated by writing zeros.
 const ZERO_PAGES: usize = 64;
 
 const _: () = assert!(BTRFS_HOLE_UNIT.is_power_of_two() && BTRFS_HOLE_UNIT <= ALLOCATED_UNIT, "as `File` promises");
@@ -59,8 +59,8 @@ pub enum Io {
     /// polling has been faster recently.
     #[default]
     Auto,
-    /// As [`Io::Auto`], but waiting threads sleep at once. A single read then takes longer and uses less processor
-    /// time. Writers that wait for background work sleep, too.
+    /// As [`Io::Auto`], but waiting threads sleep without polling first. A single read then takes longer and uses less
+    /// processor time. Writers that wait for background work sleep, too.
     Sleeping,
     /// As [`Io::Auto`], but opening a store without io_uring fails.
     Uring,
@@ -79,8 +79,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens the directory. With `create`, durably creates a missing directory, but does not create its parents. An
-    /// existing directory keeps its mode.
+    /// Opens the directory. If `create` is set, durably creates a missing directory, but does not create its parents.
+    /// An existing directory keeps its mode.
     ///
     /// # Errors
     /// The system's errors: `PermissionDenied`, …. The errors `NotFound`, `NotADirectory` and `InvalidInput` name the
@@ -240,9 +240,9 @@ impl Device for FileDevice {
 }
 
 /// A lock on the open file `lock`. A child process that another thread has just forked holds the same open file until
-/// the child executes another program. If only the last close released the lock, the child would block the next opener
-/// until it executes the other program. So dropping this lock unlocks explicitly. A forked child that drops the handles
-/// of its parent only closes its copy of the file, because the lock belongs to the parent.
+/// the child executes another program. If the lock were released only by the last close of the file, such a child would
+/// keep the next opener out until then. So dropping this lock unlocks the file explicitly. When a forked child drops a
+/// handle that it inherited, it only closes its copy of the file, because the lock belongs to the parent.
 #[derive(Debug)]
 struct OsLock {
     file: fs::File,
@@ -330,7 +330,8 @@ impl File for OsFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data().inspect_err(|_| {
-            // Later writes must fail with an error instead of a signal, which a mapping would raise.
+            // On a failing disk, a write to a mapping would raise a signal. Later writes must fail with an error
+            // instead.
             self.mapped.iter().for_each(Mapped::end);
         })
     }
@@ -390,7 +391,7 @@ fn is_btrfs(file: &fs::File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == BTRFS)
 }
 
-/// On btrfs, writes are split at multiples of this many bytes. `None` on other file systems.
+/// On btrfs, the number of bytes at whose multiples writes are split. `None` on other file systems.
 fn longest_write(file: &fs::File) -> Option<u64> {
     let stat = rustix::fs::fstatvfs(file).ok().filter(|_| is_btrfs(file))?;
     let is_small = stat.f_blocks.saturating_mul(stat.f_frsize) < SMALL_BTRFS;

@@ -1,4 +1,4 @@
-//! The parts that devices share, other than files: checked names, the clock, randomness, threads and a lock table.
+//! Code that several devices share: checks of names and transfers, the clock, random numbers, threads and a lock table.
 //!
 //! [`Host`] is the real machine, for the devices that run on it. [`Locks`] is the store's lock for devices that exist
 //! only within one process. The directory device uses a lock of the operating system instead.
@@ -39,8 +39,8 @@ pub fn check_name(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Rejects transfers that the kernel would reject on a direct file. Such a transfer is not page-aligned in offset,
-/// length or memory address.
+/// Rejects a transfer that the kernel would reject on a direct file, because its offset, its length or the address of
+/// `buf` is not page-aligned.
 pub fn check_direct(offset: u64, buf: &[u8]) -> io::Result<()> {
     let misaligned = |n: usize| !n.is_multiple_of(PAGE);
     if !offset.is_multiple_of(PAGE as u64) || misaligned(buf.len()) || misaligned(buf.as_ptr().addr()) {
@@ -71,7 +71,7 @@ impl Host {
         self.start.elapsed()
     }
 
-    /// A hash of a number that never repeats, under the random keys of this process.
+    /// Hashes a number that never repeats, with random keys of this process.
     pub fn random(&self) -> u64 {
         self.hasher.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -94,7 +94,7 @@ impl JoinHandle for HostThread {
     fn join(self: Box<Self>) {
         // The panic hook has already reported a panic of the thread. Raising the panic again here would abort an owner
         // that calls `join` during unwinding or in a `drop`. A caller whose thread body can panic must detect the panic
-        // from the state that the thread left.
+        // from the state that the thread left behind.
         let _ = self.0.join();
     }
 }

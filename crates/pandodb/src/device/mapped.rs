@@ -1,9 +1,9 @@
 //! Small writes without a system call: copies into a mapped window of the file.
 //!
-//! A log that is written at every commit makes one write of some hundred bytes each time. The cost of such a write is
-//! the system call and the file system, not the bytes. This module performs such a write as a copy into a shared
-//! mapping of the file. The bytes are in the page cache when the copy returns, as after `pwrite`. So the bytes survive
-//! the end of the process, however the process ends, and `fdatasync` makes the bytes durable.
+//! A log that is written at every commit gets one write of some hundred bytes each time. Most of the time of such a
+//! write is spent in the system call and the file system, not on copying bytes. This module performs such a write as a
+//! copy into a shared mapping of the file. The bytes are in the page cache when the copy returns, as after `pwrite`. So
+//! the bytes survive the end of the process, however the process ends, and `fdatasync` makes the bytes durable.
 //!
 //! ```text
 //!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
@@ -23,27 +23,27 @@
 //!   ([`overwrites_in_place`]). A copy-on-write file system would need new space for the second write of a page.
 //! - No space of the range was freed. Before a file is cut or a hole is punched, the window is unmapped. Punching also
 //!   ends the use of mappings for this file.
-//! - The pages need not be read from the disk. The pages are new (reserved space reads as zeros without I/O) or still
-//!   in memory, because the window is locked in memory as far as the process may lock memory. Without the lock, the
-//!   kernel could evict a page between two writes and read it again. An I/O error would still require two events: a
-//!   shortage of memory within the seconds in which a page is written, and a disk that cannot read a page that it has
-//!   just accepted.
+//! - The pages need not be read from the disk. They are new (reserved space reads as zeros without I/O) or still in
+//!   memory, because the window is locked in memory if the process is allowed to lock it. If it is not, the kernel may
+//!   evict a page between two writes and then read it again. Even then, an I/O error requires two events: a shortage of
+//!   memory within the seconds in which a page is written, and a disk that cannot read a page that it has just
+//!   accepted.
 //!
 //! Three cases remain in which the process ends although `pwrite` would return an error. First, another process
 //! truncates a segment of a running store. Second, on XFS, the directory was cloned (a plain `cp` clones on XFS) and
-//! the disk is too full to copy a shared block. Third, a file system shuts itself down after an error of its own; the
-//! process ends at the next page. As after any kill, no acknowledged data is lost. A host program that cannot accept
-//! these cases can switch to `pwrite` by `StoreBuilder::mapped_log`.
+//! the disk is too full to copy a shared block. Third, a file system shuts itself down after an internal error; the
+//! process then ends when it writes to the next page. As after any kill, no acknowledged data is lost. A host program
+//! that cannot accept these cases can switch to `pwrite` by `StoreBuilder::mapped_log`.
 //!
-//! A kill during a copy leaves a part of the record, as a power cut does. The record's checksum detects the partial
-//! record. The bytes may be copied in any order of addresses.
+//! A kill during a copy may leave a part of a log record in the file, as a power cut may do. The bytes that were copied
+//! need not be the first ones. The record's checksum detects a partial record.
 //!
 //! [`word_wiped_by_fork`], which [`process`](super::process) uses, is in this file because it uses the same system
 //! calls.
 //!
 //! Invariant: the window lies within `0..limit`, whose space is reserved.
 //!
-//! Source: our own design. 002 §3.6.4 logs into memory of its own process, which a kill loses.
+//! Source: our own design. The system of 002 §3.6.4 logs into memory of its own process, so a kill loses the log.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -59,7 +59,7 @@ use crate::base::sync::Mutex;
 
 /// The number of bytes that are mapped at a time. The window moves once in thousands of writes.
 const WINDOW: u64 = 2 << 20;
-/// From this length on `pwrite` is cheaper: it writes whole pages without a page fault for each page.
+/// From this length on `pwrite` is cheaper, because it writes whole pages without a page fault for each page.
 const LONG: usize = 16 << 10;
 /// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs, which overwrite reserved space in place.
 const IN_PLACE: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
@@ -91,8 +91,8 @@ impl Mapped {
         Mapped { state: Mutex::new(State::default()), overwrites_in_place: overwrites_in_place(file) }
     }
 
-    /// Reserves space for the range by calling `allocate`, and notes the new limit if the range continues the reserved
-    /// space.
+    /// Reserves space for the range by calling `allocate`. If the range begins inside or at the end of the reserved
+    /// space, also notes the new limit.
     pub fn preallocate<E>(&self, offset: u64, len: u64, allocate: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         allocate()?;
@@ -104,8 +104,8 @@ impl Mapped {
 
     /// Copies all of `buf` into the file. `false` means that the caller must write all of `buf` with `pwrite`.
     pub fn write(&self, file: &fs::File, offset: u64, buf: &[u8]) -> bool {
-        // A write of whole pages needs no window either: the header of a file that is used much later would keep a
-        // window locked in memory until that use.
+        // A write of whole pages uses no window either. It may be the header of a file that is used only much later,
+        // and a window would be locked in memory until then.
         let whole = offset.is_multiple_of(PAGE as u64) && buf.len().is_multiple_of(PAGE);
         if buf.len() >= LONG || whole {
             return false;
@@ -214,7 +214,7 @@ impl Drop for Window {
     }
 }
 
-/// A word of memory that is zero in a forked child, whatever value this process writes to the word. `None` if the
+/// A word of memory that reads as zero in a forked child, whatever value this process has written to it. `None` if the
 /// system has no such memory. The word is never freed.
 pub(super) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);

@@ -1,8 +1,8 @@
 //! A device in memory: for tests that need no faults, and for benchmarks that should not measure a disk.
 //!
 //! A file is a set of copy-on-write pages (`Content`) behind a reader-writer lock. A file exists as long as the
-//! directory or a handle refers to it. No data survives the device, and a sync does nothing. The clock, the threads and
-//! the randomness are those of the machine.
+//! directory or a handle refers to it. All data is lost when the device is dropped, and a sync does nothing. The clock,
+//! the threads and the random numbers come from the real machine (`Host`).
 
 use std::collections::BTreeMap;
 use std::io;

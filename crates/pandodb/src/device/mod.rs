@@ -1,8 +1,9 @@
 //! The device: the only module through which the engine has side effects.
 //!
 //! The engine reaches files, directory entries, the lock, the clock, randomness and threads through [`Device`] and
-//! [`File`]. So a simulator can replace the machine ([`sim`]), a wrapper can count operations ([`counting`]), and files
-//! can be kept in memory ([`mem`]). No other code of the engine uses `std::fs`, `Instant::now` or `std::thread`.
+//! [`File`]. So a simulator can take the place of the real machine ([`sim`]), a wrapper can count operations
+//! ([`counting`]), and files can be kept in memory ([`mem`]). No other code of the engine uses `std::fs`,
+//! `Instant::now` or `std::thread`.
 //!
 //! ```text
 //!   engine ──▶ Device, File ──▶ FileDevice (Linux) | MemDevice | SimDevice | CountingDevice around any of them
@@ -41,7 +42,8 @@ mod uring;
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
 mod uring {
-    //! The replacement in a build without io_uring: reads are done one after the other.
+    //! Replaces the module `uring` in a build without io_uring: there are no rings, so reads are done one after the
+    //! other.
     use std::{fs, io, sync::Arc};
 
     #[derive(Debug)]
@@ -93,8 +95,8 @@ pub struct OpenHow {
     /// and length.
     pub direct: bool,
     /// Whether the file gets many small writes within the range that [`File::allocate`] has reserved, as a log does. If
-    /// so, a new file may perform small writes without a system call for each. A returned write has the same guarantee
-    /// in both cases: it survives the end of the process.
+    /// so, a new file may perform small writes without a system call for each. With or without a system call, a write
+    /// that has returned survives the end of the process.
     pub small_writes: bool,
 }
 
@@ -124,7 +126,7 @@ pub trait JoinHandle: Send {
 pub trait Device: Send + Sync + fmt::Debug {
     /// Opens (or creates) the file `name`. The directory entry of a new file is durable after [`Device::sync_dir`].
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
-    /// Renames a file, replacing the target.
+    /// Renames a file. If a file named `to` exists, it is replaced.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
@@ -137,7 +139,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Monotonic time since an arbitrary start.
     fn now(&self) -> Duration;
     /// The time since the beginning of 1970 in UTC, by a clock that may be adjusted; `None` for a device without such a
-    /// clock. For display only: the engine makes no decision by this time.
+    /// clock. For display only: no decision of the engine depends on this time.
     fn wall_clock(&self) -> Option<Duration> {
         None
     }
@@ -175,10 +177,10 @@ pub struct Done {
 }
 
 /// Concurrent reads of one caller, which complete in any order. The queue may be dropped with reads in flight. The
-/// results of these reads are then discarded, and their buffers live until the device is done with the buffers.
+/// results of these reads are then discarded, and their buffers are freed when the device no longer uses them.
 pub trait Queue: Send + fmt::Debug {
-    /// Accepts a read, or returns it if the queue is full now. The read begins at the next [`Queue::start`], or when
-    /// [`Queue::wait`] has to wait.
+    /// Accepts a read, or returns it as the error if the queue is full now. An accepted read begins at the next
+    /// [`Queue::start`], or when [`Queue::wait`] has to wait.
     fn push(&mut self, read: Read) -> Result<(), Read>;
     /// Begins all accepted reads together; does not wait.
     fn start(&mut self);
@@ -210,10 +212,11 @@ pub trait File: Send + Sync + fmt::Debug {
     /// the file system cannot do this, the call does nothing and the old bytes stay. So call it only for ranges that
     /// are not read again before they are written.
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// The granularity of holes in bytes: a page for most file systems. Only aligned pieces of this size free disk
-    /// space, and only if they are punched whole. A free page in a piece with pages in use keeps its disk space, so
-    /// reusing the page is better than punching it. The value is a power of two, at most [`ALLOCATED_UNIT`], and the
-    /// same for all files of a device. A wrapping device forwards the value of the inner device.
+    /// The granularity of holes in bytes: a page for most file systems. A punched range frees the disk space of an
+    /// aligned piece of this size only if it includes the whole piece. A free page keeps its disk space while other
+    /// pages of its piece are in use, so reusing the page is better than punching it. The value is a power of two, at
+    /// most [`ALLOCATED_UNIT`], and the same for all files of a device. A wrapping device forwards the value of the
+    /// inner device.
     fn hole_unit(&self) -> u64 {
         PAGE as u64
     }
@@ -233,7 +236,8 @@ pub trait File: Send + Sync + fmt::Debug {
     }
 
     /// Whether a single read of `bytes` bytes should also go through a queue because the read completes sooner in a
-    /// queue than by [`File::read_at`]. Call this exactly once per read: the call advances the adaptive policy.
+    /// queue than by [`File::read_at`]. Call this exactly once per read, because each call counts as a read in the
+    /// policy that decides.
     fn queue_serves_one(&self, _bytes: usize) -> bool {
         false
     }
@@ -252,8 +256,8 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
             Ok(n) => {
                 done += n;
                 debug_assert!(done <= buf.len(), "{n} bytes were read past the buffer");
-                // A torn write may leave a file length inside a page. A direct file cannot be read from such an offset
-                // on.
+                // A torn write may leave a file that ends inside a page. A direct file cannot be read from an offset
+                // inside a page.
                 if done < buf.len() && file.len()? <= offset + done as u64 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }

@@ -1,9 +1,9 @@
 //! Fork detection: whether this process opened the store, or is a child that was forked after the store was opened.
 //!
-//! A forked child has a copy of the store's memory and shares its files and its lock, but has none of its threads. The
-//! child must not use the store, so each use of the store checks for a fork. A `getpid` system call would take almost
-//! as long as a read of cached data. So the check reads a page of memory that the kernel zeroes in a forked child
-//! (`MADV_WIPEONFORK`):
+//! A forked child has a copy of the store's memory and shares the store's files and lock with its parent, but has none
+//! of the store's threads. The child must not use the store, so each use of the store checks for a fork. A `getpid`
+//! system call would take almost as long as a read of cached data. So the check reads a page of memory that the kernel
+//! zeroes in a forked child (`MADV_WIPEONFORK`):
 //!
 //! ```text
 //!   parent:  page = 1    its store remembers 1       page == 1: same process
@@ -11,8 +11,8 @@
 //!            a store that the child opens itself: page = 2, remembers 2
 //! ```
 //!
-//! The check costs two loads. If the system has no such page (Linux before 4.14, some sandboxes), the check is the
-//! `getpid` system call.
+//! The check costs two loads. If the system cannot provide such a page (Linux before 4.14, some sandboxes), the check
+//! is the `getpid` system call.
 //!
 //! Invariant: if one of two processes descends from the other, the two never have the same number.
 
@@ -33,7 +33,8 @@ impl Process {
     /// The calling process.
     pub fn current() -> Process {
         static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
-        /// The count of numbers that were assigned until now, by this process and, before the fork, by its ancestors.
+        /// How many numbers this process has assigned so far, plus how many its ancestors had assigned before they
+        /// forked.
         static GIVEN: AtomicU64 = AtomicU64::new(0);
         let Some(word) = *WORD.get_or_init(word_wiped_by_fork) else {
             return Process { word: None, number: std::process::id().into() };
@@ -60,7 +61,7 @@ impl Process {
 
 #[cfg(test)]
 impl Process {
-    /// The identity of another process.
+    /// An identity that differs from this one.
     pub fn other(self) -> Process {
         Process { number: self.number + 1, ..self }
     }

@@ -6,8 +6,8 @@
 //!                 └── one alone, or no queue ────────── pread ──────┘
 //! ```
 //!
-//! 1. [`Reads::submit`] collects reads. A single read is done by pread, which is cheapest, unless the device reports
-//!    otherwise ([`File::queue_serves_one`]).
+//! 1. [`Reads::submit`] collects reads. A single read is done by pread, unless the device reports that a queue is
+//!    faster ([`File::queue_serves_one`]).
 //! 2. If there is a second read, or if reads should run while the caller does other work ([`Reads::start`]), the reads
 //!    go into a queue of the device.
 //! 3. [`Reads::complete`] returns one finished read. The same call completes short or interrupted reads of the queue by
@@ -115,7 +115,7 @@ impl Reads {
         debug_assert_eq!(self.queue.is_some(), self.flying > 0, "an idle queue is left to other callers");
     }
 
-    /// Completes a short or unperformed read by pread.
+    /// Completes a read that was short or that the queue did not try, by pread.
     fn finish(&self, done: Done) -> (usize, io::Result<AlignedBuf>) {
         let Done { read: Read { tag, offset, mut buf }, result } = done;
         let missing = match result {
@@ -131,7 +131,7 @@ impl Reads {
     }
 }
 
-/// Whether an error means that the queue did not try the read. Otherwise it is an error of the device.
+/// Whether an error means that the queue did not try the read. Any other error comes from the device.
 fn is_undone(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
     /// Linux's error for reads whose submitting thread exited before they completed.

@@ -1,4 +1,4 @@
-//! The suite that every device must pass, run on each device, and then tests of single devices.
+//! Tests that every device must pass, and further tests of single devices.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};

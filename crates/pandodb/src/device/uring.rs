@@ -12,16 +12,16 @@
 //! completions ([`Queue::wait`]), return the ring (drop of [`Lease`]).
 //!
 //! **One ring has one owner at a time.** No other caller uses a ring until the owner returns the ring. So no thread
-//! waits while it holds a lock, no thread is woken for another caller's read, and all `unsafe` code of this file runs
-//! behind `&mut`. Taking a ring holds a lock for a few nanoseconds. The number of rings is the largest number of
-//! callers that had reads in flight at the same time, at most [`MOST_RINGS`]. Beyond that number, and where the system
-//! refuses a ring, a caller does its reads one after the other.
+//! waits while it holds a lock, no thread is woken for another caller's read, and all `unsafe` code of this file has
+//! exclusive access (`&mut`) to its ring. Taking a ring holds a lock for a few nanoseconds. The number of rings is the
+//! largest number of callers that had reads in flight at the same time, at most [`MOST_RINGS`]. Beyond that number, and
+//! where the system refuses a ring, a caller does its reads one after the other.
 //!
-//! **Buffer ownership.** A slot of the ring holds the buffer from the submission that names the buffer until its
-//! completion was taken from the ring. During that time no code touches the buffer, even if the caller fails or panics.
-//! Dropping a lease (after an error or panic) marks its slots as unwanted and returns the ring. A later search for a
-//! ring with an empty slot, or the next owner, discards the completions of these slots. Dropping a ring waits for the
-//! reads in flight. If waiting fails, the buffers are leaked.
+//! **Buffer ownership.** From the submission of a read until its completion was taken from the ring, a slot of the ring
+//! holds the read's buffer. During that time no code touches the buffer, even if the caller fails or panics. Dropping a
+//! lease (after an error or panic) marks its slots as unwanted and returns the ring. The completions of these slots are
+//! discarded later, by the next owner of the ring or by a search for a ring with an empty slot. Dropping a ring waits
+//! for the reads in flight. If waiting fails, the buffers are leaked.
 //!
 //! **Failures.** The completion queue cannot overflow: the queue has twice as many entries as there are slots, and a
 //! slot is taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
@@ -56,8 +56,8 @@ mod tests;
 const SLOTS: u32 = 64;
 /// The most rings of a device.
 const MOST_RINGS: usize = 64;
-/// The most bytes of a read for which a thread spins. A longer read takes more time than a thread needs to sleep and
-/// wake.
+/// The most bytes of a read for which a thread spins. A longer read takes more time than a thread needs to fall asleep
+/// and wake up, so the thread sleeps.
 const MOST_WATCHED: usize = 16 * PAGE;
 
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS <= u16::MAX as u32, "a slot has a number of 16 bits");
@@ -77,15 +77,15 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// A set without rings; `None` in a build without io_uring. With `watch`, a thread may spin for a short read.
+    /// A set without rings; `None` in a build without io_uring. If `watch` is set, a thread may spin for a short read.
     pub(super) fn new(watch: bool) -> Option<Arc<Rings>> {
         let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), Process::current());
         let patience = watch.then(SpinPolicy::default);
         Some(Arc::new(Rings { idle: Mutex::default(), made, refused, process, patience }))
     }
 
-    /// Whether a single read of `bytes` bytes is faster here than by pread. Advances the spin policy: call it once per
-    /// read.
+    /// Whether a single read of `bytes` bytes is faster here than by pread. Call this exactly once per read, because
+    /// each call counts as a read in the spin policy.
     pub(super) fn should_spin(&self, bytes: usize) -> bool {
         let watches = |patience: &SpinPolicy| bytes <= MOST_WATCHED && patience.should_spin();
         self.patience.as_ref().is_some_and(watches) && !self.refused.load(Relaxed)
@@ -117,8 +117,8 @@ impl Rings {
         }))
     }
 
-    /// An idle ring with an empty slot. Abandoned reads occupy slots until they have completed and a caller of this
-    /// function discards them.
+    /// An idle ring with an empty slot. An abandoned read occupies its slot until the read has completed and a call of
+    /// this function, or the next owner of the ring, discards it.
     fn vacant(&self) -> Option<Ring> {
         let mut idle = self.idle.lock();
         idle.iter_mut().for_each(Ring::throw_away);
@@ -140,7 +140,7 @@ impl Rings {
         None
     }
 
-    /// Decrements `made`: a ring that was counted does not exist, or is about to be closed.
+    /// Decrements `made`, because a counted ring could not be created or is about to be closed.
     fn uncount(&self) {
         let before = self.made.fetch_sub(1, Relaxed);
         assert!(before > 0, "each ring is counted once");
@@ -243,7 +243,7 @@ impl Ring {
         }
     }
 
-    /// Submits the queued reads; with `wait`, also waits for a completion.
+    /// Submits the queued reads. If `wait` is set, also waits for a completion.
     fn enter(&mut self, wait: bool) {
         if self.retired {
             return self.wait_for_taken();
@@ -289,7 +289,7 @@ impl Ring {
         if !self.queued.is_empty() || !self.unsent.is_empty() {
             self.enter(false);
         }
-        // A failed ring returns its abandoned reads, or blocks, but it does not spin.
+        // On a retired ring the caller gets the abandoned reads or blocks, but does not spin.
         while !self.retired && self.uring.completion().is_empty() {
             self.collect(0);
             if began.elapsed() >= LONGEST {
@@ -320,7 +320,7 @@ impl Ring {
         for (number, place) in self.slots.iter_mut().enumerate() {
             if let Some(mut slot) = place.take() {
                 let pages = slot.read.buf.pages();
-                // Leak first: the following allocation may fail.
+                // Leak the buffer first, because the allocation that follows may fail.
                 mem::forget(mem::take(&mut slot.read.buf));
                 slot.read.buf = AlignedBuf::zeroed(pages);
                 self.vacant.push(number as u16);
@@ -416,8 +416,8 @@ impl Lease {
         self.ring.as_mut().expect("there until it is dropped")
     }
 
-    /// In a forked process, the kernel's side of the ring belongs to the parent. So the reads in flight cannot be
-    /// awaited; this function abandons them.
+    /// In a forked process, the kernel's side of the ring belongs to the parent. A child cannot wait for the reads in
+    /// flight, so this function abandons them.
     fn mind_fork(&mut self) {
         let ring = self.ring();
         if !ring.process.is_current() {

@@ -5,7 +5,7 @@
 //!   impl DeviceWrapper for Mine { inner, … }  ⇒  impl Device for Mine: each method that is left out calls inner()
 //! ```
 //!
-//! Invariant: if this module forwards a new method of [`Device`] or [`File`], every wrapper forwards it.
+//! Invariant: a method of [`Device`] or [`File`] that is forwarded here is forwarded by every wrapper.
 
 use std::fmt;
 use std::io;

@@ -11,8 +11,8 @@
 //! page from the hash ([`page_of`]), reads that page, and probes it ([`may_contain`]).
 //!
 //! Invariant: a probe for an added hash is always positive. A probe for any other hash is positive with a probability
-//! of about 1 %. For an unblocked filter, the probability is 0.8 %. The blocked filter is worse because some of its
-//! lines of 512 bits get more keys than others.
+//! of about 1 %. An unblocked filter of the same size has 0.8 %. The blocked filter is worse because some of its lines
+//! of 512 bits get more keys than others.
 //!
 //! Source: Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
 
@@ -24,8 +24,8 @@ use crate::space::BLOCK_HEADER;
 pub const BITS_PER_KEY: u64 = 10;
 /// The number of bits that a key sets. All of them are in one line.
 const PROBES: u32 = 7;
-/// The size of a line in bytes: one cache line. The first line of a block holds the block's header, so that the other
-/// lines are aligned to cache lines.
+/// The size of a line in bytes: one cache line. The block's header takes up the first line of a block, so that the
+/// other lines are aligned to cache lines.
 const LINE: usize = 64;
 /// The number of lines of a filter block.
 const LINES: u64 = (PAGE / LINE - 1) as u64;
@@ -39,7 +39,8 @@ pub fn page_of(hash: u64, pages: u32) -> u32 {
     place(hash, pages).0
 }
 
-/// The page of a hash and the line in it: the high bits of the product determine the page, the low bits the line.
+/// The page of a hash, and the line in that page. The high bits of a product determine the page, and its low bits
+/// determine the line.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the low half of the product is wanted; page and line are small")]
 fn place(hash: u64, pages: u32) -> (u32, usize) {
@@ -80,7 +81,7 @@ impl BloomBuilder {
         BloomBuilder::default()
     }
 
-    /// Adds a key by its [`crate::base::key_hash`]. Each distinct key must be added once.
+    /// Adds a key by its [`crate::base::key_hash`]. Each distinct key must be added exactly once.
     #[inline]
     pub fn add(&mut self, hash: u64) {
         self.hashes.push(hash);

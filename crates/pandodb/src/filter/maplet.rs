@@ -10,20 +10,21 @@
 //! ```
 //!
 //! A maplet is a quotient filter whose entries also hold a small value; `filter::page` implements its pages and probes.
-//! If a key is in several runs, it has one entry for each of them. A probe returns all values in ascending order, each
-//! once ([`values`]). A caller that wants the newest run first gives this run the smallest value.
+//! If a key is in several runs, it has one entry for each of them. A probe returns all values of a key in ascending
+//! order and without duplicates ([`values`]). A caller that wants the newest run first gives this run the smallest
+//! value.
 //!
 //! Steps: hashes with values are added ([`MapletBuilder::add`]), sorted, and written as pages
 //! ([`MapletBuilder::build`]). [`Merge`] merges several maplets or filters into one maplet. A merge does not need the
 //! keys, because the pages of its inputs hold prefixes of the hashes in order. Flushes and compactions that combine
-//! branches use such merges.
+//! branches merge their filters in this way.
 //!
-//! Fingerprints have ⌈log₂ n⌉ + 9 bits for n entries of all runs, so a probe returns at most 1/512 wrong values on
-//! average. The ninth bit is needed because the number of entries varies more from page to page than in a filter of one
-//! run. For example, a key of eight runs puts eight entries into one page. With the ninth bit, a page that drops a bit
-//! still has a rate of 1/256. *Prefixes do not grow*: if the filters of runs were built without room for a merge, the
-//! merged maplet has only the precision of their fingerprints. So filters that will be merged are built with room for
-//! the merge.
+//! If all runs together have n entries, a fingerprint has ⌈log₂ n⌉ + 9 bits, so a probe returns at most 1/512 wrong
+//! values on average. A filter of one run has only ⌈log₂ n⌉ + 8 bits. A maplet needs a ninth bit because the number of
+//! entries varies more from page to page than in a filter of one run: for example, a key that is in eight runs puts
+//! eight entries into one page. With the ninth bit, a page that drops a bit still has a rate of 1/256. *A merge does
+//! not make fingerprints longer*: if the filters of runs were built without room for a merge, the merged maplet is only
+//! as precise as their fingerprints. So filters that will be merged are built with room for the merge.
 //!
 //! Invariant: a probe for a hash returns every value that was added with this hash; after a merge, it returns the
 //! renumbered values.
@@ -56,8 +57,8 @@ use crate::device::AlignedBuf;
 
 /// The number of bits of a maplet's fingerprint beyond ⌈log₂ n⌉.
 const RATE_BITS: u32 = 9;
-/// A page has room for a share of this many standard deviations above the mean. Pages with larger shares drop bits; the
-/// ninth bit of the fingerprint compensates for this.
+/// A page has room for its share of the entries if the share is at most this many standard deviations above the mean. A
+/// page with a larger share drops bits; the ninth bit of the fingerprint compensates for this.
 const SLACK: u64 = 2;
 
 /// Passes each value of a hash to `found` once, in ascending order. `page` is the verified block with the number
@@ -103,8 +104,8 @@ impl MapletBuilder {
         MapletBuilder { room, ..self }
     }
 
-    /// Adds a key by its [`crate::base::key_hash`]. Keys may be added in any order; duplicates of (hash, value) count
-    /// once.
+    /// Adds a key by its [`crate::base::key_hash`]. Keys may be added in any order. A pair (hash, value) that is added
+    /// twice counts once.
     ///
     /// # Panics
     /// If the value exceeds the `max_value` given to [`MapletBuilder::new`].
@@ -150,8 +151,8 @@ pub struct Input<I> {
     pub meta: QuotientMeta,
     /// The verified pages of the input, in order.
     pub pages: I,
-    /// The new value for each old value, indexed by old value. The keys of a filter have the old value 0. `None` drops
-    /// the entries with this old value.
+    /// The new value for each old value, indexed by old value. All keys of a filter that is not a maplet have the old
+    /// value 0. `None` drops the entries with this old value.
     pub values: Vec<Option<u8>>,
 }
 
@@ -237,11 +238,11 @@ pub struct Merge<I> {
 }
 
 impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
-    /// Starts a merge. The fingerprints of the result are long enough for later merges of `room` entries in total, if
-    /// the fingerprints of the inputs are.
+    /// Starts a merge. If the fingerprints of the inputs are long enough for later merges of `room` entries in total,
+    /// the fingerprints of the result are, too.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the description of an input is one that no builder produces.
+    /// [`Error::Corruption`] if no builder can have produced the description of an input.
     pub fn new(inputs: Vec<Input<I>>, room: u64) -> Result<Merge<I>> {
         if let Some(input) = inputs.iter().find(|input| !input.meta.is_sound()) {
             return Err(Error::corruption("filter", 0, format!("invalid description: {:?}", input.meta)));
@@ -251,7 +252,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         let bits = fingerprint_bits(entries, RATE_BITS).max(bits_for_room(room)).min(longest).clamp(1, MAX_BITS);
         let greatest = inputs.iter().flat_map(|input| input.values.iter().copied().flatten()).max();
         let value_bits = value_bits(greatest.unwrap_or(0));
-        // The number of keys that the inputs share is known only after the merge, so assume a number between the
+        // How many inputs a key is in, on average, is known only after the merge. So assume a number between the
         // extremes.
         let together = (inputs.len() as u64).isqrt();
         let meta = QuotientMeta::sized(entries, together, bits, value_bits, SLACK);
@@ -288,7 +289,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
             return Ok(false);
         }
         let (first, last) = self.meta.hashes(self.page);
-        // Prints with fewer bits may extend from the previous page into this page.
+        // Fingerprints with fewer bits may extend from the previous page into this page, so keep them.
         self.prints.retain(|print| print.high >= first);
         for source in &mut self.sources {
             source.drain(last, &mut self.prints)?;

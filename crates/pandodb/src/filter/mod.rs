@@ -4,7 +4,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | blocked Bloom filter ([`bloom`]) | a run | one cache line | 1 in 100 | 10.2 |
 //! | quotient filter ([`quotient`], 002 §3.3) | a run | three cache lines | 1 in 256 | 10.7 to 11.4 |
-//! | maplet ([`maplet`]) | up to 256 runs | three cache lines | 1 in 512 in all | 12 to 17 |
+//! | maplet ([`maplet`]) | up to 256 runs | three cache lines | 1 in 512 for all runs together | 12 to 17 |
 //!
 //! Each filter is an array of one-page blocks. The key's hash determines the block, so a probe reads one block. The
 //! description of a run contains the kind of the run's filter ([`FilterMeta`]); a tree chooses the kind for new runs
@@ -15,7 +15,7 @@
 //! fills the pages in small steps. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
 //! ([`FilterMeta::may_contain`]).
 //!
-//! Invariant of all kinds: a probe for an added key never answers "no".
+//! Invariant, for all kinds of filters: a probe for an added key never answers "no".
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 pub mod bloom;
@@ -83,8 +83,9 @@ impl FilterMeta {
         }
     }
 
-    /// Whether a key with this hash may have been added; for a maplet, to any of its runs. If the result is `false`, no
-    /// such key was added. `page` is the verified block with the number [`FilterMeta::page_of`].
+    /// Whether a key with this hash may have been added (for a maplet: whether any of its runs may hold such a key). If
+    /// the result is `false`, no such key was added. `page` is the verified block with the number
+    /// [`FilterMeta::page_of`].
     #[inline]
     pub fn may_contain(&self, page: &[u8], hash: u64) -> bool {
         match self.kind {
@@ -179,7 +180,7 @@ impl FilterBuilder {
 /// A filter under construction.
 #[derive(Debug)]
 pub enum FilterMaker {
-    /// The number of pages that are still to be returned, and the complete Bloom filter.
+    /// The number of pages that [`FilterMaker::fill`] still has to return, and the complete Bloom filter.
     Bloom(u32, AlignedBuf),
     /// A quotient filter whose hashes are being sorted.
     Sort(QuotientSort),
@@ -188,8 +189,8 @@ pub enum FilterMaker {
 }
 
 impl FilterMaker {
-    /// Processes about `most` keys, some of them more than once. Returns the number of processed keys, and whether the
-    /// preparation is complete.
+    /// Continues the preparation by processing about `most` keys. Returns the number of processed keys, and whether the
+    /// preparation is complete. During the preparation, a key may be processed several times.
     pub fn prepare(&mut self, most: usize) -> (usize, bool) {
         let FilterMaker::Sort(sort) = self else { return (0, true) };
         let (keys, all) = sort.step(most);

@@ -1,4 +1,4 @@
-//! One page of a quotient filter or maplet: a small filter over the page's share of the hashes.
+//! One page of a quotient filter or maplet. A page is a small filter of its own, over the page's share of the hashes.
 //!
 //! ```text
 //!   hash, 64 bits   | fingerprint: the leading `bits`                      | unused   |
@@ -15,21 +15,23 @@
 //! Steps of a probe:
 //!
 //! 1. The hash gives a quotient and a remainder.
-//! 2. The last sample at or before the quotient gives the number of entries before the sampled quotient.
+//! 2. The last sample at or before the quotient gives the number of entries before the sampled quotient, and so the
+//!    position of this quotient in the counts.
 //! 3. Counting ones from the sampled position finds the start of the quotient's own zeros ([`Page::entries_of`]).
 //! 4. The entries of the quotient are compared with the remainder.
 //!
-//! A probe touches three cache lines, because head and samples share the first line.
+//! A probe touches three cache lines: the first one holds head and samples, the others hold a part of the counts and a
+//! part of the entries.
 //!
 //! Quotient filters that allow insertions leave slots empty, and mark runs and shifts with two or three bits for each
 //! slot (002 §3.6.3 refers to Pandey et al.). The filter of an immutable run never changes, so it needs no empty slots.
-//! The unary counts of this filter take one bit for each entry and one bit for each quotient. No entry is shifted, and
-//! no cluster crosses a page boundary.
+//! Instead, this filter stores the number of entries of each quotient in unary, which takes one bit for each entry and
+//! one bit for each quotient. No entry is shifted, and the entries of a quotient are all in one page.
 //!
 //! *Overfull pages.* The number of hashes per page varies. If the hashes of a page do not fit, the encoder shortens all
 //! their fingerprints by one bit, and repeats this, until the remaining distinct entries fit ([`PageEncoder::encode`]).
-//! Such a page has more false positives, but no false negatives. In the extreme case, there is one cell with at most
-//! 256 values, which fits.
+//! Such a page has more false positives, but no false negatives. In the extreme case, all entries have the same
+//! shortened fingerprint and at most 256 distinct values, which fit into a page.
 //!
 //! Invariants: the number of ones in the counts is the number of quotients, and the number of zeros is the number of
 //! entries. A reader accepts pages with arbitrary bytes: every position is checked to be inside the page before it is
@@ -46,15 +48,15 @@ const SAMPLES_AT: usize = BLOCK_HEADER + 16;
 const SAMPLES: usize = 16;
 /// The offset of the counts.
 const COUNTS_AT: usize = SAMPLES_AT + 2 * SAMPLES;
-/// The most bits of a fingerprint, and of an entry. A load of eight bytes contains an entry of this width at any bit
-/// offset.
+/// The most bits of a fingerprint, and also of an entry. Wherever an entry of this width begins within a byte, a load
+/// of eight bytes contains the whole entry.
 pub(super) const MAX_BITS: u32 = 56;
 /// The most bits of a value.
 pub(super) const MAX_VALUE_BITS: u32 = 8;
 
 const _: () = assert!(COUNTS_AT == 64 && PAGE * 8 <= u16::MAX as usize);
 
-/// The range of hashes that an entry represents (all hashes that begin with the entry's fingerprint), and the entry's
+/// An entry as the range of hashes that it represents (all hashes that begin with the entry's fingerprint), and its
 /// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint {
@@ -152,12 +154,12 @@ impl<'a> Page<'a> {
         sound.then_some(Page { bytes, head })
     }
 
-    /// The first fingerprint of this page's share.
+    /// The smallest fingerprint of this page's share, whether or not an entry has it.
     pub(super) fn first(&self) -> u64 {
         self.head.first
     }
 
-    /// The number of bits of the fingerprints, before any bits were dropped.
+    /// The number of bits of a fingerprint before this page dropped any bits.
     pub(super) fn bits(&self) -> u32 {
         self.head.bits
     }
@@ -168,8 +170,8 @@ impl<'a> Page<'a> {
         self.head.entries
     }
 
-    /// Passes the values of the entries that match a hash to `found`, ascending, until `found` returns `false`. Returns
-    /// `None` if the contents of the page contradict each other.
+    /// Passes the values of the entries that match a hash to `found`, in ascending order, until `found` returns
+    /// `false`. Returns `None` if the contents of the page contradict each other.
     #[inline]
     pub(super) fn look(&self, hash: u64, mut found: impl FnMut(u8) -> bool) -> Option<()> {
         let head = &self.head;
@@ -213,9 +215,9 @@ impl<'a> Page<'a> {
         (to <= self.head.entries).then_some((from, to))
     }
 
-    /// Loads the words that a probe for the hash reads first: the counts of the hash's stretch, and the entries at the
-    /// position that the sample suggests. A caller that probes several pages calls this function for all pages first,
-    /// so that their cache misses overlap.
+    /// Loads the words that a probe for the hash reads first: the counts of the hash's stretch ([`Page::sample`]), and
+    /// the entries at the position that the sample suggests. A caller that probes several pages calls this function for
+    /// all pages first, so that their cache misses overlap.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) -> u64 {
         let Some((quotient, _)) = self.place_of(hash) else { return 0 };
@@ -226,8 +228,8 @@ impl<'a> Page<'a> {
         self.word((stretch * stride + before) / 64).unwrap_or(0) ^ entry
     }
 
-    /// The number of entries before the first quotient of this stretch. A stretch is the quotients from one sample to
-    /// the next.
+    /// The number of entries before the first quotient of this stretch. A stretch consists of the quotients from one
+    /// sample to the next.
     #[inline]
     fn sample(&self, stretch: usize) -> usize {
         match stretch {
@@ -239,7 +241,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The position that follows the next `ones` ones of the counts. Ones are counted from the position `place` on.
+    /// The position in the counts just after the next `ones` ones, counted from the position `place` on.
     #[inline]
     fn after_ones(&self, place: usize, mut ones: u32) -> Option<usize> {
         if ones == 0 {
@@ -294,8 +296,8 @@ impl<'a> Page<'a> {
     pub(super) fn fingerprints(&self, last: u64) -> Option<Vec<Fingerprint>> {
         let head = &self.head;
         let first = head.first << (64 - head.bits);
-        // A probe for a hash beyond the last quotient would find no entry, so a page with such hashes must not be
-        // merged.
+        // A probe for a hash beyond the page's last quotient finds no entry. So a page whose share includes such hashes
+        // is malformed and must not be merged.
         let end = last >> (64 - head.bits) >> head.dropped;
         let cells = end.checked_sub(head.first >> head.dropped)?;
         if cells >> head.remainder_bits != head.quotients as u64 - 1 {
@@ -358,7 +360,7 @@ fn select(word: u64, n: u32) -> u32 {
 }
 
 /// The number of remainder bits with which `entries` entries, in a range of `cells` cells, take the least space in a
-/// page; `None` if the entries do not fit.
+/// page; `None` if the entries do not fit into a page with any number of remainder bits.
 pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Option<u32> {
     debug_assert!(cells > 0, "a page represents at least one fingerprint");
     let used = |remainder_bits: u32| {
@@ -369,7 +371,7 @@ pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Opt
     (0..=MAX_BITS - value_bits).filter_map(used).min().map(|(_, remainder_bits)| remainder_bits)
 }
 
-/// Writes pages. The encoder reuses its memory for the next page.
+/// Writes pages. The encoder reuses its memory from page to page.
 #[derive(Debug, Default)]
 pub(super) struct PageEncoder {
     /// The cell of each entry, and the entry's value in the lower bits.

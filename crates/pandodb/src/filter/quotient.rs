@@ -10,16 +10,18 @@
 //! millions of keys, or in one call ([`QuotientBuilder::build`]). A lookup computes the page
 //! ([`QuotientMeta::page_of`]), reads this page, and probes it ([`ask`]).
 //!
-//! A fingerprint has ⌈log₂ n⌉ + 8 bits, so n fingerprints are at most 1/256 of all possible fingerprints, for any n.
-//! With a fixed width, the false-positive rate would grow with n. The number of pages is chosen so that a share of
-//! three standard deviations above the mean fits into a page. One page in a thousand has a larger share and shortens
-//! its fingerprints (`filter::page`). To compensate for these pages, the computation of the width increases n by 1/64.
+//! A fingerprint has ⌈log₂ n⌉ + 8 bits for n keys, so at most 1/256 of all possible fingerprints occur, for any n. With
+//! a fixed number of bits, the false-positive rate would grow with n. The number of pages is chosen so that a page can
+//! hold a share of hashes that is three standard deviations above the mean. One page in a thousand has a larger share
+//! and shortens its fingerprints (`filter::page`). To compensate for these pages, the number of bits is computed as if
+//! n were larger by 1/64.
 //!
 //! Invariants: a probe for an added hash is always positive. Two hashes with the same fingerprint are in the same page.
 //!
 //! The prefixes of the hashes can be read back from the pages, in order. So filters and maplets are merged without
-//! their keys ([`super::maplet::Merge`]). Prefixes do not grow in a merge. So a filter that will be merged is built
-//! with room for the sum of entries ([`QuotientBuilder::with_room`]), which costs one bit per entry for each doubling.
+//! their keys ([`super::maplet::Merge`]). A merge cannot make the prefixes longer. So a filter that will be merged is
+//! built with fingerprints that are long enough for the sum of all entries ([`QuotientBuilder::with_room`]). Each
+//! doubling of this sum costs one bit per entry.
 //!
 //! ```
 //! use pandodb::base::{PAGE, key_hash};
@@ -44,10 +46,11 @@ use crate::device::AlignedBuf;
 
 /// The number of bits of a filter's fingerprint beyond ⌈log₂ n⌉. The false-positive rate is 2⁻⁸.
 const RATE_BITS: u32 = 8;
-/// A page has room for a share of this many standard deviations above the mean.
+/// A page can hold a share of hashes that is this many standard deviations above the mean.
 const SLACK: u64 = 3;
 
-/// The description of a quotient filter or maplet, as a probe needs it. The pages hold the other parameters.
+/// The parameters of a quotient filter or maplet that a probe needs before it reads a page. The page holds the other
+/// parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotientMeta {
     /// The number of blocks, of one page each; 0 if nothing was added.
@@ -101,9 +104,9 @@ impl QuotientMeta {
     }
 
     /// Returns a description for `entries` entries with fingerprints of `bits` bits. The description has the smallest
-    /// number of pages for which a share of `slack` standard deviations above the mean fits into a page. `together` is
-    /// the average number of entries that have the same hash and are therefore in the same page. The deviation of a
-    /// share grows with the square root of `together`.
+    /// number of pages for which a page can hold a share of entries that is `slack` standard deviations above the mean.
+    /// `together` is the average number of entries that have the same hash and are therefore in the same page. The
+    /// standard deviation of a share grows with the square root of `together`.
     pub(super) fn sized(entries: u64, together: u64, bits: u32, value_bits: u32, slack: u64) -> QuotientMeta {
         if entries == 0 {
             return QuotientMeta::default();
@@ -116,7 +119,8 @@ impl QuotientMeta {
         };
         // An entry takes at least one bit of the counts.
         let mut pages = (entries / (PAGE as u64 * 8)).max(1);
-        // A builder never makes more pages than there are fingerprints, so a description with more pages is not sound.
+        // A builder never makes more pages than there are possible fingerprints, so [`QuotientMeta::is_sound`] rejects
+        // a description with more pages.
         while pages <= 1 << bits && !fits(pages) {
             pages += (pages / 512).max(1);
         }
@@ -125,8 +129,8 @@ impl QuotientMeta {
     }
 }
 
-/// The number of bits of a fingerprint for n = `entries` entries: ⌈log₂ n⌉ + `rate_bits`. n is increased by 1/64
-/// because of pages that drop a bit.
+/// The number of bits of a fingerprint for n = `entries` entries: ⌈log₂ n⌉ + `rate_bits`. n is increased by 1/64 to
+/// compensate for pages that drop a bit.
 pub(super) fn fingerprint_bits(entries: u64, rate_bits: u32) -> u32 {
     let entries = entries.max(1);
     let doublings = (entries + entries / 64).next_power_of_two().trailing_zeros();
@@ -188,9 +192,9 @@ pub(super) fn write_pages<T>(
     (buf, cutter.entries)
 }
 
-/// Whether the run may hold a key with this hash; for a maplet, whether any of its runs may. If the result is `false`,
-/// no run holds such a key. For a malformed page, the result is `true`. `page` is the verified block with the number
-/// [`QuotientMeta::page_of`].
+/// Whether the run may hold a key with this hash (for a maplet: whether any of its runs may hold such a key). If the
+/// result is `false`, no run holds such a key. For a malformed page, the result is `true`. `page` is the verified block
+/// with the number [`QuotientMeta::page_of`].
 #[inline]
 pub fn ask(page: &[u8], hash: u64) -> bool {
     let mut found = false;
@@ -266,8 +270,8 @@ impl QuotientBuilder {
 /// The most hashes that are sorted in one step.
 const PART: usize = 1 << 15;
 
-/// A filter whose hashes are being sorted in steps. From the first part on, parts are halved until they are small, and
-/// then sorted.
+/// A filter whose hashes are being sorted in steps. The hashes are divided into parts. The first unsorted part is
+/// halved until it is small, and is then sorted.
 ///
 /// ```text
 ///   | sorted |  part  |     next      |             the rest              |     each part is below the following ones
@@ -285,7 +289,7 @@ pub struct QuotientSort {
 
 impl QuotientSort {
     /// Processes about `most` hashes. Returns the number of processed hashes, and whether all hashes are sorted. A part
-    /// that is larger than a step is halved in one step nevertheless, which visits each of its hashes a few times.
+    /// of more than `most` hashes is nevertheless halved in one step, which visits each hash of the part a few times.
     pub fn step(&mut self, most: usize) -> (usize, bool) {
         let mut done = 0;
         while done < most

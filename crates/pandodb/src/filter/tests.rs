@@ -1,4 +1,4 @@
-//! Tests of the Bloom filter and of descriptions; the submodules test the other filters.
+//! Tests of the Bloom filter and of filter descriptions; the submodules test the other filters.
 
 mod maplet;
 mod quotient;

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! 1. While the memtable is small, all threads write to the front of the newest chunk, and each chunk is twice as long
-//!    as the previous one. In a larger memtable each thread writes into its own strip (more than 8 threads share the 8
-//!    strips). The lock of a strip is held only while the strip's position is advanced, and is rarely contended. The
-//!    strip also keeps the tally of its threads' messages.
-//! 2. A full strip is replaced by a new strip from the front of the newest chunk. A record of more than a quarter of a
+//!    as the previous one. In a larger memtable each thread writes into a strip of its own (there are 8 strips, so if
+//!    there are more than 8 threads, some of them share a strip). The lock of a strip is held only while the strip's
+//!    position is advanced, and is rarely contended. The strip also keeps the tally of its threads' messages.
+//! 2. When a strip is full, a new strip is cut from the front of the newest chunk. A record of more than a quarter of a
 //!    strip is placed directly at the front. So small memtables take little memory, and the writers of large memtables
 //!    rarely contend for the front.
 //! 3. A full chunk is followed by one from the [`ChunkPool`], to which all chunks return when the arena is dropped. The
 //!    chunk pool keeps a returned chunk for reuse, or releases its memory to the buffer pool, from which the memory was
-//!    borrowed. Borrowing may evict blocks. No strip is locked during the eviction, nor is the front, so that other
+//!    borrowed. Borrowing may evict blocks. Neither a strip nor the front is locked during the eviction, so that other
 //!    threads can write into the remaining space.
 //!
 //! A record is addressed by a `u32` in words of 8 bytes, so an arena can hold 32 GiB.
@@ -35,12 +35,12 @@ use crate::base::{Entry, MAX_KEY, MAX_OPERAND, PAGE, Seqno, Slab, Slot};
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
-/// Words of the first chunk of an arena. Each further chunk has twice as many words as the previous chunk, up to
-/// [`MOST_SMALL`].
+/// The number of words of the first chunk of an arena. Each further chunk has twice as many words as the previous
+/// chunk, up to [`MOST_SMALL`].
 const FIRST_WORDS: usize = (if EXPLORED { CHUNK_BYTES } else { 512 }) / WORD;
-/// The most words of a small chunk. The chunks that follow the small chunks have [`CHUNK_BYTES`].
+/// The most words of a small chunk. The chunks that follow the small chunks have [`CHUNK_BYTES`] bytes.
 const MOST_SMALL: usize = (32 << 10) / WORD;
-/// Threads get strips of their own when this many bytes are in use.
+/// Threads get strips of their own once this many bytes of the arena are in use.
 const STRIPS_FROM: usize = if EXPLORED { 0 } else { 64 << 10 };
 /// The number of segments of the chunk table. These segments hold twice as many chunks as 32 GiB need.
 const CHUNK_SEGMENTS: usize = 14;
@@ -48,11 +48,11 @@ const CHUNK_SEGMENTS: usize = 14;
 /// the allocator.
 const LEAST_RESERVED: usize = 64;
 const RESERVED: usize = 16;
-/// Words of a strip in a large memtable.
+/// The number of words of a strip in a large memtable.
 const STRIP_WORDS: usize = (64 << 10) / WORD;
 /// In a small memtable, the length of a strip is the memory in use divided by this number.
 const STRIP_SHARE: usize = 64;
-/// The number of strips. Up to this many threads write without contention.
+/// The number of strips. Up to this many threads can write without contention.
 const STRIPS: usize = 8;
 
 const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");
@@ -85,14 +85,14 @@ impl ChunkPool {
 
     /// Borrows the memory of all chunks from `pool`, including the chunks that wait for reuse. If `memtable_bytes` is
     /// less than a chunk, a memtable uses only about `memtable_bytes` of its chunk, except for a large record or batch.
-    /// So only `memtable_bytes` are borrowed for such a chunk.
+    /// So only `memtable_bytes` bytes are borrowed for such a chunk.
     #[must_use]
     pub fn borrowing(mut self, pool: Arc<dyn MemorySource>, memtable_bytes: usize) -> ChunkPool {
         self.source = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
         self
     }
 
-    /// Bytes of the chunks that wait for reuse.
+    /// The number of bytes of all chunks that wait for reuse.
     #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
         self.free.lock().len() * CHUNK_BYTES
@@ -104,8 +104,8 @@ impl ChunkPool {
         self.give_up(free);
     }
 
-    /// Returns an unused chunk with arbitrary content. The first writer to a new chunk causes its page faults. May
-    /// evict blocks.
+    /// Returns an unused chunk with arbitrary content. If the chunk is new, its page faults occur when it is first
+    /// written. The call may evict blocks.
     /// REQUIRES: the caller holds no lock that a writer needs.
     fn take(&self, words: usize) -> Chunk {
         assert!(words > 0 && words <= CHUNK_WORDS, "a chunk of {words} words");
@@ -144,7 +144,8 @@ impl ChunkPool {
         }
     }
 
-    /// Takes unused chunks back; keeps chunks of [`CHUNK_BYTES`] up to the bound and frees the others.
+    /// Takes unused chunks back. Keeps chunks of [`CHUNK_BYTES`] bytes, up to the number given to [`ChunkPool::new`],
+    /// and frees the others.
     fn give(&self, chunks: impl Iterator<Item = Chunk>) {
         let (whole, small): (Vec<Chunk>, Vec<Chunk>) = chunks.partition(|chunk| chunk.len() == CHUNK_WORDS);
         self.give_up(small);
@@ -173,7 +174,7 @@ impl Drop for ChunkPool {
     }
 }
 
-/// The address of a record. Only [`Arena::push`] creates addresses. The use of an invalid address panics or reads
+/// The address of a record. Only [`Arena::push`] creates addresses. The use of any other address panics or reads
 /// another record's words.
 pub(super) type Ref = u32;
 
@@ -247,8 +248,8 @@ pub(super) struct Arena {
     strips: Once<Box<[Strip; STRIPS]>>,
     /// Held while the next chunk is allocated.
     growing: Mutex<Borrowed>,
-    /// Bytes of chunks that were given to strips, used for records at the front, or left unused at a chunk's end, plus
-    /// other charged bytes.
+    /// The charged bytes: all bytes of chunks that were given to strips, used for records at the front, or left unused
+    /// at a chunk's end, and the bytes of [`Arena::charge_beside`].
     charged: AtomicUsize,
     /// Bytes of memory outside of chunks.
     beside: AtomicUsize,
@@ -279,8 +280,8 @@ impl Arena {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Registers memory that is used independently of the stored messages. The memory is borrowed together with the
-    /// next chunk, and does not count in [`Arena::bytes`].
+    /// Registers memory whose size does not depend on the stored messages. The memory is borrowed together with the
+    /// next chunk, and is not included in [`Arena::bytes`].
     pub(super) fn borrow_beside(&self, bytes: usize) {
         self.beside.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -295,7 +296,7 @@ impl Arena {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The tally of all stored messages; may include some that are being stored.
+    /// The tally of all stored messages. It may include messages that are being stored concurrently.
     pub(super) fn tally(&self) -> Tally {
         let front = self.front.lock().1;
         let strips = self.strips.get().into_iter().flat_map(|strips| strips.iter());
@@ -341,7 +342,7 @@ impl Arena {
         front.1 = front.1.and(tally);
         drop(front);
         if self.bytes() >= STRIPS_FROM {
-            // Another thread may set the strips concurrently. One of the two sets remains.
+            // Another thread may set the strips concurrently. Then the strips of one of the two threads are used.
             let _ = self.strips.set(Box::default());
         }
         Some(at)
@@ -378,8 +379,8 @@ impl Arena {
         Some(strip.take(words))
     }
 
-    /// Makes a new chunk with room for `words` the front, unless another thread has just done so. While this function
-    /// borrows memory, it holds no lock that a writer needs.
+    /// Allocates a new chunk with room for `words` words, from whose front words are allocated from then on, unless
+    /// another thread has just done so. While this function borrows memory, it holds no lock that a writer needs.
     /// REQUIRES: the caller holds neither the lock of `front` nor of a strip.
     #[cold]
     fn grow(&self, words: usize) {
@@ -390,7 +391,7 @@ impl Arena {
         let small = FIRST_WORDS.checked_shl(borrowed.1).unwrap_or(CHUNK_WORDS);
         let small = if small <= MOST_SMALL { small } else { CHUNK_WORDS };
         borrowed.1 += 1;
-        // A large record skips small chunks.
+        // A record that does not fit into a small chunk gets a chunk of the full size.
         let len = if words <= small { small } else { CHUNK_WORDS };
         assert!(words <= len, "a record of {words} words in a chunk of {len}");
         let chunk = self.pool.take(len);

@@ -1,7 +1,8 @@
 //! [`Cursor`]: a scan of a memtable that returns one block of messages at a time.
 //!
 //! Steps: each call of [`Cursor::fill`] appends the messages after the last one that was returned. The position is a
-//! key and a seqno, not a node and slot of the tree, so that the scan continues correctly while other threads insert.
+//! key and a seqno, not a node and a slot of the tree, so that the scan continues correctly although other threads
+//! insert messages.
 //!
 //! Invariant: over all calls, messages strictly ascend by (key, newest first). A reverse cursor returns messages in the
 //! exactly opposite order. A message that is inserted during the scan is not returned if the scan has passed its
@@ -25,7 +26,8 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// Creates a scan of `range`; if `reverse`, from the end of the range to its beginning. Reads nothing yet.
+    /// Creates a scan of `range`. If `reverse` is set, the scan runs from the end of the range to its beginning. Reads
+    /// nothing yet.
     pub fn new(memtable: Arc<Memtable>, range: KeyRange, reverse: bool) -> Cursor {
         Cursor { memtable, range, reverse, after: None, continues_key: false }
     }

@@ -8,13 +8,14 @@
 //!   split    v = read() ─▶ claim(v) ─▶ builds the right half while readers continue ─▶ lock ─▶ stores
 //! ```
 //!
-//! A *claim* excludes other writers but not readers (002 §3.6.2, §3.6.1). Releasing a lock makes a new version.
-//! Releasing a claim that was not turned into a lock makes no new version. Threads only try to take latches: a thread
-//! that fails releases its latches and restarts. A thread never waits while it holds a latch, so there is no deadlock.
+//! A *claim* excludes other writers but not readers (002 §3.6.2, §3.6.1). The release of a lock makes a new version.
+//! The release of a claim that was not turned into a lock makes no new version. A thread only tries to take a latch. If
+//! it fails, it releases the latches that it holds and restarts. A thread never waits while it holds a latch, so there
+//! is no deadlock.
 //!
-//! The guarded data are atomics, stored with `Release` under the lock and loaded with `Acquire` by readers. So a reader
-//! that loads a value that was stored under a lock also sees the locked word, or a later version, when the reader
-//! validates. Optimistic reads therefore need no fence, and no value is ever torn.
+//! The guarded data are atomics, stored with `Release` under the lock and loaded with `Acquire` by readers. So if a
+//! reader has loaded a value that was stored under a lock, its later validation sees that the latch is locked or has a
+//! newer version. Optimistic reads therefore need no fence, and no value is ever torn.
 //!
 //! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
@@ -62,7 +63,7 @@ impl Latch {
         self.0.load(Ordering::Acquire) & !CLAIMED == version.0 || SeededBug::ChangedNodeTrusted.is_on()
     }
 
-    /// Takes the latch, if nothing has changed since `version` and no other thread holds or claims it.
+    /// Locks the latch if the node has not changed since `version` and no other thread has locked or claimed the latch.
     #[inline]
     pub(super) fn lock(&self, version: Version) -> Option<Locked<'_>> {
         debug_assert!(version.0.is_multiple_of(STEP), "a version has no state bits");
@@ -71,7 +72,7 @@ impl Latch {
         taken.is_ok().then(|| Locked { latch: self, version })
     }
 
-    /// Like [`Latch::lock`], but readers may continue.
+    /// Claims the latch, under the same conditions as [`Latch::lock`]. Readers may continue.
     pub(super) fn claim(&self, version: Version) -> Option<Claimed<'_>> {
         debug_assert!(version.0.is_multiple_of(STEP), "a version has no state bits");
         let taken = self.0.compare_exchange(version.0, version.0 | CLAIMED, Ordering::Acquire, Ordering::Relaxed);

@@ -11,8 +11,8 @@
 //!    seqno descending).
 //! 2. A range tombstone goes to a separate [`FragmentSet`], so an insertion costs O(log² n), and searches for point
 //!    messages do not encounter range tombstones.
-//! 3. A lookup visits the versions of its key, newest first. A cursor copies the next messages out, one leaf at a time,
-//!    and resumes at the position at which it stopped.
+//! 3. A lookup visits the versions of its key, newest first. A cursor copies messages, one leaf at a time. Its next
+//!    call resumes at the position at which the previous call stopped.
 //! 4. The owner of a full memtable seals it. A sealed memtable takes no more writes, and stays readable until the last
 //!    reader drops it. When it is dropped, its chunks return to the [`ChunkPool`].
 //!
@@ -84,19 +84,19 @@ struct Ranges {
 pub struct Memtable {
     id: u64,
     chunks: Arc<ChunkPool>,
-    /// The tree. The first message creates it, so a keyspace without writes takes almost no memory.
+    /// The tree. The tree is created for the first message, so a keyspace without writes takes almost no memory.
     tree: Once<Box<Tree>>,
     ranges: RwLock<Ranges>,
     /// Memory charged for range tombstones, readable without the lock.
     range_bytes: AtomicUsize,
-    /// The number of range tombstones, so that keyspaces without any do not take the lock.
+    /// The number of range tombstones, readable without the lock. While it is 0, no thread takes the lock.
     tombstones: AtomicUsize,
 }
 
 impl Memtable {
     /// Creates an empty memtable that takes its memory from `chunks`. `id` is the memtable's number in its keyspace.
-    /// This number appears in messages to users, and in the log of paper mode, where only generations of leaves of the
-    /// same memtable are comparable.
+    /// This number appears in messages to users. It also appears in the log of paper mode, because generations are
+    /// comparable only between leaves of the same memtable.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -125,8 +125,8 @@ impl Memtable {
         self.tree_to_write().insert(&entry)
     }
 
-    /// Returns the tree, if it was created. A reader that must see a message finds the tree, because the tree was set
-    /// before the message became visible.
+    /// Returns the tree, if it was created. A reader that must see some message finds the tree, because the tree was
+    /// set before any message became visible.
     fn tree(&self) -> Option<&Tree> {
         self.tree.get().map(|tree| &**tree)
     }
@@ -171,7 +171,8 @@ impl Memtable {
     pub fn get(&self, key: &[u8], at: Seqno, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
         let Some(tree) = self.tree() else { return };
         let mut scratch = Scratch::new();
-        // Returns whether the record belongs to the key and `visit` wants more messages.
+        // Passes a record to `visit` if the record belongs to the key. Returns whether it belongs to the key and
+        // `visit` wants more messages.
         let mut show = |at| {
             let record = tree.arena.record(at);
             record.is_of(key) && visit(record.copied(&mut scratch))
@@ -208,8 +209,8 @@ impl Memtable {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
             _ => {
-                // The charged memory is not updated here but by the next write, because a caller that adds up the
-                // charged memory twice must get the same sum.
+                // The charged memory is updated by the next write and not here, because a caller that adds up the
+                // charged memory twice without a write in between must get the same sum.
                 let all = self.ranges.write().set.unify();
                 debug_assert!(!all.is_empty(), "tombstones are counted after their insertion");
                 all
@@ -217,15 +218,15 @@ impl Memtable {
         }
     }
 
-    /// Appends to `out` the next messages of `range`, with all versions, in order. If `reverse`, the order is exactly
-    /// the opposite.
+    /// Appends to `out` the next messages of `range`, with all versions, in order. If `reverse` is set, the order is
+    /// exactly the opposite.
     ///
     /// The first appended message is the next message after the position `after`, in the direction of the scan. No
     /// message needs to exist at `after`, and `after` may be outside of the range. Without `after`, the scan starts at
-    /// the range's first message, or at its last if `reverse`. The call ends with the range, after `max_entries`
-    /// messages, or with the message at which the appended bytes reach `max_bytes`. If nothing is appended, the range
-    /// has no further message. Costs O(log n) for every 64 messages, plus the output. A message that is being inserted
-    /// concurrently may or may not be included.
+    /// the range's first message, or at its last message if `reverse` is set. The call stops at the end of the range,
+    /// after `max_entries` messages, or after the message with which the appended bytes reach `max_bytes`. If nothing
+    /// is appended, the range has no further message. Costs O(log n) for every 64 messages, plus the time for copying
+    /// them. A message that is being inserted concurrently may or may not be included.
     pub fn fill(
         &self,
         range: &KeyRange,
@@ -259,9 +260,9 @@ impl Memtable {
         }
     }
 
-    /// Memory that a memtable with at least one message takes in addition to [`Memtable::bytes`]. This memory counts
-    /// against the budget, but not towards the size at which a memtable is sealed. Otherwise runs of a few messages
-    /// would be created.
+    /// The memory in bytes that a memtable with at least one message takes in addition to [`Memtable::bytes`]. This
+    /// memory counts against the budget, but not towards the size at which a memtable is sealed. If it counted,
+    /// memtables of a few messages would be sealed and packed as tiny runs.
     pub const LEAST_BYTES: usize = Tree::EMPTY_BYTES;
 
     /// The fill level in bytes: messages, the nodes that they required, and range tombstones. Only writes change it;

@@ -6,22 +6,22 @@
 //!                              children  ·      ·     ·     ·            of an inner node: one more than slots
 //! ```
 //!
-//! A search reads a record only if heads are equal, so it costs one or two cache lines for each node instead of a cache
-//! miss for each comparison. This requires that the heads of different keys differ. So a head consists of the bytes
-//! that follow the *prefix*, the common bytes of the node's keys:
+//! A search reads a record only if the record's head equals the head of the target. So the search touches one or two
+//! cache lines in each node, instead of one for each comparison. This works well only if the heads of different keys
+//! usually differ. So a head consists of the bytes that follow the *prefix*, the common bytes of the node's keys:
 //!
-//! * A node between two *fences* (the nearest separators left and right of it, in any ancestor) has the common bytes of
-//!   its fences as prefix. Every key between the fences shares this prefix.
+//! * A node between two *fences* (the nearest separators left and right of it, in any ancestor) has the common leading
+//!   bytes of its fences as its prefix. Every key between the fences shares this prefix.
 //! * A node at an *edge* of the tree lacks a fence. The prefix of such a node consists of the common bytes of its
-//!   present keys. So a search compares the prefix of the target with the prefix of the first key, and inserting a key
-//!   that shares fewer bytes shortens the prefix.
+//!   present keys. In such a node, a search also compares the first bytes of the target with the prefix, and the
+//!   insertion of a key that shares fewer bytes shortens the prefix.
 //!
-//! All fields are atomics under the node's [`Latch`]. Methods that store require that the latch is locked, or that no
-//! other thread knows the node. Methods that load may be called at any time, but their results are valid only if a
-//! later check shows that the latch's version is unchanged. Before this check, the loaded numbers may be inconsistent
-//! with each other. The methods of this module tolerate inconsistent numbers: they neither panic nor loop forever. The
-//! numbers always refer to existing objects, because a slot is stored before the `len` that includes it, and the record
-//! is stored before its slot.
+//! All fields are atomics under the node's [`Latch`]. A method that stores to fields requires that the latch is locked,
+//! or that no other thread knows the node. A method that only loads fields may be called at any time, but its result is
+//! valid only if a later check shows that the latch's version is unchanged. Before this check, the loaded numbers may
+//! be inconsistent with each other. The methods of this module tolerate inconsistent numbers: they neither panic nor
+//! loop forever. A loaded reference always refers to an existing record, because a slot is stored before the `len` that
+//! includes it, and a record is stored before its slot.
 //!
 //! Invariants, while the latch is free: each head consists of the bytes of its record's key after the prefix; slots
 //! ascend; an upper fence is above all slots; the lower fence never changes; the upper fence changes only when this
@@ -38,7 +38,7 @@ use crate::base::{MAX_KEY, seeded};
 
 /// The number of slots of a node.
 pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
-/// The reference that means that a fence is missing.
+/// The value of a fence's reference that means "no fence".
 pub(super) const NONE: Ref = Ref::MAX;
 
 const _: () = assert!(SLOTS >= 4, "both halves of a split inner node have slots");
@@ -49,7 +49,7 @@ const _: () = assert!(MAX_KEY <= u16::MAX as usize, "the prefix has 16 bits");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) len: usize,
-    /// A number of leading bytes that all keys have in common, not necessarily the greatest.
+    /// The length of the prefix. All keys share this many leading bytes, or more.
     pub(super) prefix: usize,
     /// Whether the node lacks a fence.
     pub(super) edge: bool,
@@ -103,7 +103,7 @@ macro_rules! shift_in {
 }
 
 impl Slots {
-    /// Creates an empty node between two fences. For a node at an edge, `prefix` must be valid.
+    /// Creates an empty node between two fences. For a node at an edge, `prefix` must be a valid length of the prefix.
     pub(super) fn new(prefix: usize, low: Ref, high: Ref) -> Slots {
         debug_assert!(low != high || low == NONE, "no key lies between equal fences");
         let meta = Meta { len: 0, prefix, edge: low == NONE || high == NONE };
@@ -135,7 +135,7 @@ impl Slots {
     }
 
     /// Whether the record in a slot has the key and the seqno of `target`. If the heads differ, the answer is no, and
-    /// the record is not read from memory. Reading it would cost as much as the rest of an insertion.
+    /// the record is not read from memory. Reading the record would take as long as the rest of an insertion.
     #[inline]
     pub(super) fn holds(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
         slot < meta.len
@@ -162,7 +162,7 @@ impl Slots {
         self.high.load(Ordering::Acquire)
     }
 
-    /// The number of slots before `target`. If `or_at`, a slot equal to `target` is also counted.
+    /// The number of slots before `target`. If `or_at` is set, a slot equal to `target` is also counted.
     #[inline]
     pub(super) fn rank(&self, arena: &Arena, meta: Meta, target: Target<'_>, or_at: bool) -> usize {
         let Meta { len, prefix, edge } = meta;
@@ -184,8 +184,8 @@ impl Slots {
             Order::Equal => or_at,
             Order::Greater => false,
         };
-        // Equal heads mostly belong to older messages of the target's key. Check the first of them, because a search
-        // among them would read each record from memory.
+        // Slots with the target's head mostly hold older messages of the target's key. So check the first of these
+        // slots; a binary search among them would read several records from memory.
         if !before(&self.refs[first]) {
             return first;
         }
@@ -205,7 +205,8 @@ impl Slots {
         self.set_meta(Meta { len: meta.len + 1, ..meta });
     }
 
-    /// Returns the generation of an insertion, which is one more than that of the previous insertion (002 §3.6.4).
+    /// Returns the generation of a new insertion, which is one more than the generation of the previous insertion (002
+    /// §3.6.4).
     /// REQUIRES: the caller holds the latch locked.
     #[inline]
     pub(super) fn next_generation(&self) -> u64 {
@@ -262,7 +263,7 @@ impl Slots {
         right
     }
 
-    /// Removes the slots from `len` on. Another node, right of the fence `high`, holds copies of them.
+    /// Removes the slots from `len` on. Another node, right of the fence `high`, holds copies of these slots.
     /// REQUIRES: the caller holds the latch locked.
     pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
         let before = self.meta();
@@ -282,7 +283,7 @@ impl Slots {
 }
 
 impl Inner {
-    /// Creates a node without slots as the parent of `child`, whose prefix is `prefix`.
+    /// Creates a node without slots as the parent of `child`. `prefix` is the prefix length of `child`.
     pub(super) fn above(child: u32, prefix: usize) -> Inner {
         let children = std::array::from_fn(|i| AtomicU32::new(if i == 0 { child } else { 0 }));
         Inner { slots: Slots::new(prefix, NONE, NONE), children }
@@ -303,8 +304,8 @@ impl Inner {
         self.slots.insert(arena, at, separator);
     }
 
-    /// Creates a node, right of the fence `low`, with copies of the slots from `from` on, and of the children right of
-    /// these slots and of the fence.
+    /// Creates a node, right of the fence `low`, with copies of the slots from `from` on, of the child just right of
+    /// the fence, and of the children right of these slots.
     /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Inner {
         let len = self.slots.meta().len;

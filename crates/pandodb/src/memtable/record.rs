@@ -81,7 +81,7 @@ pub(super) fn head(key: &[u8], prefix: usize) -> u64 {
     }
 }
 
-/// A record in the arena; the slice extends beyond it.
+/// A record in the arena. The slice begins with the record and extends beyond its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a>(&'a [Word]);
 
@@ -116,7 +116,7 @@ impl<'a> Record<'a> {
         self.0[HEADER..HEADER + len].iter().map(|word| u64::from_be(word.load(Ordering::Relaxed)))
     }
 
-    /// [`head`] of this record's key.
+    /// The [`head`] of this record's key.
     #[inline]
     pub(super) fn head(self, prefix: usize) -> u64 {
         let shift = (prefix % WORD * 8) as u32;

@@ -10,12 +10,13 @@
 //! Steps of adding a value: a thread takes the next number, fills the cell with this number, and then publishes the
 //! number.
 //!
-//! Invariant: a thread that knows a number finds the segment created and the cell filled. This requires that the number
-//! is published with `Release` and read with `Acquire`. Both callers satisfy this requirement. The tree publishes the
-//! number of a node in the node's parent or in the anchor. The arena publishes the number of a chunk in references to
-//! records. All of these are stored with `Release` and loaded with `Acquire`. No thread gets the number of another
-//! thread's value from `next`, so `next` needs no ordering (unlike the pool's count of frames, `pool/hand.rs`). No
-//! value is freed before the table is dropped, so readers of the memtable need no reference counts or epochs.
+//! Invariant: when a thread knows the number of a value, the segment that holds this number exists, and the cell is
+//! filled. This requires that the number is published with `Release` and read with `Acquire`. The two users of this
+//! table satisfy the requirement. The tree publishes the number of a node in the node's parent or in the anchor. The
+//! arena publishes the number of a chunk in references to records. All of these are stored with `Release` and loaded
+//! with `Acquire`. `next` only assigns numbers, and no thread uses it to find the values of other threads, so `next`
+//! needs no memory ordering (unlike the pool's count of frames, `pool/hand.rs`). No value is freed before the table is
+//! dropped, so readers of the memtable need no reference counts or epochs.
 
 use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
 
@@ -34,7 +35,7 @@ pub(super) struct Table<T, const SEGMENTS: usize> {
     next: AtomicUsize,
 }
 
-/// The segment of a number, and the index in it.
+/// The segment that holds a number, and the index of the number's cell in this segment.
 #[inline]
 fn place(number: u32) -> (usize, usize) {
     let shifted = number as usize + FIRST;

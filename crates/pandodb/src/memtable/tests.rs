@@ -210,7 +210,7 @@ fn many_versions_of_one_key_span_leaves() {
 fn range_tombstones_are_found_while_they_are_inserted() {
     let memtable = memtable();
     assert!(memtable.is_empty() && memtable.fragments().is_empty());
-    // A queue: a consumer reads the entries one after the other and deletes each entry that it has read.
+    // Simulate a queue: a consumer reads the entries one after the other and deletes each entry that it has read.
     for i in 1..=20_000u64 {
         let range = KeyRange::new([], i.to_be_bytes());
         memtable.insert_range(&RangeTombstone { range, seqno: Seqno(i) });

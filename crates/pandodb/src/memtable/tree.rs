@@ -12,8 +12,8 @@
 //! loads the child's version, checks that the node's version is unchanged, and continues with the child. If the node's
 //! version has changed, the reader restarts at the root.
 //!
-//! *Inserting* descends in the same way and finds the slot. The insertion locks the leaf only if the leaf's version is
-//! still the version at which the leaf was searched.
+//! *Inserting* descends in the same way and finds the slot. The insertion then locks the leaf. Locking fails, and the
+//! insertion restarts, if the leaf's version has changed since the search.
 //!
 //! *Splitting* is preemptive (002 §3.6.2). An insertion that reaches a full node during its descent splits the node
 //! before it descends further. So the parent always has room for a separator. Steps of a split:
@@ -24,16 +24,17 @@
 //! 4. insert the separator and the new half into the parent, and unlock the parent;
 //! 5. remove the right half from the full node, and unlock the node.
 //!
-//! This is the paper's shadow splitting, in memory. The parent is locked while one slot is inserted, not while half a
-//! node is copied. A thread that finds the new half through the parent waits for step 5 before it reads the old half.
-//! If a claim or lock fails, another thread is changing one of the nodes. In this case, the insertion descends through
-//! a full inner node without splitting it, but restarts at the root if the full node is a leaf. No step waits for a
-//! latch, so no order of latches is needed.
+//! This is the shadow splitting of 002, in memory. The parent is locked only while one slot is inserted, not while half
+//! a node is copied. A thread that finds the new half through the parent waits for step 5 before it reads the old half.
+//! If a claim or lock fails, another thread is changing one of the nodes. In this case, if the full node is an inner
+//! node, the insertion descends through it without splitting it. If the full node is a leaf, the insertion restarts at
+//! the root. No step waits for a latch, so no order of latches is needed.
 //!
-//! Repeated insertions at the right edge or at the left edge of the tree leave full nodes. No message or node is
-//! removed or freed before the tree is dropped, so the number of a node stays valid. The position of a scan is a (key,
-//! seqno). A scan copies references from one leaf, at one version, and continues at the leaf's fence. This costs one
-//! more search for each leaf of 64 slots, but a split has no links between leaves to update.
+//! Splits at the edges are uneven, so that insertions of ascending or descending keys leave full nodes behind. No
+//! message or node is removed or freed before the tree is dropped, so the number of a node stays valid. The position of
+//! a scan is a (key, seqno). A scan copies references from one leaf, at one version, and continues at the leaf's fence.
+//! This costs one more search for each leaf of 64 slots. In return, leaves have no links to each other that a split
+//! would have to update.
 //!
 //! Invariants: the records of all leaves, from left to right, strictly ascend in the order (key ascending, seqno
 //! descending); a leaf is empty only if it is the root; see also [`super::node`].
@@ -112,7 +113,7 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The records, ascending.
+    /// The records, in ascending order.
     #[inline]
     pub(super) fn refs(&self) -> &[Ref] {
         &self.refs[..self.len]
@@ -232,8 +233,8 @@ impl Tree {
         }
     }
 
-    /// The child right of `rank` slots of `inner`, the node of `stop`; `None` if the node has changed, because the
-    /// child may be wrong in this case.
+    /// The child right of the first `rank` slots of `inner`, which is the node of `stop`. `None` if the node has
+    /// changed, because the child may be the wrong one in this case.
     #[inline]
     fn enter<'a>(&'a self, inner: &Inner, stop: Stop<'_>, rank: usize) -> Option<Stop<'a>> {
         debug_assert!(stop.no.level > 0, "a leaf has no children");
@@ -250,7 +251,7 @@ impl Tree {
         let slots = stop.node.slots();
         let claimed = slots.latch.claim(stop.version)?;
         let meta = slots.meta();
-        // The claim succeeded, so the node has not changed since the caller found it full.
+        // The claim succeeded, so the node has not changed since the caller saw that it was full.
         assert_eq!(meta.len, SLOTS, "a full node is split");
         let at = self.place_of_split(slots, meta, target);
         let separator = slots.record(at);
@@ -292,14 +293,14 @@ impl Tree {
     fn lock_above<'a>(&'a self, above: Above<'a>) -> Option<Over<'a>> {
         match above {
             Above::Anchor(version) => Some(Over::Anchor(self.anchor.latch.lock(version)?)),
-            // The descent passed the parent although it was full, because another thread was splitting the parent.
+            // The parent is full. The descent passed it without splitting it, because another thread was splitting it.
             Above::Inner(inner, ..) if inner.slots.meta().len == SLOTS => None,
             Above::Inner(inner, version, rank) => Some(Over::Inner(inner, rank, inner.slots.latch.lock(version)?)),
         }
     }
 
-    /// Descends to a leaf; `rank` chooses between a node's children. Returns the result of `take` for the leaf, after
-    /// checking that the leaf was the right one and did not change during `take`.
+    /// Descends to a leaf, choosing among the children of each node by `rank`. Returns the result of `take` for the
+    /// leaf, after checking that the leaf was the right one and did not change during `take`.
     #[inline]
     fn visit<R>(&self, rank: impl Fn(&Slots, Meta) -> usize, take: impl Fn(&Slots, Meta) -> R) -> R {
         let descend = || {
@@ -338,8 +339,8 @@ impl Tree {
         })
     }
 
-    /// Returns the records of one leaf from `target` on, and the leaf's upper fence. If `after`, a record equal to
-    /// `target` is left out.
+    /// Returns the records of one leaf from `target` on, and the leaf's upper fence. If `after` is set, a record equal
+    /// to `target` is left out.
     pub(super) fn ahead(&self, target: Target<'_>, after: bool) -> Batch {
         let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
         self.visit(child, |leaf, meta| {
@@ -349,13 +350,13 @@ impl Tree {
 
     /// Returns the records of one leaf before `target`, or before the end of the tree, and the leaf's lower fence.
     pub(super) fn behind(&self, target: Option<Target<'_>>) -> Batch {
-        // If a separator equals the target, the records before the target are left of it.
+        // If a separator equals the target, the records before the target are left of the separator.
         let rank = |slots: &Slots, meta: Meta| target.map_or(meta.len, |to| slots.rank(&self.arena, meta, to, false));
         self.visit(rank, |leaf, meta| Batch::copy(leaf, 0, rank(leaf, meta), leaf.low()))
     }
 
-    /// Returns all records of the leaf on the other side of a fence. Splits never move the end of a leaf that is at
-    /// this fence, so no slot needs to be searched.
+    /// Returns all records of the leaf on the other side of a fence. Whatever splits occur, one leaf ends at this fence
+    /// and the next leaf begins at it, so no slot needs to be searched.
     pub(super) fn beyond(&self, fence: Ref, reverse: bool) -> Batch {
         debug_assert_ne!(fence, NONE, "no leaf lies beyond the edge of the tree");
         let mut place = Scratch::new();

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A block from the pool is *guarded*: it occupies one of the few slots that `arc_swap` has for the calling thread.
-//! Guarding a block does not update a reference count, so the readers of a filter block do not contend for one. A
-//! caller that holds blocks for long takes a reference ([`Block::keep`]); otherwise later lookups of the same thread
-//! find no free slot and must update a reference count.
+//! Guarding a block does not update its reference count, so concurrent readers of a filter block do not contend for the
+//! count. A caller that holds blocks for long converts the guards into counted references ([`Block::keep`]); otherwise
+//! later lookups of the same thread find no free slot and must update reference counts.
 //!
 //! Invariants: the bytes of a block never change; a block of one page is in a slot of a [`Slab`]; each [`PinnedBlock`]
 //! is counted in the pinned bytes exactly once. Source: 002 §3.6.1. Guards replace the paper's counters of readers:
@@ -26,7 +26,8 @@ use super::key::FrameKey;
 use crate::base::sync::{AtomicU64, Guard, Ordering::Relaxed};
 use crate::base::{PAGE, Slab, Slot};
 
-/// Bytes that a cached block costs in addition to its data: frame, chain, key, reference counts, the allocator's share.
+/// The number of bytes that a cached block takes in addition to its data: for its frame, chain, key and reference
+/// counts, and for the allocator.
 pub(super) const OVERHEAD: usize = 224;
 
 /// An immutable block of whole pages. Dereferences to its bytes.
@@ -52,8 +53,8 @@ pub(super) struct Home {
     pages: Arc<Slab<CacheLine>>,
 }
 
-/// The bytes of a block, aligned to cache lines, because filters need this alignment. A slot of the slab has no
-/// allocator header.
+/// The bytes of a block, aligned to cache lines, because a probe of a filter relies on this alignment. A slot of the
+/// slab has no allocator header.
 enum Lines {
     Page(Slot<CacheLine>),
     More(Box<[CacheLine]>),
@@ -62,7 +63,7 @@ enum Lines {
 impl Home {
     /// Creates the state for about `blocks` cached blocks.
     pub fn new(blocks: usize) -> Home {
-        // The slab has some more slots than `blocks`, for evicted blocks that readers still hold.
+        // The slab has more than `blocks` slots, because readers may still hold evicted blocks.
         Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 

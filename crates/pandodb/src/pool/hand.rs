@@ -7,14 +7,14 @@
 //!
 //! Steps of an eviction ([`Hands::evict`]):
 //!
-//! 1. A thread locks the hand of its group. Threads are divided into 8 groups, so that threads of different groups that
-//!    miss at the same time work on different cache lines.
+//! 1. A thread locks the hand of its group. Threads are divided into 8 groups, so that threads that evict at the same
+//!    time work on different cache lines if they belong to different groups.
 //! 2. The thread passes the frames of the hand one after the other and evicts the blocks of frames without chances,
 //!    until it has evicted enough.
 //! 3. At the end of the hand, the thread takes the next 64 frames as its hand.
 //!
-//! The cache of 002 writes dirty pages to disk a quarter turn before the hand reaches them. This pool does not, because
-//! its blocks are never dirty.
+//! The cache of 002 writes dirty pages to disk a quarter of a round before the hand reaches them. This pool has no such
+//! step, because its blocks are never dirty.
 //!
 //! Invariants: a frame number below `used` has a frame in the table; a free frame is in no chain.
 //!
@@ -72,7 +72,7 @@ impl Hands {
         }
     }
 
-    /// Makes all threads share one hand, so that evictions do not depend on which threads send the requests.
+    /// Makes all threads share one hand, so that evictions do not depend on which threads make the requests.
     pub(super) fn one(&mut self) {
         self.spread = 1;
     }
@@ -97,8 +97,8 @@ impl Hands {
     /// evict.
     pub(super) fn evict(&self, table: &Table, mut wanted: impl FnMut(u32, u64, usize) -> bool) -> bool {
         let mut hand = self.groups[thread_number() % self.spread].lock();
-        // Give up after passing this many frames without an eviction: two rounds more than a frame can have chances,
-        // plus the hands of all groups.
+        // Give up after passing this many frames without an eviction. The number of rounds is the most chances of a
+        // frame plus 2. The frames of the hands of all groups are added.
         let rounds = u64::from(Keep::Long.ref_count()) + 2;
         let mut patience = rounds * u64::from(self.used.load(Relaxed)) + GROUPS as u64 * u64::from(SPAN);
         while patience > 0 {

@@ -1,8 +1,8 @@
 //! [`FrameKey`]: identifies a cached block by its owner and its first page.
 //!
-//! Owners' identities are never reused within a store. So a page that was freed and then written by another owner has
-//! another key, and a lookup of the new key cannot return an outdated frame (002 §3.6.1). Invariant: [`FrameKey::hash`]
-//! is never 0, because 0 marks a frame that is in no chain.
+//! Owners' identities are never reused within a store. So when a page was freed and then written by another owner, the
+//! new block has another key than the old one, and a lookup of the new key cannot return the old block (002 §3.6.1).
+//! Invariant: [`FrameKey::hash`] is never 0, because 0 marks a frame that is in no chain.
 
 use crate::base::{OwnerId, PageNo, seeded};
 

@@ -1,4 +1,4 @@
-//! The buffer pool: the only cache of immutable blocks. The pool has a fixed number of bytes (002 §3.6.1).
+//! The buffer pool: the only cache of immutable blocks. The capacity of the pool is a number of bytes (002 §3.6.1).
 //!
 //! ```text
 //!   (owner, page) ──hash──▶ chain ──▶ frame ──▶ block         a hit: no lock, nothing written that others read
@@ -19,14 +19,14 @@
 //! Invariants:
 //!
 //! * **The key is the owner's identity and the page.** Identities are never reused within a store. So if a page is
-//!   freed and another owner writes it, the page has another key. Each block carries its key, so a lookup never returns
-//!   an outdated frame. The pool need not be informed that a run was dropped, because frames that are no longer
-//!   requested are evicted eventually. (Runs call [`Pool::forget`] for their blocks above the leaves nevertheless,
-//!   because these blocks would stay for several rounds of the hand.)
+//!   freed and another owner writes it, the new block has another key. Each block carries its key, so a lookup never
+//!   returns the old block. The pool need not be informed that a run was dropped, because frames that are no longer
+//!   requested are evicted eventually. (A dropped run nevertheless calls [`Pool::forget`] for its blocks above the
+//!   leaves, because these blocks would stay for several rounds of the hand.)
 //! * **CLOCK** (`002 §3.6.1`): a hit sets the chances of a frame to their maximum. The hand takes one chance from each
 //!   frame that it passes and evicts frames without chances. A leaf has at most one chance and starts with none, so
-//!   that a leaf read once is evicted before one read twice. A block above the leaves has more chances ([`Keep`]),
-//!   because it is needed for the reads of hundreds of leaves.
+//!   that a leaf that was read once is evicted before a leaf that was read twice. A block above the leaves has more
+//!   chances ([`Keep`]), because it is needed for the reads of hundreds of leaves.
 //! * **Memory is charged before it is used**: to cache a block, a thread first charges the pool for the block, and
 //!   evicts until the charged bytes are within the capacity. The thread links the block only after this.
 //! * A leaf that is compressed on disk is cached, and charged, uncompressed.
@@ -40,8 +40,8 @@
 //! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab), so that the memory of evicted blocks is
 //! returned to the operating system.
 //!
-//! This pool lacks two parts of the cache in 002. There are no dirty pages with write locks and claims, because blocks
-//! never change. There are no counters of readers, because `arc_swap` replaces them ([decision
+//! This pool lacks two parts of the cache in 002. There are no dirty pages, write locks and claims, because blocks
+//! never change. There are no counters of readers, because the guards of `arc_swap` replace them ([decision
 //! 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
 //! Locks: the lock of a group's hand is taken first. While a thread holds the lock of a hand, it may take the lock of a
@@ -99,8 +99,8 @@ struct Charged(AtomicUsize);
 struct Tally {
     hits: Counter,
     misses: Counter,
-    /// The number of blocks put into the cache. The next two fields count the blocks removed for any reason, and the
-    /// blocks removed to make room.
+    /// The number of blocks that were put into the cache. The next two fields count the blocks that were removed for
+    /// any reason, and the blocks that were removed to make room.
     linked: Counter,
     unlinked: Counter,
     evictions: Counter,
@@ -131,7 +131,7 @@ const _: () = assert!(Pool::LEAST_SHARE > 1 && Pool::GHOSTS > 1, "reservations a
 /// Statistics of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Bytes charged: the cached blocks and their overhead.
+    /// Bytes charged for the cached blocks, including their overhead.
     pub bytes: u64,
     /// The most bytes that may be charged now: the size of the pool without the bytes that memtables and rows reserve.
     pub capacity: u64,
@@ -165,7 +165,7 @@ impl Pool {
         }
     }
 
-    /// Uses one hand for all threads, so that evictions depend on the requests only, not on which threads send them.
+    /// Uses one hand for all threads, so that evictions do not depend on which threads make the requests.
     #[must_use]
     pub fn with_one_hand(mut self) -> Pool {
         self.hands.one();
@@ -233,8 +233,9 @@ impl Pool {
     /// At least 1/`LEAST_SHARE` of the capacity stays available to blocks, even if more than the rest is reserved.
     pub const LEAST_SHARE: usize = 4;
 
-    /// The pool remembers the keys of the blocks evicted most recently, up to 1/`GHOSTS` of its capacity in bytes. A
-    /// cache that is compared with the pool must remember the same share of its own entries.
+    /// The pool remembers the keys of the most recently evicted blocks, until the sizes of these blocks add up to
+    /// 1/`GHOSTS` of its capacity. A cache whose misses are compared with the pool's misses must remember the same
+    /// share of its own entries.
     pub const GHOSTS: usize = 16;
 
     /// Bytes of the capacity that memtables, the row cache and other structures have reserved.
@@ -243,8 +244,8 @@ impl Pool {
     }
 
     /// Reserves `bytes` for the whole existence of a structure that is not a cache, such as an index or the description
-    /// of a run. The call does not evict, so it may be made under any lock. The thread that caches the next block
-    /// evicts instead.
+    /// of a run. The call does not evict, so it may be made under any lock. Instead, the thread that caches the next
+    /// block evicts.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.lent.fetch_add(bytes, Relaxed);
@@ -274,7 +275,8 @@ impl Pool {
     /// `addr` has on disk. If another thread has cached the block already, the copy of that thread is returned.
     pub fn insert(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
-        // A leaf starts without a chance, so that a leaf read once is evicted before one read twice.
+        // A leaf starts without a chance, so that a leaf that was read once is evicted before a leaf that was read
+        // twice.
         self.put(owner, addr, keep, keep.ref_count() - Keep::Short.ref_count(), bytes)
     }
 
@@ -416,9 +418,9 @@ impl Pool {
 }
 
 impl MemorySource for Pool {
-    /// Reserves `bytes` of the capacity and evicts blocks until the others fit into the rest. Blocks always keep a
-    /// quarter of the capacity; if more than three quarters are reserved, the pool and the reservations together exceed
-    /// the capacity.
+    /// Reserves `bytes` of the capacity and evicts blocks until the remaining blocks fit into the rest of the capacity.
+    /// A quarter of the capacity always stays available to blocks. So if more than three quarters are reserved, blocks
+    /// and reservations together may exceed the capacity.
     fn reserve(&self, bytes: usize) {
         self.lent.fetch_add(bytes, Relaxed);
         self.evict_down();

@@ -12,7 +12,8 @@
 //! **Hashes and links are hints; the key inside the block decides.** While a reader inspects a frame, another thread
 //! may take the frame out of its chain and reuse the frame for another block. In this case the reader finds another key
 //! and continues, or follows a foreign chain and misses. The reader never returns a wrong block. After a miss, the
-//! reader searches again under the chain's lock ([`Table::find_locked`]). So the hashes need no memory ordering.
+//! reader searches again under the chain's lock ([`Table::find_locked`]). So loads and stores of the hashes need no
+//! memory ordering.
 //!
 //! **Frame numbers do need ordering**: a thread that reads a frame number must find the segment of that frame. So each
 //! link is stored with `Release` and loaded with `Acquire`, even the link of a frame that moves into another chain
@@ -21,11 +22,11 @@
 //!
 //! Invariants, under the lock of a chain: the chain holds exactly the frames whose `hash` belongs to it; a chain holds
 //! a key at most once; a frame without a hash is in no chain. A frame that was taken out of its chain keeps its old
-//! block until the frame gets its next block or is vacated. Replacing the block in one exchange is cheaper than in two,
-//! because `arc_swap` inspects the slots of all threads at each exchange.
+//! block until the frame gets its next block or is vacated. So the old block is replaced by the new one in a single
+//! exchange. Two exchanges would cost more, because `arc_swap` inspects the slots of all threads at each exchange.
 //!
-//! To guard a block, a reader makes two swaps in a cache line of its own thread. The reader writes nothing that other
-//! threads read. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
+//! To guard a block, a reader makes two swaps in a cache line that belongs to its own thread. So readers do not contend
+//! for cache lines. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ const SEGMENTS: usize = 26;
 const MOST_CHAINS: usize = 1 << 28;
 /// The hash of a frame that is in no chain.
 const NOWHERE: u64 = 0;
-/// A reader stops after this many links, because it is no longer in the chain in which it started.
+/// A reader stops after this many links: it has probably followed a reused frame into a foreign chain.
 const FAR: usize = 64;
 
 const _: () =
@@ -54,11 +55,12 @@ const _: () =
 const _: () = assert!(FIRST as u64 * ((1 << SEGMENTS) - 1) <= u32::MAX as u64, "a link is a frame's number plus one");
 const _: () = assert!(MOST_CHAINS <= u32::MAX as usize && LOCKS.is_power_of_two(), "each lock has equally many chains");
 
-/// The most blocks that [`Table::find_several`] looks up. A thread has eight `arc_swap` slots, and some of them are in
-/// use.
+/// The most blocks that [`Table::find_several`] looks up. A thread has eight `arc_swap` slots, and some of them may be
+/// in use already.
 pub(super) const MOST_TOGETHER: usize = 5;
 
-/// The frame of one block. Two frames share a cache line. Repeated hits do not write to this cache line.
+/// The frame of one block. Two frames share a cache line. A hit writes to this cache line only if it changes the
+/// frame's chances.
 #[derive(Debug)]
 #[repr(align(32))]
 pub(super) struct Frame {
@@ -243,7 +245,7 @@ impl Table {
             let before = link.load(Relaxed).checked_sub(1).expect("a frame is in the chain of its hash");
             link = &self.frame(before).next;
         }
-        // The frame keeps its own link for readers that inspect it now.
+        // The frame's own link stays as it is, for readers that are inspecting the frame.
         link.store(frame.next.load(Relaxed), Release);
         frame.hash.store(NOWHERE, Relaxed);
         let body = frame.block.load();

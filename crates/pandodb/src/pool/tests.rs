@@ -23,7 +23,7 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
     let first = pool.get(OWNER, addr(3, 1), Keep::Short, || Ok(buf(1, 1))).unwrap();
     let again = pool.get(OWNER, addr(3, 1), Keep::Short, || panic!("it is cached")).unwrap();
     assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
-    // The same page of another owner is another block.
+    // The same page with another owner is another block.
     let other = pool.get(OwnerId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
     assert_eq!(other[0], 2);
     let stats = pool.stats();
@@ -203,7 +203,7 @@ fn readers_see_the_right_bytes_while_blocks_of_all_sizes_are_evicted() {
                     let block =
                         pool.get(OWNER, addr(page, pages), keep, || Ok(buf(page as u8, pages as usize))).unwrap();
                     assert!(block.pages() == pages && block.iter().all(|&byte| byte == page as u8));
-                    // Hold more blocks than a thread has slots, so that the remaining blocks are reference-counted.
+                    // Hold more blocks than the thread has slots, so that some of the blocks are reference-counted.
                     held.push(if i % 3 == 0 { block.keep() } else { block });
                     if held.len() > 12 {
                         held.drain(..).for_each(|block| assert!(block.iter().all(|&byte| byte == block[0])));

@@ -1,8 +1,9 @@
 //! [`fold_key`] computes the messages of a key that a compaction must keep; [`prune_tombstones`] computes the range
-//! tombstones that it must keep.
+//! tombstones that the compaction must keep.
 //!
 //! The live snapshots divide the seqnos into *stripes*. Two messages of one stripe are visible to the same read points.
-//! So each stripe needs at most one result: its newest base, or its merges folded into one message.
+//! So one message suffices for each stripe, if the merges can be folded: the newest base, or the result of folding the
+//! merges.
 //!
 //! ```text
 //!   seqno      1    4     6      9       12      15 … horizon 16 | 17 | 18
@@ -11,7 +12,7 @@
 //! ```
 //!
 //! Readers without a snapshot read at the horizon or later. Such a reader may read between any two messages above the
-//! horizon. So every message above the horizon is a stripe of its own and is kept unchanged.
+//! horizon. So every message above the horizon forms a stripe of its own and is kept unchanged.
 //!
 //! Steps of [`fold_key`], for each stripe, newest first:
 //!
@@ -20,14 +21,14 @@
 //! 2. The newest base is kept; messages older than the base are dropped. Merges newer than the base are applied to the
 //!    value of a put, or to no value if the base is a delete or a tombstone. A large value is not read for this
 //!    purpose: the large value and the merges newer than it are kept.
-//! 3. Merges without a base are combined with their neighbours if the operator can combine them. If nothing older
-//!    exists anywhere (`bottom`), the merges are applied to no value instead.
+//! 3. If a stripe has merges but no base, neighbouring merges are combined, as far as the operator can combine them. If
+//!    nothing older exists in the whole index (`bottom`), the merges are applied to no value instead.
 //! 4. At the bottom, deletes without an older message are dropped.
 //!
 //! Invariants: each read point sees the same value before and after a fold (see [`super`]); a folded message has the
-//! seqno of the newest message that was folded into it, so seqnos stay within the range of their container; a stripe
-//! whose operator fails or is not registered keeps each of its merges; every large value that is dropped is reported.
-//! Source: the upserts of 000 Table 5.1.
+//! seqno of the newest message that was folded into it, so the seqnos of the output stay within the range of the seqnos
+//! of the input; a stripe whose operator fails or is not registered keeps each of its merges; every large value that is
+//! dropped is reported. Source: the upserts of 000 Table 5.1.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -35,21 +36,23 @@ use std::ops::Range;
 use super::operator::Operator;
 use crate::base::{BlobRef, Entry, Fragments, Kind, MAX_OPERAND, RangeTombstone, Result, SeededBug, Seqno, seeded};
 
-/// The most rounds of combining neighbours. Each round halves the number of operands if all of them can be combined.
+/// The most rounds in which neighbouring operands are combined. Each round halves the number of operands if all of them
+/// can be combined.
 const COMBINE_ROUNDS: usize = 32;
 
 /// The read points whose results must not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stripes {
-    /// Live snapshots, ascending. A message is visible to each snapshot that is at or above the message's seqno.
+    /// The live snapshots, in ascending order. A message is visible to each snapshot that is at or above the message's
+    /// seqno.
     pub snapshots: Vec<Seqno>,
     /// Readers without a snapshot read at this point or later.
     pub horizon: Seqno,
 }
 
 impl Stripes {
-    /// The number of a message's stripe. Older stripes have smaller numbers. All read points see the messages of the
-    /// stripe with the number 0. O(log s) for s snapshots.
+    /// The number of the stripe of a message with this seqno. Older stripes have smaller numbers. The messages of
+    /// stripe 0 are visible to all read points. O(log s) for s snapshots.
     #[inline]
     pub fn stripe_of(&self, seqno: Seqno) -> u64 {
         if seqno > self.horizon {
@@ -80,8 +83,8 @@ pub struct FoldOutput {
 }
 
 impl FoldOutput {
-    /// The messages that are kept, newest first. `group` is the group that was folded; unchanged messages are taken
-    /// from it.
+    /// The messages that are kept, newest first. `group` must be the group that was folded, because unchanged messages
+    /// are taken from it.
     pub fn entries<'a>(&'a self, group: &'a [Entry<'a>]) -> impl Iterator<Item = Entry<'a>> {
         self.kept.iter().map(move |source| match source {
             Source::Input(i) => group[*i],
@@ -103,8 +106,8 @@ impl FoldOutput {
 
     fn drop_all(&mut self, dropped: &[Entry<'_>]) {
         for entry in dropped.iter().filter(|entry| entry.kind == Kind::BlobPut) {
-            // The reference was decoded when the message was read. A malformed reference refers to no large value, so
-            // no large value needs to be freed.
+            // A malformed reference refers to no large value, so there is no large value to free. (References are
+            // checked when messages are read.)
             self.dropped_blobs.extend(BlobRef::decode(entry.value).ok());
         }
     }
@@ -114,9 +117,10 @@ impl FoldOutput {
 /// `group` at every read point.
 ///
 /// `tombs` are the seqnos of the range tombstones that cover the key, newest first, among all range tombstones of the
-/// compaction's inputs. `bottom` means that nothing older than the inputs exists for the key. Without an operator,
-/// merges are kept unchanged. The result replaces the previous key's result in `out`; dropped large values and failures
-/// accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key with a single put.
+/// compaction's inputs. `bottom` means that no message of the key is older than the inputs. Without an operator, merges
+/// are kept unchanged. The result replaces the previous key's result in `out`, except for the dropped large values and
+/// the number of failures, which accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key
+/// with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
     tombs: &[Seqno],
@@ -221,7 +225,8 @@ impl Stripe<'_> {
         true
     }
 
-    /// Keeps merges whose base is not in this stripe. Combines them if the operator can.
+    /// Keeps merges whose base is not in this stripe or is a large value. Combines the merges as far as the operator
+    /// can.
     fn combine(&self, merges: Range<usize>, out: &mut FoldOutput) {
         let (Some(operator), true) = (self.operator, merges.len() > 1) else { return out.keep(merges) };
         let Ok(operands) = combine(operator, &self.group[merges.clone()]) else {
@@ -247,8 +252,8 @@ struct Operand<'a> {
     bytes: Cow<'a, [u8]>,
 }
 
-/// Combines neighbours: first pairs, then pairs of pairs. So a long operand is copied a logarithmic number of times
-/// instead of once for each short operand.
+/// Combines neighbouring operands in rounds: first pairs of operands, then pairs of the results, and so on. So each
+/// byte is copied a logarithmic number of times, not once for each operand.
 fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<'a>>> {
     let mut operands: Vec<Operand<'a>> =
         merges.iter().enumerate().map(|(newest, e)| Operand { newest, bytes: Cow::Borrowed(e.value) }).collect();
@@ -278,10 +283,11 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
     Ok(operands)
 }
 
-/// Returns the range tombstones that a compaction must keep if its inputs hold `tombs`: the newest tombstone for each
-/// stripe and key. Newer stripes are first; the tombstones of one stripe are disjoint and in key order. At the bottom,
-/// the tombstones of stripe 0 are dropped together with the messages that they cover. `bottom` means that nothing older
-/// than the inputs exists for any key that `tombs` cover. O(n log² n).
+/// Returns the range tombstones that a compaction must keep if its inputs hold `tombs`: for each stripe and each
+/// covered key, the newest tombstone of the stripe that covers the key. Newer stripes are first; the tombstones of one
+/// stripe are disjoint and in key order. At the bottom, the tombstones of stripe 0 are dropped together with the
+/// messages that they cover. `bottom` means that nothing older than the inputs exists for any key that `tombs` cover.
+/// O(n log² n).
 pub fn prune_tombstones(tombs: &[RangeTombstone], stripes: &Stripes, bottom: bool) -> Vec<RangeTombstone> {
     let most = 2 * tombs.len();
     let mut tombs: Vec<(u64, &RangeTombstone)> = tombs.iter().map(|t| (stripes.stripe_of(t.seqno), t)).collect();

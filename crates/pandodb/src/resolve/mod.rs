@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The main invariant: for every read point in use, [`read`] gives the same result for the output of [`fold`] as for
-//! the input of [`fold`]. The tests check this invariant on random histories that are folded in one call or in several
-//! steps. Source: the upserts of 000 Table 5.1.
+//! its input. The tests check this invariant on random histories that are folded in one call or in several steps.
+//! Source: the upserts of 000 Table 5.1.
 
 pub mod fold;
 pub mod operator;

@@ -11,8 +11,9 @@
 //! * **associative**, if it implements [`MergeOperator::partial_merge`]: replacing two neighbouring operands by their
 //!   combination does not change the result, for any base and any other operands;
 //! * **self-contained**: it calls no store, and waits for no thread that calls a store. An operator runs inside reads,
-//!   and inside steps of background work that must end before a store can be closed. So a call of a store from an
-//!   operator could wait for itself. Each such call fails with [`Error::Reentrant`] ([`in_operator`]).
+//!   and inside steps of background work that must end before a store can be closed. So if an operator called a store,
+//!   the call could wait for the operator itself to end. Each such call fails with [`Error::Reentrant`]
+//!   ([`in_operator`]).
 //!
 //! [`Operator`] wraps an operator for the engine: it catches panics and refuses results over [`MAX_VALUE`]. The worst
 //! effect of a faulty operator is that the keys which use it become unreadable. No data is lost, because a failed fold
@@ -21,8 +22,8 @@
 //! Steps of a call: mark the thread as inside an operator, call the operator, convert a panic or an oversized result
 //! into [`Error::OperatorFailed`].
 //!
-//! Source: the upserts of 000 Table 5.1. The blind update "if absent" of that table is the built-in operator
-//! [`PutIfAbsent`].
+//! Source: the upserts of 000 Table 5.1. The built-in operator [`PutIfAbsent`] is that table's blind update "if
+//! absent".
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,11 +34,12 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 /// Folds operands into values.
 ///
 /// The timing of compactions determines which operands are folded together. So an operator must be *total*: it has a
-/// result for every base and every operand, including operands of its older versions. The operator must be
-/// *deterministic* and *composable*: folding some operands now and the rest later gives the same value as folding all
-/// operands at once. If the operator implements [`MergeOperator::partial_merge`], that function must be *associative*.
-/// A panic in an operator is caught, and the read or compaction that called it fails with [`Error::OperatorFailed`].
-/// Rust's panic hook runs first, as for any panic. The hook prints to stderr unless the program has set another hook.
+/// result for every base and every operand, including operands that an older version of the operator accepted. The
+/// operator must be *deterministic* and *composable*: folding some operands now and the rest later gives the same value
+/// as folding all operands at once. If the operator implements [`MergeOperator::partial_merge`], that function must be
+/// *associative*. A panic in an operator is caught, and the read or compaction that called it fails with
+/// [`Error::OperatorFailed`]. Rust's panic hook runs first, as for any panic. The hook prints to stderr unless the
+/// program has set another hook.
 ///
 /// An operator must also be *self-contained*: it uses only its arguments. A call of any store from inside an operator
 /// fails with [`Error::Reentrant`]. An operator must also not wait for a thread that calls a store. Such a wait is not
@@ -95,19 +97,20 @@ pub trait MergeOperator: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Returns the value of `key` after `operands` were applied to `base`, the value before the operands. There is at
-    /// least one operand; the oldest is first. The result `None` means that the key has no value.
+    /// Returns the value of `key` after `operands` were applied to `base`, the value that the key had before them
+    /// (`None` if it had no value). There is at least one operand, and the oldest operand is first. The result `None`
+    /// means that the key has no value.
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>>;
 
-    /// Returns one operand with the effect of `older` followed by `newer`; `None` if no such operand exists, or if
-    /// combining is not worthwhile. A result over [`MAX_OPERAND`] bytes is not used.
+    /// Returns one operand with the same effect as `older` followed by `newer`. Returns `None` if no such operand
+    /// exists, or if combining the two is not worthwhile. A result over [`MAX_OPERAND`] bytes is not used.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None
     }
 }
 
-/// A shared operator is an operator.
+/// An `Arc` of an operator is an operator, too.
 impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
     fn name(&self) -> &str {
         (**self).name()
@@ -157,8 +160,8 @@ pub struct Min;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Max;
 
-/// Appends to the value. The value is truncated to [`MAX_VALUE`] bytes. The result does not depend on the grouping of
-/// operands.
+/// Appends the operand to the value. The value is truncated to [`MAX_VALUE`] bytes. The result does not depend on the
+/// order in which operands are combined.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Append;
 
@@ -293,7 +296,8 @@ impl MergeOperator for Append {
         Some(value)
     }
     fn partial_merge(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        // Truncating here would not be associative, because another grouping may keep the truncated bytes.
+        // If this function truncated its result, it would not be associative: the bytes that are cut off here may be
+        // kept if the operands are combined in another order.
         (older.len() + newer.len() <= MAX_OPERAND).then(|| [older, newer].concat())
     }
 }
@@ -332,7 +336,7 @@ impl MergeOperator for PutIfAbsent {
     }
 }
 
-/// A registered operator as the engine calls it: panics and oversized results become errors.
+/// A wrapper through which the engine calls a registered operator: panics and oversized results become errors.
 #[derive(Clone)]
 pub struct Operator {
     operator: Arc<dyn MergeOperator>,
@@ -386,8 +390,9 @@ impl Operator {
         }
     }
 
-    /// Returns one operand that replaces two neighbours, if the operator can combine them into at most [`MAX_OPERAND`]
-    /// bytes. Fails with [`Error::OperatorFailed`] if the operator panics or returns an operand over [`MAX_VALUE`].
+    /// Returns one operand that replaces two neighbouring operands, if the operator can combine them into at most
+    /// [`MAX_OPERAND`] bytes. Fails with [`Error::OperatorFailed`] if the operator panics or returns an operand over
+    /// [`MAX_VALUE`].
     pub fn partial(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Result<Option<Vec<u8>>> {
         let operand = self.contain(|operator| operator.partial_merge(key, older, newer))?;
         match operand {
@@ -398,8 +403,8 @@ impl Operator {
         }
     }
 
-    /// Calls the operator and catches a panic. A panic may leave the operator's own shared state half changed. The
-    /// operator is responsible for being total even with such a state. The engine shares no state with the operator.
+    /// Calls the operator and catches a panic. If the operator has state of its own, a panic may leave this state half
+    /// changed. The operator must be total even then. The engine shares no state with the operator.
     fn contain<T>(&self, call: impl FnOnce(&dyn MergeOperator) -> T) -> Result<T> {
         let _running = Running::begin();
         catch_unwind(AssertUnwindSafe(|| call(&*self.operator))).map_err(|panic| self.failed(panic_words(&*panic)))

@@ -1,8 +1,8 @@
 //! [`Gather`]: the operands that a reader collects from a key's newest visible message down to the key's base.
 //!
 //! Steps: the reader walks the containers from newest to oldest and calls [`Gather::push_merge`] for each operand of
-//! the key. The reader stops at the first base (put, large value, delete, covering range tombstone) or at the end.
-//! Without operands, the base is the result, and nothing was copied. With operands, [`Gather::fold`] applies the
+//! the key. The reader stops at the first base (put, large value, delete, covering range tombstone) or at the end. If
+//! there are no operands, the base is the result, and nothing was copied. Otherwise [`Gather::fold`] applies the
 //! operands to the base.
 //!
 //! Invariant: operands are stored from newest to oldest; `ends` ascends. Source: the upserts of 000 Table 5.1.
@@ -12,7 +12,7 @@ use super::operator::Operator;
 use crate::base::Kind;
 use crate::base::{Error, Result};
 
-/// Operands of one key, from newest to oldest. Allocates when the first operand is added.
+/// The operands of one key, from newest to oldest. No memory is allocated before the first operand is added.
 #[derive(Clone, Debug, Default)]
 pub struct Gather {
     bytes: Vec<u8>,
@@ -43,7 +43,7 @@ impl Gather {
         kind != Kind::Merge
     }
 
-    /// Adds an operand that is older than all others.
+    /// Adds an operand that is older than all operands that were added before.
     pub fn push_merge(&mut self, operand: &[u8]) {
         debug_assert_eq!(
             self.ends.last().copied().unwrap_or(0),
@@ -59,7 +59,7 @@ impl Gather {
     /// [`Error::OperatorFailed`] if the operator fails.
     ///
     /// # Panics
-    /// If there are no operands. Without operands, the caller has the result already, without a copy.
+    /// If there are no operands. In that case the base is the result.
     pub fn fold(
         &self,
         key: &[u8],

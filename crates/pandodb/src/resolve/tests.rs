@@ -25,8 +25,8 @@ fn blob(seqno: u64) -> Vec<u8> {
     out
 }
 
-/// A random short history, newest first. Seqnos begin at 1; the gap between seqnos is 1 to 3 and constant within a
-/// history.
+/// A random short history, newest first. The first seqno is 1. The difference between consecutive seqnos is 1, 2 or 3,
+/// and is constant within a history.
 fn history(max: usize) -> impl Strategy<Value = History> {
     let event = prop_oneof![
         3 => any::<u8>().prop_map(|n| (Kind::Put, i64::from(n).to_le_bytes().to_vec())),
@@ -54,7 +54,8 @@ fn history(max: usize) -> impl Strategy<Value = History> {
 enum Seen {
     Nothing,
     Value(Vec<u8>),
-    /// A large value: its reference, and, if there are operands, the result of applying them to a substitute value.
+    /// A large value. The fields are its reference and, if there are operands, the result of applying them to a
+    /// substitute value.
     Large(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -197,7 +198,7 @@ proptest! {
         let stripes = Stripes { snapshots: snapshots.into_iter().map(Seqno).collect(), horizon: Seqno(horizon) };
         let operator = &operators()[which];
         let fails = Operator::new(Arc::new(Fails));
-        // The compactions use the right operator, no operator, or an operator that fails.
+        // Each compaction uses the right operator, no operator, or an operator that fails.
         let folds = match working { 0 => None, 1 => Some(&fails), _ => Some(operator) };
 
         let whole = compact(&history, &stripes, true, folds);
@@ -251,8 +252,8 @@ proptest! {
     }
 }
 
-/// Parses a history, newest first. `12m` is a merge at seqno 12; `p` means put, `d` delete, `b` large put, `r` range
-/// delete.
+/// Parses a history, newest first. `12m` is a merge at seqno 12. The other letters are `p` for a put, `d` for a delete,
+/// `b` for a put of a large value, and `r` for a range delete.
 fn parse(text: &str) -> History {
     let event = |word: &str| {
         let seqno: u64 = word[..word.len() - 1].parse().unwrap();

@@ -1,5 +1,5 @@
-//! [`Balance`]: divides memory between the row cache and the pool. Rows have a fixed minimum; they reserve all further
-//! memory from the pool.
+//! [`Balance`]: divides memory between the row cache and the pool. The row cache has a fixed minimum of memory and
+//! reserves all further memory from the pool.
 //!
 //! ```text
 //!   each 4,096 row misses:
@@ -10,9 +10,10 @@
 //!      a piece of a step moves, so that no single lookup evicts a whole step
 //! ```
 //!
-//! Cached rows save more reads if the rows that are requested often are scattered, so that a cached block holds one hot
-//! row and thirty cold rows. Cached blocks save more reads if neighbouring rows are requested. Memtables have priority
-//! over both: whenever a memtable is sealed or packed, rows release memory that memtables need ([`Balance::shrink`]).
+//! If the frequently requested rows are scattered, a cached block holds about one hot row and thirty cold rows, so
+//! cached rows save more reads than cached blocks. If neighbouring rows are requested, cached blocks save more reads.
+//! Memtables have priority over both: whenever a memtable is sealed or packed, the row cache releases memory that
+//! memtables need ([`Balance::shrink`]).
 //!
 //! Invariant: the *loan*, the number of bytes that are reserved for rows in the pool, equals the number of bytes that
 //! the shards may use above the minimum. Both numbers change under one lock. When the loan grows, the bytes are
@@ -28,7 +29,7 @@ use crate::pool::Pool;
 
 /// The number of row misses between two decisions.
 const EACH: u64 = 4_096;
-/// The number of row misses between two moves of a piece of memory.
+/// The number of row misses after which the next piece of memory is moved.
 pub(super) const PIECES: u64 = 256;
 /// A decision moves the target by 1/`STEPS` of the memory that pool and rows share.
 const STEPS: usize = 32;
@@ -36,9 +37,10 @@ const STEPS: usize = 32;
 /// piece of blocks.
 const PARTS: usize = 512;
 const PIECE: usize = 512 << 10;
-/// The rows reserve at most 1/`MOST` of the shared memory.
+/// The row cache reserves at most 1/`MOST` of the shared memory.
 const MOST: usize = 2;
-/// A step moves only if it saves more reads than this. A smaller difference may be due to chance.
+/// A decision moves the target only if this saves more reads than `LEAST_GAIN`. A smaller difference may be due to
+/// chance.
 const LEAST_GAIN: u64 = 16;
 
 const _: () = assert!(EACH.is_multiple_of(PIECES), "a decision is made together with a move");
@@ -83,12 +85,14 @@ impl Balance {
         Balance { pool, least, whole, state: Mutex::default() }
     }
 
-    /// Decides on which side a step of memory saves more reads, and moves one piece of memory towards that target.
-    /// `counts` returns the number of row misses, and the number of these misses that a larger cache would have
-    /// avoided. `resize` sets the bytes of the rows. Returns immediately if another thread executes this function.
+    /// Decides whether the row cache or the pool would save more reads with one more step of memory, changes the target
+    /// accordingly, and moves one piece of memory towards the target. `counts` returns the number of row misses, and
+    /// the number of these misses that a larger cache would have avoided. `resize` sets the bytes of the rows. Returns
+    /// immediately if another thread executes this function.
     pub(super) fn weigh(&self, counts: impl FnOnce() -> (u64, u64), resize: impl Fn(usize)) {
         let Some(mut state) = self.state.try_lock() else { return };
-        // Read the counts under the lock. Counts that are read earlier may be older than the counts of another thread.
+        // Read the counts under the lock. Counts that were read before the lock was taken may be older than the counts
+        // of another thread's last decision.
         let (row_misses, row_ghosts) = counts();
         let pool = self.pool.stats();
         let now = Seen { row_misses, row_ghosts, pool_misses: pool.misses, pool_ghosts: self.pool.ghosts_found() };
@@ -118,11 +122,11 @@ impl Balance {
         }
     }
 
-    /// The most that rows may reserve, if `loan` bytes are reserved for them now.
+    /// The most bytes that the row cache may reserve, given that `loan` bytes are reserved for it now.
     /// REQUIRES: the caller holds the lock of `state`, so that the loan does not change.
     fn most(&self, loan: usize) -> usize {
-        // The rest of the reserved bytes belongs mainly to memtables. Memtables may grow before the next call, so add
-        // an eighth of the shared memory.
+        // The bytes that are reserved for others belong mainly to memtables. Memtables may grow before the next call,
+        // so add an eighth of the shared memory for them.
         let lent = self.pool.lent();
         debug_assert!(lent >= loan, "the loan of {loan} bytes is reserved from the pool");
         let others = lent.saturating_sub(loan) + self.whole / 8;
@@ -152,10 +156,11 @@ impl Drop for Balance {
     }
 }
 
-/// The number of reads that two more steps of memory would have saved: for rows, and for blocks.
+/// The numbers of reads that two more steps of memory would have saved if they had been given to rows, and if they had
+/// been given to blocks.
 fn gains(before: &Seen, now: &Seen) -> (u64, u64) {
     let row_misses = now.row_misses.saturating_sub(before.row_misses).max(1);
-    // A missing row costs a read only if its leaf is not cached either.
+    // A row that is missing in the row cache costs a read only if its leaf is not in the pool either.
     let read = now.pool_misses.saturating_sub(before.pool_misses).min(row_misses);
     let rows = u128::from(now.row_ghosts.saturating_sub(before.row_ghosts)) * u128::from(read) / u128::from(row_misses);
     let rows = u64::try_from(rows).expect("a share of a number of 64 bits");

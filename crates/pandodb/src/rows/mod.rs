@@ -1,8 +1,8 @@
 //! The row cache: single rows that are requested repeatedly, cached above the pool.
 //!
 //! If some rows are requested much more often than others, a cached leaf holds about one hot row and thirty cold rows.
-//! The same memory holds ten times as many hot rows if each row is cached alone. A lookup that finds its row in this
-//! cache probes no filter and searches no tree.
+//! If rows are cached individually, the same memory holds ten times as many hot rows. A lookup that finds its row in
+//! this cache probes no filter and searches no tree.
 //!
 //! ```text
 //!   lookup ─▶ memtables ─▶ row cache ─▶ filters, inner blocks, leaf ─▶ found ─▶ offer: cached at the second offer
@@ -16,19 +16,19 @@
 //! Invariants:
 //!
 //! * **A lookup at `at` in a root** uses a cached row if the row's seqno is at most `at` and at most the root's
-//!   `through`. Under this condition the root holds the row, and no root holds a newer row of the same key. The lookup
-//!   has already found the messages that the root does not hold, in a memtable. If such a message were also folded into
-//!   the cached row, the lookup would apply the message twice.
-//! * **A memtable is absorbed before the root that holds it is published** ([`IndexRows::absorb`]), while the memtable
-//!   is packed: cached rows of the memtable's keys are updated or removed.
+//!   `through`. Under this condition the row is the newest one of its key in this root. Messages that this root does
+//!   not hold are in memtables, where the lookup has already found them. If such a message were also folded into the
+//!   cached row, the lookup would apply the message twice.
+//! * **A memtable is absorbed before the root that holds its messages is published** ([`IndexRows::absorb`]): while the
+//!   memtable is packed, the cached rows of its keys are updated or removed.
 //! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]). The offer is
-//!   refused if the absorption of another memtable has begun since this root was published. The check is made under the
-//!   shard's lock, which `absorb` must take to change the row.
+//!   refused if the absorption of another memtable has begun since this root was published. This check is made under
+//!   the lock of the row's shard, which `absorb` also takes to change the row.
 //! * Only plain values without operands are cached. Large values are not cached. Compactions do not change plain
-//!   values.
+//!   values, so they need not update the cache.
 //!
-//! **Size** (`balance.rs`): the cache has at least the requested bytes. The cache reserves further bytes from the pool
-//! as long as they save reads.
+//! **Size** (`balance.rs`): the cache always has the number of bytes that the user requested. It reserves further bytes
+//! from the pool as long as they save more reads there than in the pool.
 //!
 //! **Replacement** (`shard.rs`): a row is cached if its key was looked up twice within N lookups, where N is about four
 //! times the number of cached rows. Rows are evicted in insertion order, except rows that were requested after their
@@ -57,13 +57,13 @@ use crate::pool::Pool;
 /// The most shards of a cache.
 const SHARDS: usize = 16;
 const _: () = assert!(SHARDS.is_power_of_two(), "bits of the hash choose the shard");
-/// The least bytes of a shard. So a small cache has fewer shards.
+/// The least size of a shard in bytes. So a small cache has fewer shards.
 const LEAST_SHARD: usize = 64 << 10;
 
 /// The number of free segments that the slab keeps in memory for the next use.
 const SPARE: usize = 4;
 
-/// One in `WATCHED` evicted rows is remembered, at an estimated `ROW` bytes each.
+/// One in `WATCHED` evicted rows is remembered. A row is estimated to have `ROW` bytes.
 const WATCHED: usize = 8;
 const ROW: usize = 128;
 
@@ -194,7 +194,7 @@ impl RowCache {
         }
     }
 
-    /// Whether no row of an index is cached. If so, memtables of the index need not be absorbed.
+    /// Whether no row of the index is cached. If so, memtables of this index need not be absorbed.
     fn has_none_of(&self, index: u32) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().rows_of(index) == 0)
     }
@@ -202,7 +202,7 @@ impl RowCache {
 
 impl IndexRows {
     /// Returns the value that a root with the given `through` has for a key at the read point `at`, if the value is
-    /// cached. `hash` is the hash of the key that the keyspace's [`crate::base::KeyCodec`] gives.
+    /// cached. `hash` is the key's hash, as computed by the keyspace's [`crate::base::KeyCodec`].
     pub fn get(&self, key: &[u8], hash: u64, at: Seqno, through: Seqno) -> Option<Arc<[u8]>> {
         if self.cache.off {
             return None;
@@ -236,8 +236,8 @@ impl IndexRows {
     /// be called for each key that this root adds.
     /// REQUIRES: one thread at a time prepares a root of the index.
     pub fn begin(&self, through: Seqno) -> bool {
-        // Store this before `absorb` is called. A reader that offers a row of an older root is either refused from now
-        // on, or has inserted the row before `absorb` inspects it.
+        // This store precedes all calls of `absorb` for this root. So if a reader offers a row of an older root, either
+        // the offer is refused, or the row was inserted before `absorb` inspects the shard.
         self.absorbed.store(through.0, Ordering::Release);
         !self.cache.off && !self.cache.has_none_of(self.index)
     }
@@ -248,8 +248,8 @@ impl IndexRows {
         seeded!(RowOutlivesOverwrite: (), self.cache.shard(hash).lock().change(self.index, key, hash, change));
     }
 
-    /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and
-    /// makes the cache refuse rows that were read before the write.
+    /// Removes the row of a key, and makes the cache refuse rows that were read before the write at `seqno`. Called
+    /// before an index publishes a write that bypassed the memtables.
     pub fn written(&self, key: &[u8], hash: u64, seqno: Seqno) {
         self.absorbed.fetch_max(seqno.0, Ordering::AcqRel);
         self.absorb(key, hash, Change::Other);

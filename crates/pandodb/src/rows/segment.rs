@@ -1,6 +1,6 @@
 //! [`Segment`]: an append-only buffer in a piece of a slab. A segment holds rows of a [`Shard`](super::shard::Shard).
 //!
-//! Invariant: `len` bytes have been appended; the rest of the piece is not read.
+//! Invariant: `len` bytes have been appended; the remaining bytes of the piece are never read.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

@@ -14,13 +14,13 @@
 //! 2. A row that is removed, or replaced by a row of another length, leaves the table. The bytes of the old row stay
 //!    until its segment is reused.
 //! 3. When the shard is full, the oldest segment is emptied. Rows that were requested since they were written are
-//!    copied to the newest segment, up to half a segment of them. The other rows are evicted.
+//!    copied to the newest segment, until they fill half of it. The other rows are evicted.
 //!
 //! So there is no linked list, and no allocation for a row. Segments are pieces of a slab: when rows are evicted to
 //! make room for memtables, the memory of the rows is returned to the operating system.
 //!
-//! Invariants: each place in the table is the place of a row in a segment; a key of an index is in the table at most
-//! once; the sum of `by_index` is `rows`. Source: CLOCK (002 §3.6.1); [decision
+//! Invariants: each entry of the table is the place of a row in a segment; each key of an index has at most one entry
+//! in the table; the sum of `by_index` is `rows`. Source: CLOCK (002 §3.6.1); [decision
 //! 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
 
 use std::collections::VecDeque;
@@ -34,17 +34,17 @@ use crate::base::{Ghosts, LargeVec, PAGE, Seqno, Slab};
 /// The size of a row's head in bytes: hash u32, length of the key u16, length of the value u16, index u32, asked u8,
 /// three unused bytes, seqno u64.
 const HEAD: usize = 24;
-/// The byte at which a row begins in its segment is a multiple of this.
+/// The offset of a row in its segment is a multiple of this number of bytes.
 const STEP: usize = 8;
-/// Bytes of a segment in a large shard.
+/// The size in bytes of a segment in a large shard.
 const SEGMENT: usize = 64 << 10;
-/// Bytes of a segment in a small shard.
+/// The size in bytes of a segment in the smallest shards.
 const LEAST_SEGMENT: usize = PAGE;
 /// The number of segments of a shard of medium size.
 const SEGMENTS: usize = 16;
 /// The most bytes of a cached row. A longer row is cached only as a part of its leaf, in the pool.
 const MAX_ROW: usize = 2 << 10;
-/// The table, and the array of marks, has a memory mapping of its own from this size in bytes on.
+/// A table or an array of marks of at least this many bytes has a memory mapping of its own.
 const MAPPED: usize = 4 * PAGE;
 /// The table's entry for no row.
 const NONE: u32 = 0;
@@ -94,13 +94,13 @@ fn marks(capacity: usize) -> usize {
 }
 
 /// A vector of `len` zeros. From [`MAPPED`] bytes on, the vector has a memory mapping of its own. The reason is that
-/// one client thread resizes the tables of all shards. The allocator would take the memory of these tables from that
-/// thread's arena, and the memory would stay in the arena after it is freed (decision 0056).
+/// whichever client thread happens to resize the shards allocates the tables of all of them. The allocator would take
+/// their memory from this thread's arena, and freed memory would stay in that arena (decision 0056).
 fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
     if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }
 
-/// Bytes of a segment in a shard of `capacity` bytes: a multiple of the page size.
+/// The size in bytes of a segment in a shard of `capacity` bytes. It is a multiple of the page size.
 pub(super) fn segment_bytes(capacity: usize) -> usize {
     (capacity / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT) / PAGE * PAGE
 }
@@ -178,7 +178,8 @@ impl Shard {
         }
         self.capacity = capacity_bytes.max(SEGMENTS * LEAST_SEGMENT / 4);
         if self.seen.len() != marks(self.capacity) {
-            // The new array has no marks. So a row that was offered once must be offered twice again.
+            // The new array has no marks. So a row whose first offer was marked in the old array must be offered twice
+            // more.
             self.seen = zeros(marks(self.capacity));
         }
         self.shrink();
@@ -322,7 +323,8 @@ impl Shard {
         }
     }
 
-    /// Empties a slot. Moves later rows of the same probe sequence forward, so that no search stops too early.
+    /// Empties a slot. Then moves later rows of the same probe sequence towards the emptied slot, so that no search
+    /// stops too early.
     fn vacate(&mut self, mut slot: usize) {
         let mask = self.table.len() - 1;
         let index = Head::read(self.row(self.table[slot] - 1)).index;

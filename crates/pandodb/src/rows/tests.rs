@@ -1,4 +1,4 @@
-//! Tests of the row cache: comparison with a map, no outdated rows, and the bound of its memory.
+//! Tests of the row cache: it agrees with a map, returns no outdated rows, and keeps within its memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -12,18 +12,18 @@
 //! Invariants:
 //!
 //! * A leaf is closed when the next entry would not fit and the leaf is at least 7/8 full. If the leaf is less full, it
-//!   grows, up to 8 pages, so that entries of medium size waste little space.
-//! * All messages of a key are in one leaf, which grows as needed, up to 4 MiB. If the messages of a key take more, the
-//!   key continues in the next leaf, and flags in both leaves record the continuation. A single entry of more than 4
-//!   MiB has a leaf of its own.
+//!   grows to make room for the entry, up to 8 pages, so that entries of medium size waste little space.
+//! * All messages of a key are in one leaf, which grows as needed, up to 4 MiB. If the messages of a key take more than
+//!   that, they continue in the next leaf, and flags in both leaves record this. A single entry of more than 4 MiB has
+//!   a leaf of its own.
 //! * In a compressed run ([`RunBuilder::with_compression`]) a leaf is *gathered* first, up to 16 KiB, and stored as LZ4
 //!   if that saves enough ([`super::compressed`]). Otherwise its messages go into ordinary leaves, by the rules above.
 //!   The messages never go into one long ordinary leaf, because every lookup would read the whole leaf.
 //! * A builder that is dropped before it is finished frees its pages.
 //!
-//! Memory: 8 bytes for each distinct key, a separator and 24 bytes for each leaf, and one write buffer of at most 1
-//! MiB. The builder of a compressed run also needs memory for two leaves and a table of 8 or 16 KiB. While a Bloom
-//! filter is written, its 10 bits for each key are in memory.
+//! Memory: a builder uses 8 bytes for each distinct key, a separator and 24 bytes for each leaf, and one write buffer
+//! of at most 1 MiB. The builder of a compressed run also needs memory for two leaves and for a table of 8 or 16 KiB.
+//! While a Bloom filter is written, the whole filter (10 bits for each key) is in memory.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -45,9 +45,9 @@ use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// A leaf does not grow beyond this size to fill its last page.
 const GROWN_LEAF: usize = 8 * PAGE;
-/// Sorting a key's hash and writing its part of a filter takes about as long as compacting this many bytes.
+/// Sorting the hash of a key and writing it to a filter takes about as long as compacting this many bytes.
 const HASH_BYTES: u64 = 8;
-/// The messages of one key are spread over several leaves if they exceed this many bytes.
+/// If the messages of one key exceed this many bytes, they are spread over several leaves.
 const MAX_GROUP: usize = 4 << 20;
 
 const _: () =
@@ -160,7 +160,7 @@ impl RunBuilder {
         self
     }
 
-    /// Offers the run's inner blocks and its filter to the pool when they are written.
+    /// Makes the builder offer the run's inner blocks and filter blocks to the pool when it writes them.
     #[must_use]
     pub fn cached_in(mut self, pool: Arc<Pool>) -> RunBuilder {
         self.pages.cache_in(pool);
@@ -322,7 +322,7 @@ impl RunBuilder {
             }
             self.make_room(&entry, new_key)?;
             self.leaf.add(&entry);
-            // The loop sets `last_key` again. When the loop ends, it is the key that was pushed last.
+            // The loop sets `last_key` again: after the loop, `last_key` is the key that was pushed last.
             self.last_key.clear();
             self.last_key.extend_from_slice(entry.key);
         }
@@ -359,8 +359,9 @@ impl RunBuilder {
     }
 
     /// Does a part of the work of [`RunBuilder::finish`]. The part takes about as long as compacting `budget` bytes. It
-    /// may take longer, because the inner levels, a Bloom filter, and each halving of a part of the hashes are done in
-    /// one piece. Returns `true` if only a little work is left. No message may be pushed after the first call.
+    /// may take longer, because some steps cannot be divided: writing the inner levels, building a Bloom filter, and
+    /// halving a part of the hashes. Returns `true` if only a little work is left. No message may be pushed after the
+    /// first call.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error. The builder must then be dropped.
@@ -373,7 +374,8 @@ impl RunBuilder {
             if self.meta.leaf_pages > 0 {
                 self.write_inner()?;
             }
-            // For a single page of entries, a filter saves no reads, but a maplet can be made from the filter.
+            // If all entries are in a single page, a filter saves no reads, but it is needed if it will be merged into
+            // a maplet.
             let is_wanted = self.meta.leaf_pages > 1 || self.meta.leaf_pages == 1 && filter.is_for_maplets();
             self.filter = if is_wanted { Filter::Making(filter.make()) } else { Filter::Written };
         }

@@ -13,9 +13,8 @@
 //!
 //! Steps of a builder ([`Compressor`]):
 //!
-//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. The compressor
-//!    computes the limit from the compression ratio of the previous leaf, so that the compressed leaf fills whole
-//!    pages.
+//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. It is computed from
+//!    the compression ratio of the previous leaf, so that the compressed leaf just fills whole pages.
 //! 2. [`Compressor::compress`] the leaf. If compression saves enough, store the compressed leaf.
 //! 3. Otherwise put the messages of the leaf into ordinary leaves. For the next [`RESTS`] leaves, do not try
 //!    compression.
@@ -37,7 +36,7 @@ use crate::space::{BLOCK_HEADER, BlockKind};
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// Uncompressed: a lookup reads 4 KiB.
+    /// Uncompressed: a lookup reads a leaf of 4 KiB.
     #[default]
     None,
     /// As LZ4, if compression makes a leaf at least a quarter shorter.
@@ -51,7 +50,7 @@ pub const MOST_PAGES: usize = 16;
 /// The size in bytes to which a leaf is filled before it is compressed, unless the messages of a single key take more.
 const FULL: usize = 4 * PAGE;
 /// The number of ordinary leaves that follow a badly compressible leaf, before compression is tried again. So if data
-/// is incompressible, about an eighth of its bytes is compressed without use; more if keys have many messages.
+/// is incompressible, about an eighth of its bytes is compressed in vain, or more if keys have many messages.
 const RESTS: u32 = 32;
 
 const _: () = assert!(FULL <= MOST_PAGES * PAGE, "a reader accepts a full leaf");
@@ -59,7 +58,8 @@ const _: () = assert!(PACKED < PAGE && MOST_PAGES * PAGE <= u32::MAX as usize, "
 
 /// The state of a builder of compressed leaves, except for the leaf being filled.
 pub struct Compressor {
-    /// The uncompressed leaf, in whole pages. The next field holds the leaf as it is stored, also in whole pages.
+    /// The uncompressed leaf, in whole pages. The next field (`stored`) holds the leaf as it is stored on disk, also in
+    /// whole pages.
     leaf: Vec<u8>,
     stored: Vec<u8>,
     table: CompressTable,
@@ -130,8 +130,8 @@ impl Compressor {
 }
 
 /// The size to which the next leaf is filled, given that a leaf of `length` bytes was compressed to `packed` bytes. The
-/// compressed leaf should fill whole pages. A margin of 1/32 is subtracted, because a leaf that is slightly too long
-/// would need a further page, which would be nearly empty.
+/// compressed leaf should fill whole pages. A margin of 1/32 is subtracted, because a compressed leaf that is slightly
+/// too long would need a further, nearly empty page.
 fn limit_after(length: usize, packed: usize) -> usize {
     debug_assert!(0 < packed && packed < length, "compression has saved bytes");
     let full = PACKED + FULL * packed / length;

@@ -6,15 +6,15 @@
 //! ```
 //!
 //! Steps: walk from the root to the leaf of the starting bound, then from leaf to leaf by position ([`super::leaves`]).
-//! In each leaf, two searches find the entries that are in the range; these entries are the *window*. If the window is
-//! empty, the cursor continues with the next leaf. If a leaf holds an entry beyond the range, the cursor ends after the
-//! window of this leaf.
+//! In each leaf, two searches find the entries that are in the range; these entries are the *window*. If the window of
+//! a leaf is empty, the cursor continues with the next leaf. If a leaf holds an entry beyond the end of the range, the
+//! cursor ends after the window of this leaf.
 //!
 //! A *pending* cursor has not read anything yet, but it has a bound: none of the cursor's entries precedes the bound.
-//! For example, loading data in key order creates runs without common keys, so a merge of these runs opens their
-//! cursors one after the other. A cursor is opened like a probe: it returns the block that it needs next, and is called
-//! again with this block. So a caller that opens several cursors can read their blocks concurrently
-//! ([`RunCursor::open_all`]).
+//! Because of the bounds, a merge can open its cursors as late as possible. For example, if data was loaded in key
+//! order, the runs do not overlap, so a merge opens their cursors one after the other. A cursor is opened like a probe:
+//! it returns the block that it needs next, and is called again with this block. So a caller that opens several cursors
+//! can read their blocks concurrently ([`RunCursor::open_all`]).
 //!
 //! Invariant: while the cursor is at an entry, `key` is the key of this entry, `slot` is the entry's position in the
 //! leaf, and the window is not empty. Source: 002 §3.3.
@@ -50,7 +50,7 @@ pub struct RunCursor {
 
 /// The progress of a cursor towards its first entry.
 struct Opening {
-    /// The key at which the cursor starts, in its direction. An empty key means the end of the slice.
+    /// The key from which the cursor starts to move in its direction. An empty key means the end of the slice.
     bound: Vec<u8>,
     stage: Stage,
 }
@@ -66,7 +66,7 @@ enum Stage {
 }
 
 impl RunCursor {
-    /// Opens a cursor at the first entry of `slice` in `range`, or at the last such entry if `reverse`.
+    /// Opens a cursor at the first entry of `slice` in `range`. If `reverse` is set, opens it at the last such entry.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -114,8 +114,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Among `cursors`, opens all pending cursors whose bound equals the first bound, in their direction. The blocks
-    /// that these cursors need are read concurrently.
+    /// Finds the bound that comes first among all pending cursors, in their direction, and opens all pending cursors
+    /// that have this bound. The blocks that these cursors need are read concurrently.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`], with the number of the failed cursor. After an error, the failed
@@ -146,8 +146,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Continues to open the cursor until a block is missing, and requests this block for cursor number `task`. `slice`
-    /// is the slice of this cursor.
+    /// Continues to open this cursor until it needs a block that is not in memory, and requests this block. `task` is
+    /// the number of this cursor, and `slice` is its slice.
     fn open_among<'r>(
         &mut self,
         slice: &'r RunSlice,
@@ -276,7 +276,7 @@ impl RunCursor {
     /// The entries of the current leaf that are inside the range.
     fn inside(&self) -> Range<usize> {
         let leaf = self.leaves.leaf();
-        // Most leaves are entirely inside the range. Two comparisons detect this.
+        // Most leaves are entirely inside the range. One comparison at each end detects this and saves a search.
         let from = if leaf.order(0, &self.range.from).is_lt() { leaf.search(&self.range.from) } else { 0 };
         let last = leaf.len() - 1;
         let whole = self.range.to.is_empty() || leaf.order(last, &self.range.to).is_lt();
@@ -284,9 +284,8 @@ impl RunCursor {
         from..to.max(from)
     }
 
-    /// Computes the window of the current leaf; if `bound` is given, the window begins at `bound`. Checks that the
-    /// leaf's keys are between the first and last key of the run, because a merge uses these two keys to compare only
-    /// runs that overlap.
+    /// Computes the window of the current leaf; if `bound` is given, the window begins at `bound`. Also checks that the
+    /// leaf's keys are between the first and last key of the run, because a merge relies on these two keys.
     fn enter(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let leaf = self.leaves.leaf();
         let meta = self.slice.run().meta();
@@ -312,7 +311,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Makes the first entry of the window the current entry; in reverse, the last entry.
+    /// Makes the first entry of the window the current entry, or its last entry if the cursor moves in reverse.
     /// REQUIRES: the window is not empty.
     #[inline]
     fn make_current(&mut self) {

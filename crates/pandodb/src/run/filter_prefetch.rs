@@ -1,10 +1,11 @@
-//! [`FilterPrefetch`]: prefetches all filter blocks of a lookup from the pool concurrently.
+//! [`FilterPrefetch`]: finds all filter blocks of a lookup in the pool at the same time, so that their cache misses
+//! overlap.
 //!
 //! A lookup that finds all its blocks in memory is bound by cache misses. To probe one filter, the lookup makes a chain
 //! of dependent memory accesses: the pool's table, a frame, the block's key, and three cache lines of the block. The
-//! trunk is in memory, so the filters of a lookup are known before the first filter is probed. So the memory accesses
-//! for all filters are made concurrently. If a filter is not probed after all, because the key was found in a newer
-//! run, its prefetch costs little.
+//! trunk is in memory, so the filters of a lookup are known before the first filter is probed, and the memory accesses
+//! for all filters can overlap. If the key is found in a newer run, a prefetched filter is not probed. The prefetch was
+//! then superfluous but cheap.
 //!
 //! Steps: call [`FilterPrefetch::note`] for each filter block, [`FilterPrefetch::look`] once, and
 //! [`FilterPrefetch::take`] for each block when its filter is probed.
@@ -44,7 +45,7 @@ impl<'r> FilterPrefetch<'r> {
     /// Looks up all noted blocks in the pool, and touches the cache lines that a key with this hash needs. All runs
     /// must use the same pool.
     pub fn look(&mut self, hash: u64) {
-        // Prefetching a single filter saves no time.
+        // To prefetch a single filter saves no time.
         let Some((first, _)) = self.runs[0].filter(|_| self.count > 1) else { return };
         let same =
             |noted: &Option<(&Run, BlockAddr)>| noted.is_some_and(|(run, _)| std::ptr::eq(run.pool(), first.pool()));

@@ -6,16 +6,16 @@
 //!   entry   position − base varint │ pages varint │ [level > 1] first leaf varint │ rest of the separator
 //! ```
 //!
-//! Positions count pages from the start of the run, across its extents. Child *i* holds the keys at or above separator
-//! *i* and below the next separator. The first separator of a block is empty, because the parent block bounds the first
-//! child; the root's first child needs no bound. The prefix is the common prefix of the other separators. `first leaf`
-//! is the position of the first leaf below the child. A search by leaf position uses `first leaf` to choose a child
-//! without reading it.
+//! A position is the number of pages of the run before a block, counted across extents. Child *i* holds the keys at or
+//! above separator *i* and below the next separator. The first separator of a block is empty: the parent block holds
+//! the lower bound of the first child. The first child of the root needs no lower bound. The prefix is the common
+//! prefix of the other separators. `first leaf` is the position of the first leaf below the child. A search by leaf
+//! position uses `first leaf` to choose a child without reading it.
 //!
 //! Invariant: between a leaf whose last key is *x* and a leaf whose first key is *y*, the separator is the shortest *s*
-//! with *x* < *s* ≤ *y* ([`separator`]). There is one exception, for a key *x* whose messages fill more than a leaf.
-//! The separator before each further leaf of *x* is *x* followed by a zero byte, the smallest key above *x*. So a
-//! search for *x* finds the first of these leaves, and a search for a key just above *x* finds the last of them.
+//! with *x* < *s* ≤ *y* ([`separator`]). There is one exception: a key *x* whose messages fill more than one leaf. The
+//! separator before each further leaf of *x* is *x* followed by a zero byte, which is the smallest key above *x*. So a
+//! search for *x* finds the first leaf of *x*, and a search for a key just above *x* finds the last leaf of *x*.
 
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};
@@ -25,7 +25,7 @@ use crate::space::MAX_BLOCK_PAGES;
 /// Every inner block has at least this many children, even if the separators are long; only the last block of a level
 /// may have fewer.
 pub const MIN_FANOUT: usize = 4;
-/// The most levels of a run. A run of 2^48 pages has fewer levels.
+/// The most levels of a run. Even a run of 2^48 pages has fewer levels.
 pub const MAX_HEIGHT: u8 = 24;
 const _: () = assert!(MIN_FANOUT.pow(MAX_HEIGHT as u32) as u64 >= 1 << 48, "a run of 2^48 pages has few levels");
 
@@ -207,7 +207,7 @@ impl InnerBuilder {
         varint_len(child.position - base) + varint_len(u64::from(child.pages)) + leaf
     }
 
-    /// The length of the common prefix of the separators, if `separator` were added.
+    /// The length that the common prefix of the separators would have if `separator` were added.
     fn prefix_with(&self, separator: &[u8]) -> usize {
         match self.children.len() {
             0 => 0,
@@ -220,7 +220,7 @@ impl InnerBuilder {
         self.child_bytes + self.separators.len() - prefix_len * self.children.len().saturating_sub(1)
     }
 
-    /// The size of the block in bytes if one more child were added.
+    /// The size that the block would have, in bytes, if one more child were added.
     pub fn size_with(&self, child: &Child, separator: &[u8]) -> usize {
         let prefix_len = self.prefix_with(separator);
         let mut entries = self.entry_bytes(prefix_len) + self.bytes_of(child);

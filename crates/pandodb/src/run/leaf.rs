@@ -12,9 +12,9 @@
 //! long as [`LeafBuilder::size_with`] is within its limit, and then [`LeafBuilder::encode`]. A reader calls
 //! [`Leaf::check`] once for bytes from disk, and then [`Leaf::of`] and the accessors, which cannot fail.
 //!
-//! Invariants, all checked: entries strictly ascend by key, and within a key the newest is first; every key has 1 to
-//! 65,535 bytes; a delete has no value; a blob put holds a well-formed reference; every head matches its key. Source:
-//! 002 §3.3.
+//! Invariants, which [`Leaf::check`] checks: entries strictly ascend by key, and within a key the newest is first;
+//! every key has 1 to 65,535 bytes; a delete has no value; a blob put holds a well-formed reference; every head matches
+//! its key. Source: 002 §3.3.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -243,7 +243,7 @@ impl LeafBuilder {
         self.pending.is_empty()
     }
 
-    /// An upper bound of the block's size in bytes with `count` entries of these sizes.
+    /// An upper bound of the size in bytes of a block with `count` entries, given the sizes of their parts.
     #[inline]
     fn bound(&self, count: usize, prefix_len: usize, bytes: usize, fixed: usize, seqno_spread: u64) -> usize {
         let entries = bytes - count * prefix_len + fixed + count * varint_len(seqno_spread);
@@ -256,7 +256,7 @@ impl LeafBuilder {
         self.bound(self.pending.len(), self.prefix_len, self.bytes.len(), self.fixed_bytes, spread)
     }
 
-    /// An upper bound of the block's size in bytes with `entry` added.
+    /// An upper bound of the size in bytes that the block would have if `entry` were added.
     #[inline]
     pub fn size_with(&self, entry: &Entry<'_>) -> usize {
         let (prefix_len, min, max) = if self.is_empty() {
@@ -332,8 +332,8 @@ impl LeafBuilder {
         u32::try_from(size.div_ceil(PAGE)).expect("a leaf is bounded by its builder")
     }
 
-    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages. Does not write the block's header. `flags`
-    /// may contain [`CONTINUED`] and [`CONTINUES`].
+    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages. Does not write the block's header.
+    /// `pages_before` is the number of pages of the previous leaf. `flags` may contain [`CONTINUED`] and [`CONTINUES`].
     pub fn encode(&self, block: &mut [u8], pages_before: u32, flags: u16) {
         assert!(flags & !(CONTINUED | CONTINUES) == 0, "flags {flags:#x} of a leaf");
         let prefix = &self.bytes[..self.prefix_len];

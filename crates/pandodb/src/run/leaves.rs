@@ -9,25 +9,26 @@
 //!                                     └ half of it passed, going up: the read of the next one is submitted
 //! ```
 //!
-//! Steps: call [`Leaves::fetch`] for each leaf. The leaf is taken from the current chunk; otherwise, in a scan, from
-//! the pool; otherwise from the next chunk, which is read now or was read ahead.
+//! Steps: call [`Leaves::fetch`] for each leaf. If the leaf is in the current chunk, it is taken from there. Otherwise
+//! a scan looks for it in the pool. If it is not there either, it is taken from the next chunk, which was read ahead or
+//! is read now.
 //!
 //! Leaves are read in chunks that bypass the pool, because one long scan would otherwise evict all other blocks. A scan
 //! searches the pool first and caches its first two leaves, because most scans are short and their leaves are likely to
-//! be requested again. Reading two pages takes hardly longer than reading one page, and it saves most short scans a
-//! second read. Further leaves of a scan are cached only if the pool has room without evicting, so that a store that
-//! fits into memory is scanned from memory. A compaction streams and never uses the pool.
+//! be requested again. The first read of a scan fetches two pages, which takes hardly longer than one page and saves
+//! most short scans a second read. Further leaves of a scan are cached only if the pool has room without evicting, so
+//! that a store that fits into memory is scanned from memory. A compaction streams and never uses the pool.
 //!
 //! When a cursor is likely to continue, the next chunk is read asynchronously while the cursor walks through the
 //! current chunk, if the device supports asynchronous reads. If the cursor does not continue, this read is abandoned.
 //!
 //! Invariants:
 //!
-//! * A chunk is inside one extent and inside the span of the cursor's slice. The reason is that pages beyond the span
-//!   may belong to another owner.
+//! * A chunk is inside one extent, and inside the span of the cursor's slice, because pages beyond the span may belong
+//!   to another owner.
 //! * Leaves follow one another by position. For a cursor that goes up, the length of a leaf is in its own header. For a
-//!   cursor that goes down, each leaf has recorded the length of the previous leaf. A length is used only within its
-//!   chunk, and a leaf is used only after all checks.
+//!   cursor that goes down, each leaf has recorded the length of the previous leaf. A length that was read from a leaf
+//!   is used only within the leaf's chunk, and a leaf is used only after it passed all checks.
 //! * All lengths in this module are lengths on disk. When a compressed leaf becomes the current leaf, it is
 //!   decompressed into a buffer of its own, outside of the chunk.
 //!
@@ -47,15 +48,15 @@ use crate::space::to_usize;
 /// How a cursor reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAhead {
-    /// For scans of users: chunks whose size doubles from 8 to 256 KiB. Leaves that are in the pool are taken from the
+    /// For scans by users: chunks whose size doubles from 8 to 256 KiB. Leaves that are in the pool are taken from the
     /// pool.
     Scan,
-    /// Like `Scan`, but the first chunk has 16 KiB. For the largest of the runs that are scanned together.
+    /// Like `Scan`, but the first chunk has 16 KiB. Used for the largest of the runs that are scanned together.
     Wide,
     /// For compactions: chunks of this many bytes that bypass the pool.
     Streaming(usize),
-    /// Like `Streaming` with the second number of bytes, but the first chunk has the first number of bytes. So the
-    /// inputs of a merge do not all read at the same time.
+    /// Like `Streaming`, but the first chunk has the first number of bytes, and all other chunks have the second. So
+    /// the inputs of a merge do not all read at the same time.
     Staggered(usize, usize),
 }
 
@@ -69,15 +70,15 @@ fn pages_of(bytes: usize) -> u64 {
     (bytes / PAGE).max(1) as u64
 }
 
-/// The number of pages of the first chunk of a scan. The next two constants are the pages of the first chunk of a wide
-/// scan, and of the largest chunk.
+/// The number of pages of the first chunk of a scan. The next two constants are the numbers of pages of the first chunk
+/// of a wide scan and of the largest chunk of a scan.
 const SCAN_PAGES: u64 = 2;
 const WIDE_PAGES: u64 = 4;
 const MOST_PAGES: u64 = 64;
 /// The number of leaves at the start of a scan that are cached.
 const POOLED_LEAVES: u32 = 2;
-/// If a cursor gets no queue for asynchronous reads, it passes this many leaves before it requests a queue again. The
-/// system may never have a queue.
+/// If a cursor gets no queue for asynchronous reads, it passes this many leaves before it requests a queue again,
+/// because the system may never provide one.
 const AHEAD_RESTS: u32 = 1_000;
 /// A cursor that has reached a chunk of at least this many pages is likely to continue, so the next chunk is read
 /// ahead.
@@ -118,7 +119,7 @@ pub(super) struct Leaves {
     held: Held,
     /// The positions of the current leaf; empty if there is none.
     current: PageRange,
-    /// The number of leaves fetched.
+    /// The number of leaves that were fetched so far.
     streak: u32,
     next_chunk: u64,
     ahead: Option<Ahead>,
@@ -155,8 +156,8 @@ impl Leaves {
         }
     }
 
-    /// Drops the buffers of a cursor that does not scan. So a compaction that has finished one input frees the memory
-    /// of this input while it continues with the others.
+    /// Drops the buffers, unless the cursor belongs to a scan. So a compaction that has finished one of its inputs
+    /// frees the memory of this input while it continues with the others.
     pub(super) fn let_go(&mut self) {
         if !self.readahead.is_scan() {
             (self.held, self.current) = (Held::Nothing, 0..0);
@@ -225,7 +226,7 @@ impl Leaves {
         self.passed(run)
     }
 
-    /// Processes the current leaf after it was fetched: caches it if it belongs to a scan, and reads ahead.
+    /// Called after a leaf was fetched: caches the leaf if the rules for scans allow it, and starts to read ahead.
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
         debug_assert!(self.span.start <= self.current.start && self.current.end <= self.span.end);
@@ -376,9 +377,9 @@ impl Leaves {
         if pages < AHEAD_FROM_PAGES || self.current.end - range.start < pages / 2 {
             return;
         }
-        // The next chunk begins at the first leaf that does not end in this chunk. The lengths of leaves are not
-        // checked yet. If a length is wrong, the pages that are read ahead do not match the next request and are not
-        // used.
+        // The next chunk begins at the first leaf that does not end in this chunk. To find this leaf, use the lengths
+        // in the headers of leaves that are not checked yet. If such a length is wrong, the pages that are read ahead
+        // do not match the next request and are not used.
         let mut next = self.current.end;
         while next < range.end {
             let pages = u64::from(stored_pages(buf, range, next));

@@ -7,13 +7,14 @@
 //!   run 12  filter pages ─┘         7 → 0, 9 → 1, 12 → 2
 //! ```
 //!
-//! A maplet is stored as a [`Run`] that has filter pages only. So, like any run, a maplet is read through the pool,
-//! accounted for, marked in the allocation map when the store opens, and freed with its last reference. A maplet maps
-//! keys to runs, not to slices. A lookup in a slice may also probe the maplet of the slice's run.
+//! A maplet is stored as a [`Run`] that has filter pages only. So a maplet is treated like any run: it is read through
+//! the pool, counted in the statistics, marked in the allocation map when the store opens, and freed with its last
+//! reference. A maplet maps keys to runs, not to slices. So a lookup in a slice of a run can probe the maplet that
+//! covers the run.
 //!
-//! Steps: [`MapletWriter::new`] takes the inputs, which are runs with quotient filters or maplets, and a mapping of the
-//! values of these inputs; [`MapletWriter::step`] reads and writes some pages; [`MapletWriter::finish`] returns the
-//! description of the result. A reader calls [`ask`] for the values of a key.
+//! Steps: [`MapletWriter::new`] takes the inputs, which are runs with quotient filters or maplets, and for each input a
+//! mapping from its old values to new ones; [`MapletWriter::step`] reads and writes some pages;
+//! [`MapletWriter::finish`] returns the description of the result. A reader calls [`ask`] for the values of a key.
 //!
 //! Invariant: for a key that is in a run, [`ask`] returns a set that contains the run's value, or `None`, which means
 //! "unknown". Source: 002 §3.3, §3.6.3; see [`crate::filter::maplet`].
@@ -37,8 +38,8 @@ const CHUNK: u64 = 16;
 pub struct Member {
     /// The run or maplet.
     pub run: Arc<Run>,
-    /// The new value for each old value, indexed by old value. The keys of a run have the old value 0. `None` drops the
-    /// entries with this old value.
+    /// The new value for each old value, indexed by old value. All keys of a run that is not a maplet have the old
+    /// value 0. `None` drops the entries with this old value.
     pub values: Vec<Option<u8>>,
 }
 
@@ -91,16 +92,16 @@ pub struct MapletWriter {
     id: OwnerId,
     merge: Merge<Pages>,
     pages: PageWriter,
-    /// The number of input pages that are read for each page of the result, plus 1 for the page of the result.
+    /// The number of input pages that are read for one page of the result, plus 1 for that page itself.
     pages_a_step: u64,
 }
 
 impl MapletWriter {
-    /// Starts the maplet `id` of these members. The maplet's fingerprints are long enough for a later merge of `room`
-    /// entries, if the fingerprints of the members are.
+    /// Starts the maplet `id` of these members. If the fingerprints of the members are long enough for a later merge of
+    /// `room` entries, the fingerprints of the maplet are, too.
     ///
     /// # Errors
-    /// [`crate::Error::Corruption`] if the description of a filter is one that no builder makes.
+    /// [`crate::Error::Corruption`] if no builder can have made the description of a filter.
     ///
     /// # Panics
     /// If a member has a filter that cannot be merged.
@@ -124,7 +125,8 @@ impl MapletWriter {
         self
     }
 
-    /// Reads and writes about `budget` bytes. Returns the number of bytes, and whether the maplet is complete.
+    /// Reads and writes about `budget` bytes. Returns the number of bytes that were read and written, and whether the
+    /// maplet is complete.
     ///
     /// # Errors
     /// The errors of reading the members, [`crate::Error::DiskFull`], or an I/O error. After an error, the writer must
@@ -182,7 +184,7 @@ pub fn pages(maplet: &Arc<Run>) -> Result<Vec<Vec<u8>>> {
     Pages { run: maplet.clone(), next: 0, chunk: Vec::new().into_iter() }.collect()
 }
 
-/// The block of a maplet that has the entries of a key with this hash.
+/// The block of a maplet that holds the entries of all keys with this hash.
 ///
 /// # Errors
 /// [`crate::Error::Corruption`] if the description is invalid.

@@ -1,4 +1,5 @@
-//! [`MergeCursor`]: merges several runs into one ordered stream, with a loser tree.
+//! [`MergeCursor`]: merges several runs into one ordered stream, by a loser tree (a tournament in which each inner node
+//! stores the loser of its match).
 //!
 //! ```text
 //!   winner ──▶ 2            each inner node holds the loser of its match,
@@ -9,16 +10,16 @@
 //! ```
 //!
 //! Steps of [`MergeCursor::advance`]: advance the winner's cursor; compute the new head of this input; replay the
-//! matches on its path to the root; if the new winner is pending, open it and replay again.
+//! matches on the path from this input to the root; if the new winner is pending, open it and replay again.
 //!
-//! A match compares two *heads*. A head is a number made of the eight key bytes after the prefix that *all* inputs
-//! share. The prefix is computed from the runs' bounds, so heads differ even if keys share a long prefix. If the heads
-//! are equal, the keys are compared, and then the seqnos, newest first. In a reverse cursor, every comparison is
-//! inverted. With eight inputs, one entry takes about 150 ns.
+//! A match compares two *heads*. A head is a number made of the eight key bytes that follow the common prefix of the
+//! keys of *all* inputs. (The prefix is computed from the bounds of the runs.) So the heads of different keys usually
+//! differ even if keys share a long prefix. If the heads are equal, the keys are compared, and then the seqnos, newest
+//! first. In a reverse cursor, every comparison is inverted. With eight inputs, one entry takes about 150 ns.
 //!
-//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). An input is opened only when its bound
-//! wins, because none of the input's entries can be the next entry of the merge before that. The inputs that would win
-//! at the start are opened together.
+//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). It is opened only when its bound wins,
+//! because before that none of its entries can be the next entry of the merge. The inputs that have the first bound
+//! when the merge starts are opened together.
 //!
 //! Invariant: no two inputs hold the same (key, seqno), because each message is in only one of the runs that a reader
 //! merges. Source: 002 §3.3.
@@ -33,10 +34,10 @@ use crate::base::{Entry, Error, OwnerId, Result};
 /// A cursor that merges several cursors.
 pub struct MergeCursor {
     inputs: Vec<RunCursor>,
-    /// The head of each input: the eight key bytes that decide most matches. In a reverse cursor, heads are inverted.
-    /// The head of an input that has ended is `u64::MAX`.
+    /// The head of each input: the eight key bytes that decide most matches. In a reverse cursor, the bits of heads are
+    /// inverted. The head of an input that has ended is `u64::MAX`.
     heads: Vec<u64>,
-    /// `losers[0]` is the winner, `losers[i]` the loser of the match at node `i`.
+    /// `losers[0]` is the winner; for `i` > 0, `losers[i]` is the loser of the match at node `i`.
     losers: Vec<u32>,
     reverse: bool,
     shared: usize,
@@ -139,8 +140,8 @@ impl MergeCursor {
     fn beats_by_key(&self, a: u32, b: u32) -> bool {
         match (self.inputs[a as usize].entry(), self.inputs[b as usize].entry()) {
             (Some(first), Some(second)) => {
-                // The entries are equal only in a damaged store. In this case neither entry beats the other, both are
-                // returned, and a compaction detects the damage.
+                // The entries have the same key and seqno only in a damaged store. In this case neither entry beats the
+                // other, both are returned, and a compaction detects the damage.
                 first.order(&second) == if self.reverse { Ordering::Greater } else { Ordering::Less }
             }
             (first, second) => {
@@ -150,7 +151,7 @@ impl MergeCursor {
                 let Some((first, second)) = first.zip(second) else { return first.is_some() };
                 match first.cmp(second) {
                     // A pending input beats a message of the same key, so that the input is opened before this message
-                    // is returned. The input may hold a newer message.
+                    // is returned, because the input may hold a newer message of the key.
                     Ordering::Equal => a.lower_bound().is_some(),
                     order => order == if self.reverse { Ordering::Greater } else { Ordering::Less },
                 }

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Kinds of filters: 0 Bloom, 1 quotient, 2 maplet. A *maplet* on disk is a run without leaves, tombstones and footer;
-//! `keys` counts its entries. See [`super::maplet`].
+//! `keys` is the number of its entries. See [`super::maplet`].
 //!
 //! The footer block holds three parts: its header of 16 bytes, the length of the description in four bytes, and the
 //! description.
@@ -20,8 +20,8 @@
 //! Steps of a reader: [`RunMeta::decode`] decodes all fields and then checks that the fields do not contradict one
 //! another.
 //!
-//! Invariant: a position is the number of pages of the run before a page, counted through all extents in order. Leaves
-//! are first, followed by inner levels, filter, tombstones, and footer.
+//! Invariant: the position of a page is the number of the run's pages before it, counted through all extents in order.
+//! The run's leaves come first, followed by the inner levels, the filter, the tombstones and the footer.
 
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 /// The description of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunMeta {
-    /// The run's identity, mixed into the checksum of each of its blocks.
+    /// The run's identity, which the checksum of each of its blocks covers.
     pub id: OwnerId,
     /// The extents of the run's pages, in the order of positions.
     pub extents: Vec<Extent>,
@@ -69,7 +69,7 @@ pub struct RunMeta {
     pub deletes: u64,
     /// The number of merge operands.
     pub merges: u64,
-    /// The number of references to large values.
+    /// The number of entries that refer to large values.
     pub blob_puts: u64,
     /// The number of range tombstones.
     pub range_tombstones: u64,

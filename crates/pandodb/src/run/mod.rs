@@ -1,4 +1,4 @@
-//! Runs. A run is an immutable, sorted and packed B+-tree in extents, which is written once (002 §3.3, the "branch").
+//! Runs. A run is an immutable, sorted and packed B+-tree in extents, which is written once (the "branch" of 002 §3.3).
 //!
 //! ```text
 //!   positions   0 … leaf_pages            … pages of the run, through its extents
@@ -13,7 +13,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `slots` | the body that leaf and inner blocks share: prefix, heads, offsets |
+//! | `slots` | the layout that the bodies of leaf and inner blocks share: prefix, heads, offsets |
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
 //! | `compressed` | leaves as LZ4, at the bottom of a tree, if the user enables it |
 //! | `pages`, `builder` | writing |
@@ -25,11 +25,12 @@
 //! | `slice`, `spans` | a run clipped to a key range; the leaf pages that slices still need |
 //!
 //! Invariants:
-//! * messages strictly ascend by (key, newest first) through all leaves; positions of leaves have no gaps;
+//! * messages strictly ascend by (key, newest first) through all leaves; there are no gaps between the positions of
+//!   leaves;
 //! * a block does not cross from an extent to one that is not adjacent;
-//! * positions and lengths of leaves are given as on disk; a compressed leaf is longer in memory;
-//! * the reader of a block from disk checks the checksum, owner, address, kind and whole structure of the block before
-//!   the block is used; the pool holds only checked blocks;
+//! * positions and lengths of leaves are the positions and lengths on disk; a compressed leaf is longer in memory;
+//! * a block that was read from disk is used only after its checksum, owner, address, kind and whole structure were
+//!   checked; the pool holds only checked blocks;
 //! * a run owns its pages. Leaf pages that no slice spans any more are freed immediately (`spans`); the other pages are
 //!   freed when the run is dropped.
 

@@ -12,9 +12,9 @@
 //! buffer.
 //!
 //! Invariants: a block does not cross from an extent to one that is not adjacent. If a block does not fit into the open
-//! extent, the rest of the extent is freed and the block begins the next extent, so that positions have no gaps. A
-//! writer that is dropped before [`PageWriter::finish`] frees all its pages, because no durable data can refer to these
-//! pages. Source: 002 §3.3.
+//! extent, the rest of the extent is freed and does not count in positions, and the block begins the next extent. A
+//! writer that is dropped before [`PageWriter::finish`] frees all its pages. This is safe because no durable data can
+//! refer to them. Source: 002 §3.3.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use crate::space::{BlockKind, DataFile};
 
 /// The most pages of one allocation and of one write: 1 MiB.
 const STEP_PAGES: u32 = 256;
-/// A run on a full disk may use short extents to fill gaps, but only while it has fewer extents than this. The reason
-/// is that each node that refers to the run stores all extents.
+/// On a full disk, a run may use short extents to fill gaps, but only while it has fewer extents than this, because
+/// each node that refers to the run stores all its extents.
 const MOST_SHORT: usize = 64;
-/// A run is written in at least this many writes, unless this would need writes of less than an extent. So a merge that
-/// works in small steps also writes in small steps.
+/// A run is written in at least this many writes, unless the writes would become shorter than an extent. So a merge
+/// that works in small steps also writes in small steps.
 const LEAST_WRITES: u64 = 8;
 
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated and written");
@@ -60,8 +60,8 @@ pub(super) struct PageWriter {
     free_pages: u32,
     /// The number of pages that are placed, in all extents.
     placed_pages: u64,
-    /// Collects pages. The first `filled` pages of the buffer are not written yet; they belong at `buffer_start` in the
-    /// file.
+    /// Collects pages for one large write. The first `filled` pages of the buffer are not written yet; their place in
+    /// the file begins at `buffer_start`.
     buffer: AlignedBuf,
     filled: u32,
     buffer_start: PageNo,

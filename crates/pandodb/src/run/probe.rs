@@ -7,8 +7,8 @@
 //!
 //! Each step returns the block that it needs next. The caller loads this block ([`crate::blocks::BlockSource::load`],
 //! or with up to 32 reads in flight) and calls the next step. A hit returns the messages of the key in one leaf, newest
-//! first. If the key's messages fill several leaves, the step that follows a hit returns the older messages; otherwise
-//! it returns the end.
+//! first. If the key's messages fill several leaves, the steps after a hit lead to the older messages; otherwise the
+//! next step returns [`ProbeStep::Done`].
 //!
 //! Invariant: all steps of a probe use the same slice and key. Source: 002 §3.3 (lookup by filter, then by tree).
 
@@ -74,8 +74,8 @@ pub struct RunProbe {
     /// Whether a maplet has answered that the run may hold the key. If so, the run's own filter is not probed.
     after_maplet: bool,
     state: State,
-    /// If the key's messages continue in a further leaf, the position of this leaf. The probe searches for this
-    /// position instead of the key.
+    /// If the key's messages continue in a further leaf, the position of this leaf. The probe then searches the inner
+    /// blocks for this position instead of the key.
     after: Option<u64>,
 }
 
@@ -134,8 +134,8 @@ impl RunProbe {
             }
             State::Leaf(position) => Ok(self.look(key, block.expect("a leaf was requested"), position)),
             State::After(position) if position < slice.span().end => {
-                // The length of the next leaf is in the inner block above this leaf. This case is rare, so the probe
-                // walks down from the root again.
+                // The length of the next leaf is stored in the inner block above it. A key with several leaves is rare,
+                // so the probe simply walks down from the root again.
                 self.after = Some(position);
                 Ok(self.need_root(slice))
             }

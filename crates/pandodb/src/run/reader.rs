@@ -13,8 +13,8 @@
 //! Invariants: only checked blocks of the run are put into the pool; a page is freed only once, either when no slice
 //! spans the page any more, or when the run is dropped.
 //!
-//! Locks: the lock of `holdings` is held for bookkeeping only. No other lock is taken under it: pages are freed after it
-//! is released.
+//! Locks: the lock of `holdings` is held only while its fields are read or changed. No other lock is taken under it:
+//! pages are freed after it is released.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub struct Run {
     /// The position of the first page of each extent.
     starts: Vec<u64>,
     fragments: Result<Arc<Fragments>>,
-    /// Whether a group of blocks could not be read or failed its checks. If so, each block is read alone.
+    /// Whether a group of blocks could not be read or failed its checks. From then on, each block is read alone.
     alone: AtomicBool,
     holdings: Mutex<Holdings>,
 }
@@ -67,8 +67,8 @@ impl Run {
     /// Opens a run that was just built: it owns all its pages.
     ///
     /// # Errors
-    /// An I/O error or [`Error::Corruption`] if the run's range tombstones cannot be read. In this case, nothing is
-    /// freed.
+    /// An I/O error or [`Error::Corruption`] if the run's range tombstones cannot be read. In this case, the run's
+    /// pages are not freed.
     pub fn open(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
         let run = Run::reopen(data, pool, meta);
         run.fragments()?;
@@ -137,8 +137,8 @@ impl Run {
         Some(block)
     }
 
-    /// Caches the block that begins at `page`, if this block is valid and is not the requested block. Returns the
-    /// block's number of pages; `None` if no inner or filter block begins at `page`.
+    /// Caches the block that begins at `page`, if this block is valid and is not the requested block `asked`. Returns
+    /// the block's number of pages; `None` if no inner or filter block begins at `page`.
     fn offer(&self, bytes: &[u8], page: PageNo, asked: BlockAddr) -> Option<u32> {
         let (kind, pages) = self.data.claimed(bytes);
         let kind = kind.filter(|kind| [BlockKind::RunInner, BlockKind::RunFilter].contains(kind))?;
@@ -214,8 +214,8 @@ impl Run {
         self.check(unpacked, addr, BlockKind::RunLeaf).inspect_err(|_| unpacked.clear())
     }
 
-    /// Checks that a block from the pool has the requested kind and length. The pool finds a block by its first page
-    /// only, so a damaged reference may find another block.
+    /// Checks that a block from the pool has the requested kind and length. The pool finds a block by its owner and
+    /// first page alone, so a damaged reference may lead to a block of another kind or length.
     fn expect_kind(&self, block: &Block, addr: BlockAddr, kind: BlockKind) -> Result<()> {
         if stored_pages(block) == addr.pages && block[4] == kind as u8 {
             return Ok(());
@@ -343,8 +343,8 @@ impl Run {
         let gone = {
             let mut holdings = self.holdings.lock();
             let unneeded = holdings.spans.release(span);
-            // Before `take_ownership` is called, the run owns nothing. `take_ownership` considers only the slices that
-            // exist when it is called.
+            // Before `take_ownership` is called, the run owns nothing, so there is nothing to free. Later,
+            // `take_ownership` considers only the slices that exist at that time.
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
         debug_assert!(gone.iter().all(|range| range.end <= self.meta.leaf_pages), "only leaves are freed early");
@@ -459,8 +459,8 @@ fn keep(kind: BlockKind) -> Keep {
     if kind == BlockKind::RunLeaf { Keep::Short } else { Keep::Long }
 }
 
-/// The approximate memory of an open run: the description of the run, and the slice and the branch through which a node
-/// refers to the run.
+/// The approximate memory of an open run in bytes. It includes the run's description, and the slice and the branch
+/// through which a node refers to the run.
 fn description_bytes(meta: &RunMeta) -> usize {
     const BESIDE: usize = 640;
     let keys = 3 * (meta.first_key.len() + meta.last_key.len());

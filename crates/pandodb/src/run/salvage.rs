@@ -10,9 +10,9 @@
 //! leaf. The checksum shows that the leaf was written by this run at this position. After a damaged leaf, try each
 //! following page until a valid leaf begins.
 //!
-//! Invariant: each lost key is inside a reported range. The range of lost keys begins just above the last key before
-//! the damage; if this key continues in the damaged leaves, the range includes it. The range ends just below the first
-//! key after the damage; if this key began in the damaged leaves, the range includes it.
+//! Invariant: each lost key is inside a reported range. The range begins just above the last key before the damage, or
+//! at this key if its messages continue in the damaged leaves. The range ends just below the first key after the
+//! damage, or at this key if its messages began in the damaged leaves.
 //!
 //! This module does not read range tombstones; for them, see [`super::Run::fragments`]. Source: [decision
 //! 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
@@ -34,8 +34,8 @@ const CHUNK: u64 = 64;
 /// A step of a salvage.
 #[derive(Debug)]
 pub enum Piece {
-    /// The messages of a leaf were appended. No message that precedes the last appended message is missing, except in
-    /// reported ranges.
+    /// The messages of a leaf were appended. All messages that precede the last appended message have been appended,
+    /// except messages in reported ranges.
     Entries,
     /// The messages of keys in this range cannot be read, because of this error. The damage affects no other keys.
     Lost(KeyRange, Error),
@@ -67,7 +67,7 @@ impl Salvager {
         } else if range.from <= meta.first_key {
             span.start
         } else {
-            // Skip the leaves below the range. If the inner blocks cannot be read, walk these leaves too.
+            // Skip the leaves before the range. If the inner blocks cannot be read, walk through these leaves, too.
             let found = slice.run().leaf_of(&range.from).ok().map(|leaf| leaf.position);
             found.filter(|position| span.contains(position)).unwrap_or(span.start)
         };
@@ -155,8 +155,8 @@ impl Salvager {
         let end = extent.end.min(self.slice.span().end);
         let page = PageNo(first_page.0 + position - extent.start);
         if !self.holds(&(position..position + 1)) {
-            // If the device cannot read one of the pages, read only the first page, so that readable neighbours are not
-            // lost.
+            // If the device cannot read one of the pages, read only the first page, so that an unreadable page does not
+            // make its readable neighbours unreadable.
             let long = self.read(page, position..end.min(position + CHUNK));
             long.or_else(|_| self.read(page, position..position + 1))?;
         }

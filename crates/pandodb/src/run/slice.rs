@@ -28,8 +28,8 @@ use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, SeededBug, Se
 pub struct RunSlice {
     run: Arc<Run>,
     range: KeyRange,
-    /// The heads of the bounds of the range. The next field holds the heads of the bounds of that part of the range
-    /// that is between the run's first and last key. Lookups compare the heads first.
+    /// The heads of the bounds of `range`. The next field holds the heads of the bounds of a smaller range: the part of
+    /// `range` that is between the run's first and last key. Lookups compare heads before they compare full keys.
     heads: Heads,
     key_heads: Heads,
     span: Span,
@@ -40,8 +40,8 @@ pub struct RunSlice {
 struct Span {
     first: u64,
     end: u64,
-    /// The estimated number of pages of the slice's entries. A leaf that contains the slice's upper bound is not
-    /// counted for this slice, but for the slice above the bound.
+    /// The estimated number of pages that the slice's entries take. The leaf that contains the slice's upper bound is
+    /// not counted for this slice, but for the slice above this bound.
     live: u64,
 }
 
@@ -98,12 +98,12 @@ impl RunSlice {
         }
     }
 
-    /// Whether the slice needs all leaves of a span.
+    /// Whether all leaves of `part` are among the leaves that the slice spans.
     fn spans(&self, part: &Span) -> bool {
         self.span.first <= part.first && part.end <= self.span.end
     }
 
-    /// The span of the part of the slice in `range`; `None` if this part must be empty.
+    /// The span of the part of the slice in `range`; `None` if this part is certainly empty.
     fn measure(&self, range: &KeyRange) -> Result<Option<Span>> {
         let meta = self.run.meta();
         if range.is_empty() {
@@ -111,11 +111,11 @@ impl RunSlice {
         }
         let hull = range.from.as_slice() <= meta.last_key.as_slice() && range.is_above(&meta.first_key);
         if meta.leaf_pages == 0 || !hull {
-            // If the tombstones cannot be read, assume that some of them are in the range.
+            // If the range tombstones cannot be read, assume that at least one of them is in the range.
             let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
-        // A slice of one page has one leaf, so each part of the slice has the same leaf. In this case do not read the
+        // A slice that spans one page has one leaf, and each part of the slice spans the same leaf. So do not read the
         // inner block above the leaf. This saves reads in a store with many short runs and a pool that is too small for
         // all their inner blocks.
         if self.held_pages() == 1 {
@@ -123,8 +123,8 @@ impl RunSlice {
         }
         let (first, end, live_end) = match self.bounds(range) {
             // If the inner blocks cannot be read, the leaves of the part are unknown. So let the part span all pages of
-            // the slice, and count it as at most one live page. The pages are kept longer than needed, but flushes
-            // continue, and a damaged run hardly affects decisions that are based on sizes.
+            // the slice, and count at most one live page for it. Then pages are kept longer than needed, but flushes
+            // can continue, and the damaged run hardly affects decisions that are based on sizes.
             Err(e) if e.is_damage() => return Ok(Some(Span { live: 1.min(self.span.live), ..self.span })),
             bounds => bounds?,
         };
@@ -165,8 +165,8 @@ impl RunSlice {
         self.heads.tell(head(key)).unwrap_or_else(|| self.range.contains(key))
     }
 
-    /// Estimates the bytes and the number of the slice's entries in `range`. Both are 0 only if the range contains no
-    /// entry. Costs two walks through inner blocks.
+    /// Estimates the size in bytes and the number of the slice's entries in `range`. Both results are 0 only if `range`
+    /// contains no entry of the slice. Costs two walks through inner blocks.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -199,7 +199,7 @@ impl RunSlice {
     }
 
     /// Whether all keys of entries and range tombstones of this slice are below all keys of entries and range
-    /// tombstones of `other`. Does no I/O. Returns `false` if the answer cannot be found without I/O.
+    /// tombstones of `other`. Does no I/O. Returns `false` also if the question cannot be decided without I/O.
     pub fn is_before(&self, other: &RunSlice) -> bool {
         let (low, meta) = (other.low(), self.run.meta());
         let ends_before = meta.range_tombstones == 0 && meta.last_key.as_slice() < low;

@@ -13,9 +13,9 @@
 //! ```
 //!
 //! All numbers are little-endian. A *head* is the first four bytes of a key after the common prefix, padded with zeros,
-//! as a big-endian number, so that heads have the order of the keys. If keys share a long prefix, the first bytes of
-//! whole keys would be equal, but heads differ because they begin after the prefix. A search takes 60 ns with heads,
-//! and 166 ns with full keys. If heads are equal, the rest of the keys is compared.
+//! as a big-endian number, so that heads have the order of the keys. Heads begin after the common prefix, because the
+//! first bytes of keys that share a long prefix are all equal. A search takes 60 ns with heads, and 166 ns with full
+//! keys. If heads are equal, the rest of the keys is compared.
 //!
 //! Steps: a writer calls [`SlotsWriter::start`], then [`SlotsWriter::entry`] for each entry, then
 //! [`SlotsWriter::finish`]. A reader calls [`Slots::check`] once for bytes from disk, and [`Slots::of`] for checked
@@ -196,8 +196,9 @@ impl Slots {
         self.offset(bytes, i)..self.offset(bytes, i + 1)
     }
 
-    /// The first entry, from `from` on, whose key is at or above `key`; if `after`, whose key is above `key`. `rest_of`
-    /// returns the part of an entry's key that follows the prefix. `rest_of` is called only for equal heads.
+    /// The first entry, from `from` on, whose key is at or above `key`, or, if `after` is set, whose key is above
+    /// `key`. `rest_of` returns the part of an entry's key that follows the prefix. `rest_of` is called only for equal
+    /// heads.
     #[inline]
     pub(super) fn search<'a>(
         &self,
@@ -212,7 +213,7 @@ impl Slots {
         match key[..shared].cmp(&prefix[..shared]) {
             Ordering::Less => return from,
             Ordering::Greater => return self.count,
-            // A key that is a proper prefix of the common prefix is before all entries.
+            // The key is a proper prefix of the common prefix, so it is before all entries.
             Ordering::Equal if key.len() < prefix.len() => return from,
             Ordering::Equal => {}
         }

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. New slices
-//! are made only from existing slices, so a page that no slice spans can never be requested again. Such a page is freed
-//! immediately, long before the run is dropped. (SplinterDB keeps all pages of a shared run and takes 3–4 times the
-//! size of the data.) Inner blocks, filter, tombstones and footer are freed with the run.
+//! are made only from existing slices, so a page that no slice spans will never be requested again. Such a page is
+//! freed immediately, long before the run is dropped. (SplinterDB keeps all pages of a shared run and takes 3–4 times
+//! the size of the data.) Inner blocks, filter, tombstones and footer are freed with the run.
 //!
 //! Steps: call [`Spans::add`] with the span of each new slice; when the slice is dropped, call [`Spans::release`] with
 //! the same span, and then [`Spans::settle`].
@@ -65,12 +65,12 @@ impl Spans {
         }
         let at = self.live.iter().position(|live| live == span).expect("a released span was added");
         self.live.swap_remove(at);
-        // In most cases another slice covers the span. For example, a part that was clipped for an estimate is dropped
-        // while the original slice still exists.
+        // Usually the span of another slice covers this span. For example, a part that was clipped for an estimate is
+        // dropped while the original slice still exists.
         !self.live.iter().any(|live| live.start <= span.start && span.end <= live.end)
     }
 
-    /// Gives up all owned pages that no slice spans, and returns them.
+    /// Removes all pages that no slice spans from `owned`, and returns them.
     pub(super) fn settle(&mut self) -> Vec<PageRange> {
         let forgotten = usize::from(SeededBug::FreedWhileSpanned.is_on() && self.live.len() > 1);
         let needed = union(&self.live[forgotten..]);

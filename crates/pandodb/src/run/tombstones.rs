@@ -19,11 +19,11 @@ use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// The offset of the items.
 const ITEMS: usize = 24;
-/// A block is closed when its items have at least this many bytes.
+/// A block gets no further items once its items have at least this many bytes.
 const TARGET: usize = 256 << 10;
 const _: () = assert!(TARGET + 2 * (MAX_KEY + 1) + 16 + ITEMS <= MAX_BLOCK_PAGES as usize * PAGE, "the last item fits");
 
-/// Divides range tombstones into the items of blocks: (count, bytes) for each block.
+/// Divides range tombstones into blocks. Returns for each block the number and the bytes of its items.
 pub fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
     let mut blocks: Vec<(u32, Vec<u8>)> = Vec::new();
     for tombstone in tombstones {

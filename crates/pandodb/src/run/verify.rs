@@ -11,8 +11,8 @@
 //! * the filter answers "maybe" for every key;
 //! * the description has the right first and last key and the right counts, and the footer equals the description.
 //!
-//! Leaves that no slice spans are skipped. A leaf that is freed during the verification may have been overwritten, so a
-//! finding is reported only if the run still owns the leaf. Source: [decision
+//! Leaves that no slice spans are skipped. A leaf that was freed during the verification may have been overwritten, so
+//! damage in a leaf is reported only if the run still owns the leaf. Source: [decision
 //! 0041](../../../../docs/decisions/0041-verify-pins-all.md).
 
 use super::inner::{Child, Inner};
@@ -30,7 +30,7 @@ use crate::space::BlockKind;
 /// The number of bytes of consecutive leaves that one read fetches.
 const READ_AHEAD: usize = 256 << 10;
 
-/// The facts about the previous leaf with which the next leaf is compared.
+/// What is known about the previous leaf; the next leaf is compared with it.
 struct Before {
     end: u64,
     pages: u32,
@@ -181,8 +181,8 @@ impl Verifier<'_> {
             Ok(walked) => walked,
             Err(flaw) => return Some(flaw),
         };
-        // If the first key continues from the previous leaf, the separator is the smallest key above the first key. All
-        // other keys are at or above the separator.
+        // If the messages of the first key began in the previous leaf, the separator is the smallest key above the
+        // first key. All other keys are at or above the separator.
         let below = if goes_on { *from != *successor(&first) } else { *first < *from };
         if below || to.is_some_and(|to| *last >= *to) {
             return Some("a key outside the leaf's separators");

@@ -1,5 +1,5 @@
-//! Background work: the worker threads, and the throttling of writers to the pace of the workers. The deamortised form
-//! follows 001 §5.1.
+//! Background work: the worker threads, and the throttling of writers to the pace of the workers. The idea of spreading
+//! this work over all writes comes from 001 §5.1.
 //!
 //! `sched` knows only *debt*, the bytes of work that accepted writes have caused, but not the kinds of work.
 //!
@@ -12,25 +12,28 @@
 //! ([`Scheduler::pay`]); wait until the price is paid.
 //!
 //! * **No stall at a limit.** The price grows with the debt, so each write is slowed down a little. At a steady rate of
-//!   writes, the debt in memtables is about [`SPREAD`] times the write amplification of compactions.
-//! * **A steady rate.** A writer pays by waiting, at the workers' usual pace ([`Pace`]). The writer does not wait for a
-//!   worker to finish anything, so a worker that pauses for a sync or loses its core stalls no writer. A new compaction
-//!   adds all its debt at one moment, and writers pay this debt over [`SPREAD`] memtables.
+//!   writes, the debt is about [`SPREAD`] memtables times the write amplification of compactions.
+//! * **A steady rate.** A writer pays its price by waiting for the time that the workers usually need for this many
+//!   bytes ([`Pace`]). The writer does not wait until a worker has finished anything, so a worker that waits for a sync
+//!   or loses its core does not stall writers. A new compaction adds its whole debt at one moment, but writers pay this
+//!   debt gradually, over [`SPREAD`] memtables.
 //! * **Short waits spin.** A writer that must wait for some microseconds polls the clock instead of sleeping, as long
 //!   as polling saves time ([`SpinPolicy`]).
 //! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB of its size (rounded up), and at most 64 ms in
-//!   total. The next write pays the rest of what it owes. The price and the longest wait double for each memtable that
-//!   waits to be packed beyond the usual number, because the memory of memtables has no other bound. The longest wait
-//!   also doubles when the compaction debt grows beyond 128 memtables. Otherwise a writer would outrun a slow disk, and
-//!   each read would search all runs that were not compacted yet. No wait is longer than one second.
+//!   total. The next write pays the rest of what it owes. The price and the longest wait double for each memtable
+//!   beyond the usual number that waits to be packed, because nothing else limits the memory of memtables. The longest
+//!   wait also doubles, repeatedly, as the compaction debt grows beyond 128 memtables. Otherwise a writer would outrun
+//!   a slow disk, and each read would search all runs that were not compacted yet. No wait is longer than one second.
 //! * **No price for other work**: compactions that do not fit on a full disk, and compactions that a caller requested,
 //!   cost writers nothing.
 //! * Without background threads, each writer does the background work itself, in steps of at most [`FOREGROUND_STEP`]
 //!   bytes, and pays with this work instead of waiting ([`Account`]). This mode is deterministic.
-//! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a
-//!   memtable. So a store of a few kilobytes pauses its compactions between writes, as a large store does.
+//! * **Steps fit small stores.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a
+//!   memtable. So even a store with memtables of a few kilobytes interrupts its compactions between writes, as a large
+//!   store does.
 //!
-//! Invariant: credit does not accumulate. Neither work done in advance nor time without writes allows a later burst.
+//! Invariant: writers do not accumulate credit. Neither work that was done in advance nor a time without writes allows
+//! a later burst of writes.
 
 mod pace;
 
@@ -44,7 +47,7 @@ use crate::base::sync::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// The unit in which the longest wait of a write is counted: one moment.
+/// One moment: the unit in which the longest wait of a write is counted.
 const MOMENT: Duration = Duration::from_millis(1);
 /// A write may wait one moment for each `MOMENT_BYTES` bytes of its size, rounded up.
 const MOMENT_BYTES: u64 = 2 << 10;
@@ -52,8 +55,8 @@ const MOMENT_BYTES: u64 = 2 << 10;
 const MAX_MOMENTS: u64 = 64;
 /// The longest wait doubles at most this many times.
 const MOST_CROWD: u64 = 8;
-/// The spin policy counts 1/`WORTH` of the duration of a writer's spin as saved time. So while other threads want the
-/// core, writers may lose about 1/`WORTH` of their spinning time before they sleep instead of spinning.
+/// If a writer's spin succeeds, the spin policy counts 1/`WORTH` of its duration as saved time. So if other threads
+/// want the core, writers may lose about 1/`WORTH` of their spinning time before the policy lets them sleep.
 const WORTH: u32 = 4;
 /// The most times that a spinning writer reads the clock, in case the clock does not advance.
 const MOST_LOOKS: u32 = 1 << 16;
@@ -86,14 +89,14 @@ const _: () = assert!(ROUNDS > 0 && MOST_LOOKS > 0 && WORTH > 0, "a writer waits
 pub struct Load {
     /// Bytes of memtables that the indexes have not written yet.
     pub memory: u64,
-    /// Bytes of further work owed.
+    /// Bytes of all other background work that is owed.
     pub work: u64,
-    /// Bytes of work that must be done for each byte written to meet the deadlines, in units of 1/[`RATE_UNIT`]; 0
-    /// without a deadline.
+    /// The bytes of work that must be done for each byte written, so that all deadlines are met, in units of
+    /// 1/[`RATE_UNIT`]; 0 if there is no deadline.
     pub rate: u64,
-    /// Bytes that still fit into the active memtables.
+    /// The number of bytes that still fit into the active memtables.
     pub room: u64,
-    /// Bytes of a full memtable.
+    /// The size of a full memtable in bytes.
     pub memtable: u64,
     /// The number of memtables that wait to be packed, beyond the usual number.
     pub crowd: u64,
@@ -102,8 +105,9 @@ pub struct Load {
 impl Load {
     /// The price of writing `bytes` bytes: the bytes of background work that the writer must wait for. A pure function.
     ///
-    /// Work is due within [`SPREAD`] memtables, or earlier if a deadline requires it. Sealed memtables must be written
-    /// before the active memtable is full, because a full active memtable leaves no room for writes.
+    /// Owed work must be done while writers fill [`SPREAD`] memtables, or earlier if a deadline requires it. Sealed
+    /// memtables must be written before the active memtable is full, because a full active memtable leaves no room for
+    /// writes.
     pub fn price(&self, bytes: u64) -> u64 {
         let memtable = u128::from(self.memtable.max(1));
         let spread = u128::from(bytes) * u128::from(self.work) / (memtable * u128::from(SPREAD));
@@ -117,8 +121,9 @@ impl Load {
     }
 
     /// The longest wait of a write of `bytes` bytes. The wait grows with `bytes`; otherwise a writer of large batches
-    /// would outrun the workers. The wait doubles for each memtable that waits to be packed beyond the usual number, or
-    /// for each [`PILE`] of compaction debt beyond [`USUAL`]; the larger number of doublings applies.
+    /// would outrun the workers. The wait doubles for each memtable beyond the usual number that waits to be packed. It
+    /// also doubles for each [`PILE`] of compaction debt beyond [`USUAL`]. Of the two numbers of doublings, the larger
+    /// one applies.
     pub fn patience(&self, bytes: u64) -> Duration {
         let piles = (self.work / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
@@ -126,11 +131,12 @@ impl Load {
     }
 }
 
-/// The account of writers that do the background work themselves: the bytes of work that they owe and have done.
+/// The account of writers that do the background work themselves. It records the bytes of work that they owe and the
+/// bytes of work that they have done.
 ///
 /// [`Account::due`] reads `owed` before `earned`. A thread that voids credit reads `earned` before it writes `owed`
 /// with `Release`. So a thread that reads the new `owed` also reads an `earned` that includes the work whose credit was
-/// voided, and does not owe this work again (`crates/explore/loom`, model `account`).
+/// voided. Otherwise the thread would have to do this work a second time (`crates/explore/loom`, model `account`).
 #[derive(Debug)]
 pub struct Account {
     owed: AtomicU64,
@@ -150,7 +156,7 @@ impl Account {
         let before = self.owed.fetch_add(price, AcqRel);
         debug_assert!(before.checked_add(price).is_some(), "{before} bytes are owed, {price} more overflow");
         if before < earned {
-            // Work was done in advance; the credit for this work is void.
+            // Writers have done more work than they owed. Void this credit.
             let _ = self.owed.compare_exchange(before + price, earned + price, AcqRel, Relaxed);
         }
         self.due()
@@ -162,7 +168,7 @@ impl Account {
         debug_assert!(before.checked_add(bytes).is_some(), "{before} bytes are earned, {bytes} more overflow");
     }
 
-    /// The bytes that are owed beyond the slack.
+    /// The bytes of work that writers owe beyond the slack.
     pub fn due(&self) -> u64 {
         let owed = self.owed.load(Acquire);
         owed.saturating_sub(self.earned.load(Relaxed) + self.slack)
@@ -194,7 +200,7 @@ pub struct Scheduler {
     gate: Mutex<()>,
     /// The wake-up counter: the number of times that the background threads were woken.
     calls: AtomicU64,
-    /// Wakes the background threads: there may be work.
+    /// Wakes the background threads, because there may be work.
     work: Condvar,
     /// Wakes threads that wait for a worker to finish a turn.
     done: Condvar,
@@ -313,7 +319,7 @@ impl Scheduler {
         }
     }
 
-    /// Wakes the background threads: there may be work.
+    /// Wakes the background threads, because there may be work.
     pub fn wake(&self) {
         let _gate = self.gate.lock();
         self.calls.fetch_add(1, Relaxed);
@@ -432,7 +438,7 @@ mod tests {
             8 * owing.price(1000),
             "the price doubles for each waiting memtable"
         );
-        // Without room the price is high, and the computation does not divide by zero.
+        // If there is no room, the price is high, and the computation does not divide by zero.
         assert!(Load { room: 0, ..packing }.price(1000) >= nearly_full.price(1000));
         let due = Load { rate: 3 * RATE_UNIT, ..free };
         assert_eq!(due.price(1000), 3000, "a deadline asks for three bytes of work a byte");
@@ -473,8 +479,8 @@ mod tests {
 
     #[test]
     fn one_writer_of_batches_does_not_outrun_a_slow_disk() {
-        // No write waits for more than one second. So a thread whose writes are larger than this outruns a disk of 2
-        // MiB a second.
+        // No write waits for more than one second. So a thread with larger writes than these outruns a disk of 2 MiB a
+        // second.
         let k = 1 << 10;
         for (write, memtable) in
             [(128, 64 * k), (4 * k, 64 * k), (32 * k, 64 * k), (32 * k, 2 * MIB), (128 * k, 2 * MIB)]
@@ -537,7 +543,7 @@ mod tests {
         };
         scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(MOST_LOOKS));
-        // For a longer wait the writer sleeps, in a few timed waits.
+        // If the wait is longer, the writer does not spin; it sleeps in a few timed waits.
         scheduler.pay(256 * MIB * 400 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
         // After the clock was read ten times, the scheduler is stopped, or the debt is cancelled and another writer is

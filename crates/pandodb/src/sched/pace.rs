@@ -7,10 +7,10 @@
 //!             │◀── slack ──▶ │                     ahead by more than the slack waits until it is ahead by half the slack
 //! ```
 //!
-//! The pace is a mean over about two seconds, pauses included. So the pace hardly changes while a worker waits for the
-//! disk, and writers hardly slow down. The writes made during such a wait increase the debt, and the debt increases the
-//! price. This corrects a pace that was measured too high. The first measurement, over a tenth of a second, replaces
-//! the assumed initial pace, so a pause during it does slow writers down.
+//! The pace is a mean over about two seconds, including pauses. So while a worker waits for the disk, the pace hardly
+//! changes and writers hardly slow down. The writes made in the meantime increase the debt, and therefore the price. In
+//! the same way, a pace that was measured too high corrects itself. The first measurement takes only a tenth of a
+//! second and replaces the assumed initial pace, so a pause during this measurement does slow writers down.
 //!
 //! Invariant: `paid_until` is at most one second ahead of the latest charge. Source: 001 §5.1;
 //! [decision 0029](../../../../docs/decisions/0029-writers-pay-by-the-clock.md).
@@ -20,10 +20,10 @@ use std::time::Duration;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 /// A writer that would sleep waits only if its payment is this far ahead of the clock. A shorter sleep would be small
-/// compared with the error of a timer.
+/// compared with the inaccuracy of timers.
 pub const SLACK_ASLEEP: Duration = Duration::from_micros(200);
-/// A writer that would spin waits only if its payment is this far ahead of the clock. A smaller value would cause more,
-/// shorter waits.
+/// A writer that would spin waits only if its payment is this far ahead of the clock. With a smaller value there would
+/// be more waits, and they would be shorter.
 pub const SLACK_WATCHING: Duration = Duration::from_micros(10);
 /// The time constant of the mean. Older work counts less.
 const MEMORY: Duration = Duration::from_secs(2);
@@ -33,10 +33,11 @@ const WINDOW: Duration = Duration::from_millis(100);
 const UNKNOWN: u64 = 256 << 20;
 /// The least pace, in bytes a second.
 const LEAST: u64 = 1 << 20;
-/// The greatest weight of one measurement. A worker that hung for a minute has not become slow.
+/// The greatest weight of one measurement in the mean, so that a worker that once hung for a minute does not count as
+/// slow for long.
 const MOST_TOOK: Duration = Duration::from_secs(1);
-/// The most time that writers may owe. Without this bound, writers would still pay for the high price of a disk that
-/// hung long after the disk has recovered.
+/// The most time that writers may owe. Without this bound, a disk that hung for a while would leave writers with a
+/// large debt, which they would pay long after the disk has recovered.
 const MOST_AHEAD: Duration = Duration::from_secs(1);
 
 const _: () = assert!(LEAST > 0 && LEAST <= UNKNOWN, "the pace divides prices");
@@ -121,7 +122,7 @@ impl Pace {
             Measured { window: Some(Window { since: now, bytes: 0 }), known: MEMORY.min(measured.known + took) };
     }
 
-    /// Called when there is no work. Stops measuring until the next work, and cancels the writers' debt.
+    /// Called when there is no work. Stops measuring until there is work again, and cancels the writers' debt.
     pub fn rest(&self) {
         self.measured.lock().window.take();
         self.paid_until.store(0, Relaxed);

@@ -1,7 +1,8 @@
 //! [`DataFile`]: checked blocks in allocated pages of the data file.
 //!
-//! Steps of a block: [`DataFile::alloc`], fill the body, [`DataFile::seal_block`], [`DataFile::write`]; later
-//! [`DataFile::read_block`]; in the end [`DataFile::free`], or [`DataFile::give_back`] if no root reached it.
+//! Steps for a block: allocate its pages ([`DataFile::alloc`]), fill in its body, seal it ([`DataFile::seal_block`])
+//! and write it ([`DataFile::write`]); later read it ([`DataFile::read_block`]); in the end free its pages
+//! ([`DataFile::free`], or [`DataFile::give_back`] if no root ever referred to the block).
 //!
 //! Block header, 16 bytes, little-endian, at the start of every block except superblocks and large values:
 //!
@@ -12,13 +13,13 @@
 //!
 //! The header states the number of pages on disk. In memory a compressed leaf has more pages ([`stored_pages`]).
 //!
-//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except
-//! for a page that was allocated and freed within one replay of the log; the address of a block is checked against the
-//! length of the file before memory is allocated for the block.
+//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks are
+//! durable, unless it was allocated and freed within one replay of the log; the address of a block is checked against
+//! the length of the file before memory is allocated for the block.
 //!
-//! Locks: the lock of the map, and the lock of syncs. No thread takes one of them while it holds the other. Sources:
-//! `000 §5.1.1` for the growth of the file; [decision 0004](../../../../docs/decisions/0004-quarantine.md) for the
-//! reuse of pages.
+//! Locks: the map has the lock `state`, and syncs have the lock `failed_sync`. No thread takes one of them while it
+//! holds the other. Sources: `000 §5.1.1` for the growth of the file; [decision
+//! 0004](../../../../docs/decisions/0004-quarantine.md) for the reuse of pages.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -63,18 +64,18 @@ pub struct DataFile {
     written_bytes: Counter,
     /// The part of `written_bytes` that belongs to [`MirroredBlock`](super::MirroredBlock)s, of which roots consist.
     pub(super) root_bytes: Counter,
-    /// Bytes of the mirrored blocks that roots reach now, in both copies.
+    /// The number of bytes of the mirrored blocks that roots reach now, counting both copies.
     pub(super) mirrored_bytes: Counter,
     /// Whether a compressed leaf was written since the store was opened.
     compressed: AtomicBool,
     /// Whether large values were written since the last sync.
     blobs_unsynced: AtomicBool,
-    /// Held during each sync; holds the error of the first sync that failed. A failed sync may mark pages clean that
-    /// are not on the disk, and the system reports the error to only one of several concurrent syncs. A later sync
-    /// would then succeed without having written these pages. So syncs are serialized, and after a failed sync no sync
-    /// succeeds.
+    /// The lock is held during each sync. The value is the error of the first sync that failed. A failed sync may mark
+    /// pages clean that are not on the disk, and the system reports the error to only one of several concurrent syncs.
+    /// A later sync would then succeed without having written these pages. So syncs are serialized, and after a failed
+    /// sync no sync succeeds.
     failed_sync: Mutex<Option<String>>,
-    /// The number of pages of [`File::hole_unit`]. Only units that are wholly free are punched.
+    /// The number of pages in a unit ([`File::hole_unit`]). Only units that are wholly free are punched.
     hole_pages: u32,
     /// Set while disk space is short: allocations then prefer free pages that still occupy disk space.
     fills_gaps: AtomicBool,
@@ -86,7 +87,8 @@ struct Space {
     map: PageMap,
     /// Extents that were freed since the last checkpoint began.
     dropped: Vec<Extent>,
-    /// Extents freed before each of the last checkpoints began, oldest list first. Each list waits for two superblocks.
+    /// One list for each of the last checkpoints, oldest first: the extents that were freed before this checkpoint
+    /// began and after the previous one began. Each list waits for two superblocks.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
     /// During a replay, a copy of the map from the beginning of the replay. Neither the opened superblock nor the log
@@ -100,7 +102,7 @@ struct Space {
 }
 
 impl Space {
-    /// The number of pages that wait for superblocks, counted in the lists.
+    /// The number of freed pages that wait for superblocks, computed from the lists.
     fn waiting_pages(&self) -> u64 {
         self.quarantine.iter().flatten().chain(&self.dropped).map(|extent| u64::from(extent.pages)).sum()
     }
@@ -120,7 +122,7 @@ impl Space {
 pub struct SpaceStats {
     /// The length of the file in bytes.
     pub file_bytes: u64,
-    /// Bytes in allocated pages, including quarantined ones.
+    /// Bytes in allocated pages, including quarantined pages.
     pub allocated_bytes: u64,
     /// Bytes in pages that were freed and wait for superblocks.
     pub quarantined_bytes: u64,
@@ -132,7 +134,7 @@ pub struct SpaceStats {
     pub written_bytes: u64,
     /// The part of `written_bytes` that belongs to trunk nodes and catalogues.
     pub root_bytes: u64,
-    /// Bytes that trunk nodes and catalogues occupy now, in both copies, without freed ones.
+    /// Bytes that the trunk nodes and catalogues in use occupy now, counting both copies.
     pub mirrored_bytes: u64,
 }
 
@@ -150,7 +152,8 @@ impl DataFile {
         device.open(DATA_FILE, how).map_err(|e| Error::io("open", DATA_FILE, None, &e))
     }
 
-    /// Wraps the data file of an existing store. The caller must mark all pages that roots reach, then allocate.
+    /// Wraps the data file of an existing store. Before allocating pages, the caller must mark all pages that roots
+    /// reach and call [`DataFile::end_marking`].
     pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
         let len = file.len().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
         let data = Self::around(file, store_id, len)?;
@@ -168,7 +171,7 @@ impl DataFile {
         let extent_bytes = u64::from(EXTENT_PAGES) * PAGE as u64;
         let mut state = Space::default();
         state.map.grow(len.div_ceil(extent_bytes).max(MIN_GROWTH));
-        // The map may be longer than the file. Writes extend the file.
+        // If the map is longer than the file, that is correct: writes extend the file.
         for slot in SLOTS {
             assert!(state.map.take(Extent { start: slot, pages: 1 }));
         }
@@ -206,7 +209,8 @@ impl DataFile {
 
     // ---- allocation ----
 
-    /// Allocates `pages` contiguous pages, aligned to an extent if they fill one. Grows the file if no free pages fit.
+    /// Allocates `pages` contiguous pages. They begin at an extent boundary if they fill at least one extent. Grows the
+    /// file if no free pages fit.
     ///
     /// # Errors
     /// [`Error::DiskFull`] or [`Error::Io`] if the file cannot grow.
@@ -222,7 +226,8 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// Allocates `pages` pages, or instead a gap of `least` to `pages` pages ([`DataFile::fill_gaps`]) if there is one.
+    /// If gap filling is on ([`DataFile::fill_gaps`]) and a gap of at least `least` pages is found, allocates up to
+    /// `pages` pages of this gap. Otherwise allocates `pages` pages.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -293,7 +298,7 @@ impl DataFile {
         debug_assert!(state.quarantined_pages <= state.map.taken_pages(), "quarantined pages count as used");
     }
 
-    /// Frees pages that no root reaches and that were never written: the unused rest of an allocation.
+    /// Frees the unused rest of an allocation: pages that were never written and that no root reaches.
     pub fn give_back(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
@@ -309,7 +314,8 @@ impl DataFile {
         self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset())
     }
 
-    /// Punches the wholly free units around these pages. A failure is ignored: unpunched pages can be reused, too.
+    /// Punches the wholly free units that contain some of these pages. A failure is ignored, because unpunched pages
+    /// can be reused, too.
     /// REQUIRES: the caller holds the lock of `state`.
     fn punch_around(&self, state: &mut Space, extent: Extent) {
         if state.closed {
@@ -323,8 +329,8 @@ impl DataFile {
         }
     }
 
-    /// Punches all free extents. Called when the disk becomes full: free extents may have occupied disk space since
-    /// before the store was opened.
+    /// Punches all free extents. Called when the disk becomes full, because extents that were already free when the
+    /// store was opened may still occupy disk space.
     pub fn punch_free(&self) {
         // Keep the lock, so that no thread allocates and writes such a page before it is punched.
         let mut state = self.state.lock();
@@ -341,12 +347,13 @@ impl DataFile {
         }
     }
 
-    /// Frees written pages of an abandoned build. Like [`DataFile::give_back`], and also punches the units of these
-    /// pages that are wholly free. If punching fails, the pages are still reused.
+    /// Frees written pages to which no root refers, because their run was abandoned. In contrast to
+    /// [`DataFile::give_back`], also punches the units of these pages that are wholly free. If punching fails, the
+    /// pages are still reused.
     ///
-    /// Does not touch the file after the store was closed: handles that outlive the store drop unfinished runs, and
-    /// another opener may have allocated the pages of these runs. So pages are punched under the lock that
-    /// [`DataFile::close`] takes.
+    /// Does not touch the file after the store was closed. The reason is that handles that still exist after the close
+    /// may drop unfinished runs, and another opener may already use the pages of these runs. So pages are punched under
+    /// the lock that [`DataFile::close`] takes.
     pub fn discard(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
@@ -383,9 +390,9 @@ impl DataFile {
     }
 
     /// Begins a replay of the log. The caller has marked all pages to which the opened superblock and the log refer.
-    /// Until [`DataFile::end_replay`], a page that is allocated and freed is reusable at once, because nothing durable
-    /// refers to it. Without this rule the replay of a long log would need disk space of several times the length of
-    /// the log.
+    /// From now until [`DataFile::end_replay`], a page that the replay allocates and then frees is reusable at once,
+    /// because nothing durable refers to it. Otherwise the replay of a long log would need several times as much disk
+    /// space as the log.
     /// REQUIRES: no checkpoint has begun, and no other replay is running.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
@@ -394,12 +401,12 @@ impl DataFile {
         state.before_replay = Some(state.map.clone());
     }
 
-    /// Ends the replay. From now on the log may refer to pages that are freed.
+    /// Ends the replay. From now on, the log may refer to the large values in pages that are freed.
     pub fn end_replay(&self) {
         self.state.lock().before_replay = None;
     }
 
-    /// Begins a checkpoint. The superblock of this checkpoint does not reach the pages that were freed until now.
+    /// Begins a checkpoint. The superblock of this checkpoint will not reach any page that was freed before this call.
     pub fn begin_checkpoint(&self) {
         let mut state = self.state.lock();
         let dropped = std::mem::take(&mut state.dropped);
@@ -416,8 +423,8 @@ impl DataFile {
         state.check();
     }
 
-    /// Ends a checkpoint whose superblock is durable. Pages that neither superblock slot reaches any more are punched
-    /// and become free, and a long free tail of the file is cut off.
+    /// Ends a checkpoint whose superblock is durable. Pages that the superblocks of both slots no longer reach are
+    /// punched and become free, and a long free tail of the file is cut off.
     /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn finish_checkpoint(&self) -> Result<()> {
         let mut released = Vec::new();
@@ -507,7 +514,7 @@ impl DataFile {
 
     // ---- blocks ----
 
-    /// Writes the buffer at `page` and returns it for reuse. Not durable before [`DataFile::sync`].
+    /// Writes the buffer at `page` and returns it for reuse. The bytes are durable only after [`DataFile::sync`].
     pub fn write(&self, page: PageNo, buf: AlignedBuf) -> Result<AlignedBuf> {
         debug_assert!(!buf.is_empty() && buf.len().is_multiple_of(PAGE), "whole pages are written");
         self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
@@ -520,7 +527,7 @@ impl DataFile {
         self.read_into(addr, AlignedBuf::default())
     }
 
-    /// Like [`DataFile::read`], into `spare` if it has the right length.
+    /// Like [`DataFile::read`], but reads into `spare` if `spare` has the right length.
     pub fn read_into(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let buf = self.begin_read(addr, spare)?;
         let mut reads = self.reads();
@@ -535,8 +542,8 @@ impl DataFile {
         Reads::new(Arc::clone(&self.file))
     }
 
-    /// Returns the buffer for a read of raw pages: `spare` if it has the right length. The address is checked before
-    /// memory for the pages is allocated.
+    /// Returns the buffer for a read of raw pages: `spare` if it has the right length, or else a new buffer. The
+    /// address is checked before memory for the pages is allocated.
     pub fn begin_read(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let pages = self.pages.load(Relaxed);
         if addr.pages == 0 || addr.pages > MAX_BLOCK_PAGES || addr.page.0.saturating_add(addr.pages.into()) > pages {
@@ -617,20 +624,21 @@ impl DataFile {
         Error::corruption(what, 0, detail).in_file(DATA_FILE, addr.page.offset())
     }
 
-    /// Makes large values durable, if any large value was written since the last sync of this kind.
+    /// Syncs the file if any large value was written since the last call of this function, so that all large values are
+    /// durable.
     ///
     /// # Errors
     /// As [`DataFile::sync`].
     pub fn sync_large_values(&self) -> Result<()> {
         let mut failed = self.failed_sync.lock();
-        // A thread that waited for the lock may find the flag cleared. In that case its value is durable, or was lost
-        // with the sync that failed.
+        // A thread that waited for the lock may find that another thread has cleared the flag. In that case the sync of
+        // that thread has made the value durable, or has failed, and then `failed` holds its error.
         let unsynced = self.blobs_unsynced.swap(false, Acquire);
         if unsynced || failed.is_some() { self.sync_after(&mut failed) } else { Ok(()) }
     }
 
-    /// Makes all written data durable. A failure is final: the caller poisons the store. A full disk is such a failure
-    /// too: a thin-provisioned disk may report it only during the sync, although it accepted the writes.
+    /// Makes all written data durable. A failure is final: the caller poisons the store. This includes a full disk: a
+    /// thin-provisioned disk may accept writes and report only during the sync that it is full.
     ///
     /// # Errors
     /// [`Error::Io`] if the device fails, [`Error::Poisoned`] if an earlier sync failed.
@@ -663,8 +671,8 @@ impl DataFile {
 
     // ---- large values ----
 
-    /// Writes a large value into an extent of its own. Not durable before [`DataFile::sync_large_values`] or
-    /// [`DataFile::sync`].
+    /// Writes a large value into an extent of its own. The value is durable only after [`DataFile::sync_large_values`]
+    /// or [`DataFile::sync`].
     pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
         assert!(!value.is_empty() && value.len() <= MAX_VALUE, "large values have 1 byte to 64 MiB");
         let pages = u32::try_from(value.len().div_ceil(PAGE)).expect("a large value has at most 64 MiB");
@@ -764,7 +772,7 @@ mod tests {
         (0..8).for_each(|i| data.free(page(2 * i + 1)));
         checkpoints();
         assert_eq!(sim.occupied(), whole.bytes() / 2, "two units are punched");
-        // Discarding a part of a unit punches nothing until its last page is discarded.
+        // As long as only a part of a unit was discarded, nothing is punched.
         data.discard(Extent { start: PageNo(whole.start.0 + 16), pages: 12 });
         assert_eq!(sim.occupied(), whole.bytes() / 4);
         data.discard(Extent { start: PageNo(whole.start.0 + 28), pages: 4 });

@@ -1,14 +1,14 @@
 //! [`BlockKind`]: the kinds of blocks in the data file, the header that all blocks share, and the largest block.
 //!
 //! The number of a kind is in a block's header and in its checksum, so a block of one kind never passes for a block of
-//! another kind. Kinds of index structures have numbers from 16 on, eight for each type of index. So a new index needs
-//! no new format version.
+//! another kind. Kinds of blocks that only one type of index has are numbered from 16 on, with eight numbers for each
+//! type of index. So a new type of index needs no new format version.
 
 use crate::base::{MAX_KEY, MAX_VALUE, PAGE};
 
 /// The length of a block's header in bytes.
 pub const BLOCK_HEADER: usize = 16;
-/// The largest block, in pages. It holds a value and a key of the maximum sizes, with some reserve.
+/// The largest number of pages of a block. It is enough for a value and a key of the maximum sizes.
 #[expect(clippy::cast_possible_truncation, reason = "the assertion below bounds the product")]
 pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
 const _: () = assert!(MAX_BLOCK_PAGES as usize * PAGE == MAX_VALUE + (1 << 20), "the largest block is whole pages");
@@ -42,13 +42,13 @@ pub enum BlockKind {
     RunCompressedLeaf = 9,
     /// A node of an index's map of large values.
     LargeValueMap = 10,
-    /// The table of levels of an index that has levels. Kinds of index blocks are numbered from 16 on, eight for each
-    /// type of index.
+    /// The table of levels of an index that has levels. The kinds from 16 on belong to single types of indexes, eight
+    /// kinds to each type.
     LevelTable = 16,
 }
 
 impl BlockKind {
-    /// The name used in errors and by the inspector.
+    /// The name of the kind in errors and in the output of the inspector.
     pub fn name(self) -> &'static str {
         match self {
             BlockKind::RunLeaf => "leaf block",

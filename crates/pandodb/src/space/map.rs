@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Steps of an allocation: a small request takes a gap in one of the partly used extents (slabs). A request of an
-//! extent or more takes the first fitting range of wholly free extents. So does a small request that no slab can serve.
+//! extent or more takes the first range of wholly free extents that is long enough. A small request that no slab can
+//! serve does the same.
 //!
-//! Two indexes are derived from the words: the ranges of wholly free extents, and the set of partly used extents. The
-//! map does no I/O.
+//! Two search structures are derived from the words of the map: the ranges of wholly free extents, and the set of
+//! partly used extents. The map does no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,8 +31,9 @@ const _: () = assert!(EXTENT_PAGES == u32::BITS, "the map has a word for each ex
 #[derive(Clone, Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
-    /// Free pages that occupy disk space, because they were written since the store was opened and not punched after
-    /// that. Such a page is called a gap. The bits of used pages have no meaning.
+    /// One bit for each page. For a free page, the bit says that the page occupies disk space, because it was written
+    /// since the store was opened and was not punched after that. Such a page is called a gap. The bits of used pages
+    /// have no meaning.
     written: Vec<u32>,
     free: RangeSet,
     partial: BTreeSet<u64>,
@@ -46,7 +48,7 @@ fn mask(from: u32, count: u32) -> u32 {
     (u32::MAX >> (EXTENT_PAGES - count)) << from
 }
 
-/// The position of the first `count` consecutive zero bits.
+/// The position of the first bit of the first `count` consecutive zero bits of `word`.
 fn find_gap(word: u32, count: u32) -> Option<u32> {
     (0..=EXTENT_PAGES - count).find(|&from| word & mask(from, count) == 0)
 }
@@ -101,13 +103,13 @@ impl PageMap {
         self.alloc_outside(pages, 0..0)
     }
 
-    /// Like [`PageMap::alloc`], but outside the extents of `other` and outside the extents that are adjacent to these.
+    /// Like [`PageMap::alloc`], but takes no pages from the extents of `other` or from their two neighbouring extents.
     pub fn alloc_apart(&mut self, pages: u32, other: Extent) -> Option<Extent> {
         let size = u64::from(EXTENT_PAGES);
         self.alloc_outside(pages, (other.start.0 / size).saturating_sub(1)..other.end().div_ceil(size) + 1)
     }
 
-    /// Like [`PageMap::alloc`], but outside the extents in `avoid`.
+    /// Like [`PageMap::alloc`], but takes no pages from the extents in `avoid`.
     fn alloc_outside(&mut self, pages: u32, avoid: Range<u64>) -> Option<Extent> {
         assert!(pages > 0, "an allocation has at least one page");
         if pages < EXTENT_PAGES {
@@ -195,7 +197,8 @@ impl PageMap {
         pieces(extent).for_each(|(at, from, count)| self.written[to_usize(at)] |= mask(from, count));
     }
 
-    /// Marks pages as free that their owner did not write. Pages that were gaps before their allocation are gaps again.
+    /// Marks pages as free that were allocated but not written. If a page was a gap before its allocation, it is a gap
+    /// again.
     ///
     /// # Panics
     /// As [`PageMap::release`].
@@ -210,9 +213,9 @@ impl PageMap {
         self.taken_pages -= u64::from(extent.pages);
     }
 
-    /// Finds the units (of `unit` pages) that become wholly free by a release. `released` holds the ranges of used
-    /// pages that are about to be released. Marks the free pages of these units as used until the release, and adds
-    /// them to `released`. Returns the units in ascending order.
+    /// Finds the units (of `unit` pages) that will be wholly free after a release. `released` holds the ranges of used
+    /// pages that are about to be released. Marks the pages of these units that are free now as used and adds them to
+    /// `released`, so that they stay reserved until the release. Returns the units in ascending order.
     pub fn take_rest(&mut self, released: &mut Vec<Extent>, unit: u32) -> Vec<Extent> {
         assert!(EXTENT_PAGES.is_multiple_of(unit), "an extent is whole units of {unit} pages");
         if unit == 1 {
@@ -320,7 +323,7 @@ mod tests {
         Extent { start: PageNo(start), pages }
     }
 
-    /// Compares the derived indexes with the words.
+    /// Compares the two derived search structures with the words.
     fn check(map: &PageMap) {
         let mut free = RangeSet::default();
         let mut at = 0;
@@ -345,7 +348,7 @@ mod tests {
         assert_eq!(map.alloc(3), Some(extent(0, 3)));
         assert_eq!(map.alloc(5), Some(extent(3, 5)));
         assert_eq!(map.alloc(70), Some(extent(32, 70)));
-        // The free pages of the last extent of the large request serve small requests.
+        // Small requests are served from the free pages at the end of the last extent that a large request took.
         assert_eq!(map.alloc(25), Some(extent(102, 25)));
         assert_eq!(map.alloc(32 * 5), None);
         check(&map);

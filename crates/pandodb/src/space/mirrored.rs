@@ -5,14 +5,14 @@
 //!   read: the first copy that passes its checks              repair: reads both, rewrites a damaged one in place
 //! ```
 //!
-//! Every block between the superblock and the runs is mirrored. These blocks are small compared with the data, and all
-//! data is reached through them. If the disk has enough space, the two copies are in extents that are not adjacent. So
-//! a bad region or a misdirected write does not damage both copies. The copies have the same body, but each has its own
-//! checksum, which covers the page number.
+//! Every block between the superblock and the runs is mirrored. These blocks are small compared with the data, but
+//! without them no data can be found. The two copies are in extents that are not adjacent, unless the disk has too
+//! little space for that. So a bad region or a misdirected write does not damage both copies. The copies have the same
+//! body, but each has its own checksum, which covers the page number.
 //!
-//! Invariant: a single fault damages at most one copy. Repairing a copy in place is safe although a durable root
-//! reaches it: the copy is damaged already, and the repair does not touch the intact copy. If the repair fails or is
-//! torn, the copy stays damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
+//! Invariant: a single fault damages at most one copy. A damaged copy may be repaired in place although a durable root
+//! refers to it, because the repair does not touch the intact copy. If the repair fails or is torn, the copy stays
+//! damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
 use super::data::DataFile;
 use super::kind::{BLOCK_HEADER, BlockKind, MAX_BLOCK_PAGES};
@@ -29,8 +29,8 @@ impl MirroredBlock {
     /// Writes two copies of a block with the body `body`. The copies are not durable before the next sync.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if no opening would accept a block of that size; [`Error::DiskFull`] or an I/O error. If
-    /// this call fails, no pages stay allocated.
+    /// [`Error::TooLarge`] if the block would be so large that it could not be read again; [`Error::DiskFull`] or an
+    /// I/O error. If this call fails, no pages stay allocated.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<MirroredBlock> {
         let pages = MirroredBlock::pages_of(body.len());
         let Some(pages) = u32::try_from(pages).ok().filter(|pages| *pages <= MAX_BLOCK_PAGES) else {
@@ -114,8 +114,8 @@ impl MirroredBlock {
         Ok(())
     }
 
-    /// Counts both copies among the mirrored blocks that roots reach. Call it for a block that an opening has read; the
-    /// pages of the block are marked separately.
+    /// Adds both copies to the count of mirrored blocks that roots reach. Called for each block that is read when a
+    /// store is opened. The pages of the block are marked separately.
     pub fn adopt(&self, data: &DataFile) {
         data.mirrored_bytes.fetch_add(self.bytes(), Relaxed);
     }

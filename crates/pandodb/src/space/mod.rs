@@ -12,12 +12,12 @@
 //!
 //! * The unit is the 4 KiB page. Runs allocate whole extents of 32 pages; trunk nodes and large values allocate page
 //!   ranges in slab extents. A map of 32 bits for each extent records the used pages ([`map`]).
-//! * **Nothing that a checkpoint reaches is overwritten.** A freed extent waits until two superblocks are durable whose
-//!   checkpoints began after the extent was freed. From then on neither superblock slot can reach the extent
-//!   ([`data::DataFile::free`]).
+//! * **Nothing that a checkpoint reaches is overwritten.** A freed extent is not reused until two checkpoints that
+//!   began after the extent was freed have made their superblocks durable. From then on neither superblock slot can
+//!   reach the extent ([`data::DataFile::free`]).
 //! * **No single fault destroys a root**: there are two superblocks, and every block between them and the runs is
 //!   written twice ([`mirrored`]).
-//! * Ownership of an extent is decided in memory: dropping the last `Arc` that refers to the extent frees it. When a
+//! * Who owns an extent is known only in memory: dropping the last `Arc` that refers to the extent frees it. When a
 //!   store is opened, ownership is determined by walking the roots ([`data::DataFile::mark`]). The map itself is not
 //!   persisted, so it cannot contradict the roots.
 //! * Every block has a header with a checksum over the store, the owner, the address and the kind ([`data`]), so an

@@ -43,8 +43,8 @@ impl Prefetch {
         &self.data
     }
 
-    /// Reads blocks concurrently and keeps them. Skips blocks that cannot be read. Also skips blocks beyond
-    /// [`MOST_PAGES`] pages in total, because a damaged parent may refer to any blocks.
+    /// Reads blocks concurrently and keeps them. Skips blocks that cannot be read. Reads at most [`MOST_PAGES`] pages
+    /// in total and skips the remaining blocks, because a damaged parent may refer to any number of blocks.
     pub fn ask(&mut self, addresses: &[BlockAddr]) {
         let mut reads = self.data.reads();
         let mut room = MOST_PAGES;
@@ -104,7 +104,7 @@ mod tests {
         }
         assert_eq!(data.stats().reads - reads, 19 + 7, "twelve blocks were prefetched");
         assert!(prefetch.read_block(outside, OwnerId(1), BlockKind::TrunkNode).is_err());
-        // A prefetched block of another length is read again.
+        // A block that was prefetched with another length is read again.
         let (long, short) = (blocks[1], BlockAddr { pages: 1, ..blocks[1] });
         assert!(long.pages > 1);
         prefetch.ask(&[short]);

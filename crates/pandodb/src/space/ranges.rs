@@ -78,7 +78,7 @@ impl RangeSet {
             let end = start + size;
             let before = start..end.min(avoid.start);
             let after = start.max(avoid.end)..end;
-            // If `avoid` is `0..0`, the second part is the whole range.
+            // If `avoid` is `0..0`, `after` is the whole range.
             [before, after].into_iter().find(|part| part.start + len <= part.end).map(|part| part.start)
         })
     }

@@ -4,8 +4,8 @@
 //! older generation and syncs, so that a torn write leaves the other slot intact. An opening reads both slots and uses
 //! the valid one with the higher generation.
 //!
-//! Invariant: using the older slot is always safe. The pages that this slot reaches are reused only after *both* slots
-//! were overwritten. The log that this slot needs is kept for the same time.
+//! Invariant: using the older slot is always safe. Pages that its superblock reaches, and the log that its superblock
+//! needs, are kept until *both* slots have been overwritten.
 //!
 //! Persisted form, one page, little-endian:
 //!
@@ -21,12 +21,11 @@
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
 //!
-//! The time is in seconds since 1970, or 0 if it is unknown. The time is for display only; no decision depends on the
-//! time.
+//! The time is in seconds since 1970, or 0 if it is unknown. The time is for display only: no decision depends on it.
 //!
-//! The first superblock that needs an incompatible flag sets the flag, and all later superblocks keep it. Bit 0: runs
-//! may have compressed leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index
-//! type defines its own bit.
+//! An incompatible flag is set in the first superblock that needs it and in all later superblocks. Bit 0: runs may have
+//! compressed leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index type
+//! defines its own bit.
 //!
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
@@ -85,16 +84,17 @@ pub struct Superblock {
     pub catalog: MirroredBlock,
     /// The length of the catalogue in bytes, without block header and padding.
     pub catalog_len: u64,
-    /// The generation of the superblock that first referred to this catalogue: the owner in the checksums of its
-    /// blocks.
+    /// The generation of the superblock that first referred to this catalogue. The checksums of the catalogue's blocks
+    /// cover this number as their owner.
     pub catalog_generation: u64,
     /// The time at which this catalogue was written, in seconds since 1970 by the writer's clock; 0 if unknown.
     pub checkpointed_at: u64,
 }
 
 impl Superblock {
-    /// The owner in the checksums of the catalogue. The owner differs from this superblock's generation if an earlier
-    /// superblock was the first to refer to the catalogue.
+    /// The owner that the checksums of the catalogue's blocks cover: the catalogue of the generation
+    /// [`Superblock::catalog_generation`]. This generation is lower than this superblock's generation if an earlier
+    /// superblock already referred to the catalogue.
     pub fn catalog_owner(&self) -> OwnerId {
         OwnerId(self.catalog_generation)
     }

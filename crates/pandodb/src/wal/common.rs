@@ -1,7 +1,7 @@
 //! [`Common`]: the state that all streams of a log share, and [`Segment`]: a segment file that a stream writes.
 //!
 //! Steps of a new segment ([`Common::create_segment`]): draw its number, allocate its space, write its header, sync the
-//! file, sync the directory. Only after these steps does its stream append records.
+//! file, and sync the directory. Only after these steps does a stream append records to the segment.
 //!
 //! Invariants: the first failure poisons the log, and no later operation succeeds; a number is drawn once, so no two
 //! segments have the same name; a segment's `end` is between the end of its header and its capacity.
@@ -19,8 +19,8 @@ use crate::device::{Device, File, OpenHow, write_all_at};
 /// A check that is called with the size of a segment in bytes, before space for that segment is allocated.
 pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
 
-/// The next segment is created in advance when 1/WANTS_NEXT of the current one is used. The next segment is created
-/// early, because the disk may be busy.
+/// The next segment is created in advance when 1/WANTS_NEXT of the current one is used. This is early, because a busy
+/// disk may take long to create it.
 const WANTS_NEXT: u64 = 4;
 const _: () = assert!(2 * BLOCK + record_bytes(MAX_PAYLOAD) <= MAX_SEGMENT, "a segment can hold the longest record");
 
@@ -30,10 +30,10 @@ pub(super) struct Common {
     pub device: Arc<dyn Device>,
     pub store: StoreId,
     pub epoch: u32,
-    /// The seqno after which this epoch begins.
+    /// The last seqno before this epoch.
     pub start: Seqno,
     pub segment_bytes: u64,
-    /// Whether records of operations are tagged.
+    /// Whether records carry generations of leaves ([`super::tags`]).
     pub tagged: bool,
     /// Whether segments are opened for small writes.
     pub mapped: bool,
@@ -43,7 +43,7 @@ pub(super) struct Common {
     pub has_header: AtomicBool,
     /// All records through this seqno are durable in every stream, so records may claim it.
     pub durable: AtomicU64,
-    /// Segments that are no longer written, of all streams and earlier epochs.
+    /// Segments that are no longer written, of all streams, including segments of earlier epochs.
     pub older: Mutex<Vec<SegmentInfo>>,
     pub written_bytes: Counter,
     /// Whether enough of a segment has been filled that the next segment may be created in advance.
@@ -60,7 +60,7 @@ impl Common {
         }
     }
 
-    /// Fails if an earlier operation failed. For use by a caller whose record was already appended.
+    /// Fails if an earlier operation failed. Called by a thread whose record was already appended.
     pub fn check_appended(&self) -> Result<()> {
         match self.poison.get() {
             Some(first) => Err(Error::Indeterminate { first: first.clone() }),
@@ -86,8 +86,8 @@ impl Common {
     }
 
     /// Creates the next segment of a stream. `after` is the last seqno before the records of the segment, if it is
-    /// known yet. When this function returns, file, space and header are durable. If it fails, it leaves no file
-    /// behind.
+    /// known yet. When this function succeeds, the file, its space and its header are durable. If it fails, it leaves
+    /// no file behind.
     /// REQUIRES: the caller holds `making` of the stream.
     pub fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
         assert!(after.is_none_or(|after| after >= self.start), "records of an epoch come after its start");
@@ -132,8 +132,8 @@ impl Common {
         file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
         write_all_at(&*file, 0, &block).map_err(|e| Error::io("write", name, Some(0), &e))?;
         file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
-        // A failed sync of the directory may lose other new names and removals, too, even if it failed only for lack of
-        // space. So the error is final, for a writer as well as for background work.
+        // A failed sync of the directory may also lose other new names and removals, even if it failed only for lack of
+        // space. So the error is final, whether a writer or background work called this function.
         let sync = || self.device.sync_dir();
         let synced = seeded!(SegmentAheadNotSynced: header.after.map_or(Ok(()), |_| sync()), sync());
         synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
@@ -153,7 +153,8 @@ pub(super) struct Segment {
     pub capacity: u64,
     /// The offset of the next record.
     pub end: u64,
-    /// The highest seqno in the segment. While the segment has no record, the last seqno before the segment.
+    /// The highest seqno of the segment's records. While the segment has no record, this is the last seqno before the
+    /// segment.
     pub last: Seqno,
 }
 
@@ -164,14 +165,15 @@ impl Segment {
         self.end == BLOCK
     }
 
-    /// Whether enough of the segment is used that the next one may be created in advance. A small store never allocates
-    /// two segments.
+    /// Whether so much of the segment is used that the next one may be created in advance. So a small store never
+    /// allocates two segments.
     pub fn wants_next(&self) -> bool {
         debug_assert!(BLOCK <= self.end && self.end <= self.capacity, "the next record is inside the segment");
         self.end >= self.capacity / WANTS_NEXT
     }
 
-    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before the record is appended.
+    /// Whether a record of `bytes` bytes fits into the segment, even if a sync ends the current block before the record
+    /// is appended.
     pub fn fits(&self, bytes: u64) -> bool {
         self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
     }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Every checksum is CRC-32C. The checksum of a record is seeded with the store, epoch, stream, segment and offset. So
-//! a stale record fails verification like a damaged one, and so does a record at the wrong offset or in the wrong file.
+//! a stale record, and a record at the wrong offset or in the wrong file, fail verification in the same way as a
+//! damaged record.
 //!
 //! Invariant: records are aligned to 8 bytes, and no record shares a 4 KiB block with earlier synced bytes.
 //!
@@ -30,7 +31,7 @@ pub const MAX_PAYLOAD: usize = 256 << 20;
 /// The longest segment file that is accepted, in bytes. A longer file counts as damaged.
 pub(super) const MAX_SEGMENT: u64 = 16 << 30;
 /// The version of this format. Version 1 has only records of operations. Version 2 adds tagged records, and version 3
-/// adds records that create keyspaces. An earlier build checks the version, so that it does not take a record of an
+/// adds records that create keyspaces. Because an earlier build checks the version, it does not mistake a record of an
 /// unknown kind for damage.
 pub(super) const VERSION: u32 = 3;
 /// The oldest version that this build reads.
@@ -92,7 +93,7 @@ const UNFINISHED: &str = ".new";
 pub(super) struct FileName {
     pub stream: u32,
     pub number: u64,
-    /// Whether the file is an unfinished copy by a recovery that stopped before the rename.
+    /// Whether the file is an unfinished copy: a recovery was interrupted before it renamed the file.
     pub unfinished: bool,
 }
 
@@ -117,12 +118,12 @@ pub(super) struct Header {
     pub stream: u32,
     pub number: u64,
     pub epoch: u32,
-    /// The seqno after which this epoch begins. Records of earlier epochs above this seqno are void, and all records
-    /// through it were durable before this header was written.
+    /// The last seqno before this epoch. Records of earlier epochs above this seqno are void, and all records through
+    /// this seqno were durable before this header was written.
     pub start: Seqno,
-    /// Records of this segment are above this seqno, and records of earlier segments of the stream are not. `None` if
-    /// the segment was created in advance, while records were still written to an earlier segment. In that case the
-    /// first record of this segment gives the bound.
+    /// All records of this segment are above this seqno, and all records of earlier segments of the stream are at or
+    /// below it. `None` if the segment was created in advance, while records were still written to an earlier segment.
+    /// In that case the first record of this segment gives the bound.
     pub after: Option<Seqno>,
 }
 
@@ -250,7 +251,7 @@ impl Head {
     }
 }
 
-/// Whether a record may start at the first byte of `bytes`, because the magic and a known kind are present.
+/// Whether a record may start at the first byte of `bytes`: the magic and a known kind are at the right offsets.
 #[inline]
 pub(super) fn has_magic(bytes: &[u8]) -> bool {
     bytes[12..15] == RECORD_MAGIC && RecordKind::from_u8(bytes[15]).is_some()
@@ -268,11 +269,11 @@ const fn record_len(payload: usize) -> usize {
     (RECORD_HEAD + payload).next_multiple_of(8)
 }
 
-/// Appends a record for `offset` of the segment with the given seed.
+/// Appends a record that will be at `offset` in the segment with the given seed.
 ///
 /// | offset | bytes | |
 /// | --- | --- | --- |
-/// | 0 | 4 | crc of all bytes behind it, with padding; seeded with store, epoch, stream, segment and offset |
+/// | 0 | 4 | crc of all following bytes, padding included; seeded with store, epoch, stream, segment and offset |
 /// | 4 | 4 | length of the payload |
 /// | 8 | 4 | count of seqnos |
 /// | 12 | 3 | magic `REC` |

@@ -1,6 +1,6 @@
 //! A listing of a log for people and tools: every segment and every record, decoded in the same way as during replay.
 //!
-//! The listing modifies no file and includes all records, also records that replay would treat as void. Damage is part
+//! The listing modifies no file. It includes all records, even records that replay would treat as void. Damage is part
 //! of the result, not an error.
 
 use super::format::{FileName, Header, RecordKind, parse_name};
@@ -21,7 +21,7 @@ pub struct SegmentSummary {
     pub bytes: u64,
     /// The epoch that wrote the segment; `None` if the header is damaged.
     pub epoch: Option<u32>,
-    /// The seqno after which the epoch of the segment began.
+    /// The last seqno before the epoch of the segment.
     pub start: Seqno,
     /// The records of the segment are above this seqno, if the header states this seqno.
     pub after: Option<Seqno>,
@@ -50,8 +50,8 @@ pub struct RecordSummary {
     pub kind: RecordKind,
 }
 
-/// Lists the segments of the log of `store`, in the order of stream and number, with all data that is readable. The
-/// memory that the listing takes is proportional to the number of records.
+/// Lists the segments of the log of `store` by stream and number, with all readable records. The memory that the
+/// listing takes is proportional to the number of records.
 ///
 /// # Errors
 /// `Io` if the directory cannot be listed.

@@ -9,28 +9,29 @@
 //! ```
 //!
 //! **Group commit.** A thread that wants a seqno durable and finds no sync running becomes the leader. The leader takes
-//! the highest wanted seqno, writes the buffers of all streams, and ends their blocks. The leader syncs the files with
-//! new bytes without holding a lock, while appends continue in later blocks. Other threads wait. When they wake, their
-//! seqno is durable, or one of them leads the next round. There is no timer: a group consists of the requests that
-//! arrived during the previous sync.
+//! the highest seqno that any thread wants durable, writes the buffers of all streams, and ends their blocks. Then it
+//! syncs the files that have new bytes. During the sync it holds no lock, and other threads append to later blocks.
+//! Threads that want a seqno durable meanwhile wait. When they wake, either their seqno is durable, or one of them
+//! leads the next sync. There is no timer: a group consists of the requests that arrived during the previous sync.
 //!
-//! **Records to be synced go to the first stream.** Records that only go to the page cache, or stay in memory, benefit
-//! from several streams, because their writes run concurrently. Records that wait for a sync do not benefit, because
-//! each additional file needs a sync of its own. So all records that wait for a sync go to stream 0. If no other
-//! records are written, a sync affects one file, whatever the number of streams.
+//! **Records to be synced go to the first stream.** Several streams are faster for records that only go to the page
+//! cache or stay in memory, because the streams are written concurrently. Several streams are slower for records that
+//! wait for a sync, because each file needs a sync of its own. So all records that wait for a sync go to stream 0. If
+//! there are no other records, a sync affects only one file, whatever the number of streams.
 //!
 //! **Claims of durability.** A caller of [`Log::sync`] guarantees that its seqno and all lower ones are appended, in
 //! any stream: a commit calls [`Log::sync`] when the watermark has passed the commit's seqno. So a sync may claim the
-//! requested seqno and no higher one, although some streams are durable beyond it. The reason is that a lower seqno may
-//! have been appended to a stream after the sync had examined that stream. A record states a seqno that such a sync
-//! claimed for all streams, and never a seqno that only the record's own stream has reached.
+//! requested seqno to be durable, but no higher one, although some streams are durable beyond it: a seqno between the
+//! two may have been appended to another stream after the sync had examined that stream. The seqno that a record states
+//! as durable was claimed by such a sync. So all streams are durable through it, even if the record's own stream is
+//! durable beyond it.
 //!
-//! **Lazy records before a buffered one.** A buffered commit writes its own stream. Each earlier buffered commit has
-//! written its own stream before it finished, and this commit waits until all earlier commits have finished. But the
-//! records of earlier *lazy* commits, acknowledged without any durability, may still be in the buffer of another
-//! stream. If these records were lost, the log would end before the buffered commit. So the buffered commit waits until
-//! all earlier commits have finished, and are therefore appended. The commit then writes the lazy records below its own
-//! seqno in every stream ([`Log::write_before`]).
+//! **Lazy records before a buffered one.** A buffered commit writes its own stream. Earlier buffered commits have also
+//! written their streams. But the records of earlier *lazy* commits, which were acknowledged without any durability,
+//! may still be in the buffer of another stream. If these records were lost, the recovered log would end before the
+//! buffered commit. So the buffered commit first waits until all earlier commits have finished, because then their
+//! records are appended. After that it writes, in every stream, the lazy records below its own seqno
+//! ([`Log::write_before`]).
 //!
 //! Source: our own design; one log per thread follows 002 §3.6.4.
 
@@ -52,12 +53,11 @@ use crate::space::DataFile;
 /// The layout of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The number of bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A larger record gets
-    /// a segment of
-    /// its own size.
+    /// The number of bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A record that does
+    /// not fit into such a segment gets a larger segment.
     pub segment_bytes: u64,
-    /// The number of streams to write, 1 to [`MAX_STREAMS`]. Existing segments of other streams are still read and
-    /// discarded.
+    /// The number of streams to write, 1 to [`MAX_STREAMS`]. Existing segments of other streams are still replayed, and
+    /// are discarded when a checkpoint covers them.
     pub streams: usize,
     /// Whether records carry the generations of the leaves into which they were inserted. If so, payloads have the
     /// format of [`super::tags`], otherwise the format of [`super::ops`].
@@ -88,7 +88,7 @@ pub struct Log {
 /// The state of group commit.
 #[derive(Debug)]
 struct Group {
-    /// The highest requested seqno. This seqno and all lower ones are appended.
+    /// The highest seqno that any thread wants durable. This seqno and all lower ones are appended.
     wanted: Seqno,
     /// Whether a thread is leading a sync.
     syncing: bool,
@@ -96,9 +96,9 @@ struct Group {
 
 impl Log {
     /// Begins a new epoch above `last`, the seqno through which the log is durable. `epoch` is one above the epoch in
-    /// the report of [`super::replay()`]. `next_segment` is at least the reported one, and `old` are the reported
-    /// segments of all streams. Does no I/O: the first reservation in a stream creates its first segment, so that a
-    /// store can be opened on a full disk.
+    /// the report of [`super::replay()`]. `next_segment` is at least the number in that report, and `old` are the
+    /// segments of all streams in that report. Does no I/O: the first reservation in a stream creates its first
+    /// segment, so that a store can be opened on a full disk.
     ///
     /// # Errors
     /// `InvalidArgument` for a segment size or a number of streams out of bounds.
@@ -162,26 +162,27 @@ impl Log {
         self
     }
 
-    /// The epoch of this writer. The epoch also identifies the memtables into which the writer's records were inserted.
+    /// The epoch of this writer. In tagged records, the epoch also identifies the memtables into which the operations
+    /// were inserted.
     pub fn epoch(&self) -> u32 {
         self.common.epoch
     }
 
     /// Takes the append lock of a stream, and reserves space in that stream for one record with up to `payload_bytes`
-    /// payload bytes, in a new segment if necessary. The stream is this thread's own stream. With `to_sync` it is the
-    /// first stream, so that one sync of one file is enough for all waiting threads. The caller draws the record's
+    /// payload bytes, in a new segment if necessary. The stream is this thread's own stream or, if `to_sync` is set,
+    /// the first stream, so that one sync of one file is enough for all waiting threads. The caller draws the record's
     /// seqno after this call. From then on, the append can fail only because of an earlier failure of the device.
     ///
     /// `may_take` is called with the size of a new segment before the segment is created; its error is returned.
     ///
     /// # Errors
-    /// `DiskFull`, `TooManyFiles` and `InvalidArgument` mean that nothing changed. `Poisoned` after an earlier failure,
-    /// `Closed` after a close. `Io` poisons the log.
+    /// After `DiskFull`, `TooManyFiles` and `InvalidArgument` nothing has changed. `Poisoned` is returned after an
+    /// earlier failure, and `Closed` after a close. An `Io` error poisons the log.
     pub fn reserve(&self, payload_bytes: usize, to_sync: bool, may_take: MayTake<'_>) -> Result<AppendReservation<'_>> {
         let stream = if to_sync { &self.streams[0] } else { self.own() };
         match stream.reserve(&self.common, payload_bytes, may_take) {
-            // Another stream may have space in its segment. The record may go to any stream, since its seqno is drawn
-            // after this reservation.
+            // Another stream may still have space in its segment. The record may go to any stream, because its seqno is
+            // drawn only after the reservation.
             Err(full) if full.is_refusal() => {
                 let mut others = self.streams.iter().filter(|other| !std::ptr::eq(*other, stream));
                 others.find_map(|other| other.reserve(&self.common, payload_bytes, may_take).ok()).ok_or(full)
@@ -199,10 +200,12 @@ impl Log {
     }
 
     /// Returns when all records in `stream` (the result of [`AppendReservation::append`]) through `through` are in the
-    /// page cache. One write, by this thread or another one, includes the earlier lazy records of the stream.
+    /// page cache. This thread or another one writes them, together with earlier lazy records of the stream, by one
+    /// write.
     ///
     /// # Errors
-    /// `Io` poisons the log; `Indeterminate` if another thread's failure preceded the write.
+    /// `Io`, which poisons the log; `Indeterminate` if an operation of another thread failed before the records were
+    /// written.
     pub fn write(&self, stream: u32, through: Seqno) -> Result<()> {
         self.streams[stream as usize].write(&self.common, through)
     }
@@ -229,8 +232,8 @@ impl Log {
     /// are appended. Returns immediately if they already are durable, otherwise after at most two rounds of syncs.
     ///
     /// # Errors
-    /// `Indeterminate` if a write or sync failed before `through` was durable, even if it failed before this call: an
-    /// appended record is applied and may survive. No sync is retried.
+    /// `Indeterminate` if a write or sync failed before `through` was durable, even if it failed before this call,
+    /// because the appended record may survive in spite of the failure. No sync is retried.
     ///
     /// # Panics
     /// If the record with the seqno `through` was not appended yet.
@@ -253,8 +256,8 @@ impl Log {
         }
     }
 
-    /// Syncs all streams for all waiting threads. Records a failure in `poison`; a panic of the device poisons the log
-    /// and is resumed.
+    /// Syncs all streams for all waiting threads. A failure is recorded in `poison`. A panic of the device poisons the
+    /// log and is then resumed.
     /// REQUIRES: the caller holds `group`, and no sync is running. The lock is released during the sync.
     fn lead(&self, group: &mut MutexGuard<'_, Group>) {
         let mut target = group.wanted;
@@ -275,7 +278,7 @@ impl Log {
             }
             synced
         });
-        // Wake the waiting threads after a failure, too.
+        // Wake the waiting threads even if the sync failed.
         let own = std::mem::replace(&mut group.syncing, false);
         self.synced.notify_all();
         assert!(own, "the leader ends its own sync");
@@ -284,7 +287,7 @@ impl Log {
         }
     }
 
-    /// Writes and syncs the records of all streams, which include all records through `target`.
+    /// Writes and syncs all streams. Then all records through `target` are durable.
     /// REQUIRES: the caller is the only sync leader (`group.syncing`) and does not hold `group`.
     fn sync_streams(&self, target: &mut Seqno) -> Result<()> {
         let forgets = SeededBug::SyncForgetsStreams.is_on();
@@ -303,15 +306,17 @@ impl Log {
                 .try_for_each(|(name, file)| file.sync().map_err(|e| Error::final_io("sync", name, None, &e)))
         };
         let synced = sync();
-        // A concurrent append that failed is above the target. The synced records are durable in spite of that failure.
+        // If a concurrent append has failed, its record is above the target, so the synced records are durable
+        // nevertheless.
         seeded!(FailedSyncForgiven: Ok(()), synced)?;
         debug_assert_eq!(streams.len(), ready.len(), "each stream was made ready");
         streams.iter().zip(&ready).for_each(|(stream, ready)| stream.note_sync(ready));
         Ok(())
     }
 
-    /// Frees the preallocated space behind the last records, and the segments created in advance. The store calls
-    /// `trim` last before a clean close. Later appends go to new segments.
+    /// Frees the preallocated space behind the last records, and removes the segments that were created in advance.
+    /// This is the last call of a store before a clean close. If records are appended nevertheless, they go to new
+    /// segments.
     ///
     /// # Errors
     /// `Io` if a file cannot be cut; its records are still intact.
@@ -319,8 +324,8 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.trim(&self.common))
     }
 
-    /// Refuses reservations from now on, so that a late writer creates no segment in a closed store. Another opener may
-    /// already have the store open.
+    /// Refuses reservations from now on. A late writer must not create a segment in a closed store, because another
+    /// opener may already have the store open.
     pub fn close(&self) {
         self.streams.iter().for_each(Stream::close);
     }
@@ -332,11 +337,12 @@ impl Log {
 
     /// Removes each segment whose records are all at or below `seqno`, except the current segments. Returns the number
     /// of removed segments. Call this function when a durable checkpoint covers these records. The directory is not
-    /// synced, because a segment that reappears after a crash holds nothing that replay would visit.
+    /// synced: if a removed segment reappears after a crash, replay visits none of its records.
     ///
-    /// The valid records of a segment end at the seqno after which a later epoch begins. Records above this seqno are
-    /// void only as long as the header of the later epoch is readable. So segments are removed in the order of their
-    /// numbers, across all streams, and the last one stays until this epoch has a durable header of its own.
+    /// The header of a later epoch makes all records of earlier epochs above its `start` void. These records would
+    /// become valid again if they still existed when the last segment with such a header is removed. So segments are
+    /// removed in the order of their numbers, across all streams, and the last one stays until this epoch has a durable
+    /// header of its own.
     ///
     /// # Errors
     /// `Io`; the next call tries the remaining segments again.
@@ -368,8 +374,8 @@ impl Log {
         older + self.streams.iter().map(Stream::current_bytes).sum::<u64>()
     }
 
-    /// Starts a new segment in each stream. In a stream with a reservation in use, or while the disk is full, the next
-    /// reservation starts the segment. Does nothing if the current segment has no records.
+    /// Starts a new segment in each stream. If a reservation is in use in a stream, or if the disk is full, the next
+    /// reservation in this stream starts the segment. Does nothing if the current segment has no records.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure; `Io` poisons the log.
@@ -378,8 +384,8 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.roll(&self.common))
     }
 
-    /// Creates the next segments of streams that will soon need one, so that no writer has to wait for the disk at that
-    /// moment. A failure to create a segment is not an error: the writer creates the segment when it needs it.
+    /// Creates the next segments of streams that will soon need one, so that writers need not wait while a segment is
+    /// created. A failure to create a segment is not an error: the writer creates the segment when it needs it.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure, or if the sync of the directory failed in this call.
@@ -387,14 +393,14 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.prepare(&self.common, may_take))
     }
 
-    /// Removes the segments that [`Log::prepare`] has created and no writer has taken yet, because the disk is full and
-    /// needs their space. [`Log::prepare`] does not create them again for the current segments. Returns whether there
-    /// were such segments.
+    /// Removes the segments that [`Log::prepare`] has created and that no writer has taken yet. Called when the disk is
+    /// full, to free their space. As long as a stream's current segment stays the same, [`Log::prepare`] creates no
+    /// further segments for this stream. Returns whether there were such segments.
     pub fn discard_preallocated(&self) -> bool {
         self.streams.iter().fold(false, |any, stream| stream.discard_preallocated(&self.common) | any)
     }
 
-    /// Whether a stream has begun to need [`Log::prepare`] since the last call of this function.
+    /// Whether any stream has come to need a call of [`Log::prepare`] since the last call of this function.
     pub fn wants_segment(&self) -> bool {
         let wants = &self.common.wants_segment;
         wants.load(Ordering::Relaxed) && wants.swap(false, Ordering::Relaxed)
@@ -405,7 +411,8 @@ impl Log {
         self.common.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// All records through this seqno are at least in the page cache. Some streams may have written higher seqnos too.
+    /// All records through this seqno are at least in the page cache. Some streams may have written records with higher
+    /// seqnos, too.
     #[cfg(test)]
     pub(super) fn written(&self) -> Seqno {
         let reaches: Vec<_> = self.streams.iter().map(Stream::reach).collect();

@@ -1,10 +1,10 @@
-//! All records of the log in the order of their seqnos, merged from the segments of all streams.
+//! Returns all records of the log in the order of their seqnos, merged from the segments of all streams.
 //!
 //! Steps: the segments of each stream are read one after another. The next record of the merge is taken from the stream
-//! whose next record has the smallest first seqno. Records that the `start` of a later epoch cut off are skipped. The
-//! skipped records were not part of the log when the later epoch began, and their seqnos were assigned again.
+//! whose next record has the smallest first seqno. A record is skipped if it is above the `start` of a later epoch: it
+//! was not part of the log when that epoch began, and its seqno was assigned again.
 //!
-//! Invariant: the other records of a stream ascend by seqno; if they do not, the log is corrupt.
+//! Invariant: the records of a stream that are not skipped ascend by seqno; if they do not, the log is corrupt.
 
 use std::ops::Range;
 
@@ -39,19 +39,20 @@ pub(super) struct Headless {
     pub error: Error,
     pub blank: bool,
     pub bytes: u64,
-    /// The next segment of the same stream that shows the last seqno of the records before it: the index of that
-    /// segment, and that seqno.
+    /// The next segment of the same stream from which the last seqno before it is known: its index in
+    /// [`Merge::segments`], and that seqno.
     pub next: Option<(usize, Seqno)>,
 }
 
 impl Headless {
-    /// Whether `later` is the first later segment of the same stream that may bound this segment's records.
+    /// Whether no bound for the records of this segment is known yet, and `later` is a segment of the same stream that
+    /// may give one.
     fn lacks_next(&self, later: FileName) -> bool {
         self.name.stream == later.stream && self.next.is_none()
     }
 
-    /// The segment that proves that all records of this segment are at most `from`, with their last seqno. `None` if no
-    /// segment proves this.
+    /// The segment that proves that all records of this segment are at or below `from`, and the bound that it gives.
+    /// `None` if no segment proves this.
     pub fn covering(&self, from: Seqno) -> Option<(usize, Seqno)> {
         self.next.filter(|&(_, last)| last <= from)
     }
@@ -63,7 +64,7 @@ fn ends_before(device: &dyn Device, store: StoreId, name: FileName, reader: &Seg
     if reader.header.after.is_some() {
         return Ok(reader.header.after);
     }
-    // Use a separate reader, because the merge must return every record of the segment.
+    // Use a separate reader, because the merge still has to return the record that is read here.
     let Opened::Intact(mut records) = open_segment(device, store, name)? else { return Ok(None) };
     Ok(records.next()?.map(|found| Seqno(found.head.first.0 - 1)))
 }
@@ -94,7 +95,7 @@ struct Stream {
     /// The last seqno of the records that were returned until now.
     last: Seqno,
     stale: bool,
-    /// The first damage since the last record that was accepted.
+    /// The first damage behind the last record that was accepted.
     damage: Option<Place>,
     /// The first record that was rejected.
     rejected: Option<Place>,
@@ -103,13 +104,13 @@ struct Stream {
 /// Every record of every stream, in the order of seqnos.
 #[derive(Debug)]
 pub(super) struct Merge {
-    /// The segments with an intact header, by stream and number.
+    /// The segments with an intact header, sorted by stream and number.
     pub segments: Vec<Source>,
     /// The segments with a damaged header.
     pub headless: Vec<Headless>,
     /// The files of a recovery that did not finish.
     pub unfinished: Vec<String>,
-    /// A number above every segment number in use, whatever the state of the segment.
+    /// A number above the number of every existing segment, whether the segment is intact or damaged.
     pub next_segment: u64,
     streams: Vec<Stream>,
 }
@@ -218,7 +219,7 @@ impl Merge {
                     state.damage.get_or_insert(Place { segment, offset });
                 }
                 if found.head.last() <= source.limit || SeededBug::VoidEpochReplayed.is_on() {
-                    // Without this check, a record behind a rejected record could become part of the log when the
+                    // Without this check, a record that follows a rejected record could become part of the log once the
                     // segment of the rejected record is removed.
                     if found.head.first <= state.last {
                         let detail = format!("seqno {} after {} in the same stream", found.head.first, state.last);
@@ -251,21 +252,22 @@ impl Merge {
         stream.stale && stream.head.is_some_and(|head| head.place() == item.place())
     }
 
-    /// Reports that `item`, the most recently returned record, is part of the log. So damage before `item` hid no
-    /// record of the same stream.
+    /// Notes that `item`, the most recently returned record, is part of the log. This shows that no record of the same
+    /// stream was lost in the damage before `item`.
     pub fn accept(&mut self, item: &Item) {
         debug_assert!(self.is_last_of_stream(item), "records are accepted in order");
         self.streams[item.stream].damage = None;
     }
 
-    /// Reports that `item` is not part of the log.
+    /// Notes that `item`, the most recently returned record, is not part of the log.
     pub fn reject(&mut self, item: &Item) {
         debug_assert!(self.is_last_of_stream(item), "records are rejected in order");
         self.streams[item.stream].rejected.get_or_insert(item.place());
     }
 
-    /// The first damaged position behind the accepted records or, if there is none, the first rejected position. Among
-    /// several streams, the position of the newest epoch.
+    /// The first damaged position behind the accepted records of a stream or, if there is none, the position of the
+    /// first rejected record. If several streams have such a position, returns the one in the segment of the newest
+    /// epoch.
     pub fn damage(&self) -> Option<Place> {
         let places = self.streams.iter().flat_map(|stream| {
             let damage = stream.damage.map(|place| (place, true));
@@ -275,7 +277,7 @@ impl Merge {
         newest.map(|(place, _)| place)
     }
 
-    /// The segments whose headers void some records of `segment`: they are of a later epoch, and their `start` is the
+    /// The segments whose headers make some records of `segment` void: segments of a later epoch whose `start` is the
     /// limit of `segment`.
     pub fn voiding(&self, segment: usize) -> impl Iterator<Item = usize> + '_ {
         let Source { reader, limit, voided } = &self.segments[segment];
@@ -293,7 +295,7 @@ impl Merge {
         self.segments.iter().map(|source| source.reader.header.epoch).max().unwrap_or(0)
     }
 
-    /// The file name and the offset of a position. For `None`, the start of the log.
+    /// The file name and the offset of a position. `None` stands for the start of the log.
     pub fn describe(&self, place: Option<Place>) -> (String, u64) {
         match place {
             Some(place) => (self.segments[place.segment].reader.name.clone(), place.offset),

@@ -1,4 +1,5 @@
-//! The write-ahead log: it stores every batch before the batch reaches an index, and recovers the batch after a crash.
+//! The write-ahead log. It stores every batch before the batch reaches an index, so that the batch can be recovered
+//! after a crash.
 //!
 //! The log is a logical redo log: a record holds the operations of one batch ([`ops`]) and the seqnos of the batch.
 //! [`Log`] writes records, [`replay()`] reads them after a crash, and [`inspect()`] shows the contents of a log.
@@ -18,18 +19,18 @@
 //!
 //! # Invariants
 //!
-//! - A segment is created, preallocated, given its header and synced, together with the directory, **before** its first
-//!   record is written. So an append never fails for lack of space. If a header is damaged and the body is not blank,
-//!   the header was intact when the first record was written.
-//! - The next segments of a stream may be created in advance, with all these steps. Until these segments are used, they
-//!   hold no records; replay removes all segments without records. These segments are used in the order of their
-//!   numbers. All of them are removed before another segment is created for immediate use. So the numbers of a stream's
-//!   segments ascend with its seqnos.
+//! - A segment is created, preallocated, given its header and synced together with the directory, **before** its first
+//!   record is written. So an append never fails for lack of space. And if a segment with a damaged header has a body
+//!   that is not blank, its header was damaged after it had been durable.
+//! - The next segments of a stream may be created in advance, by the same steps. Such a segment holds no records until
+//!   it is used, and replay removes all segments without records. Segments that were created in advance are used in the
+//!   order of their numbers. If the first of them is not suitable and another segment must be created for immediate
+//!   use, all of them are removed before. So the numbers of a stream's segments ascend with its seqnos.
 //! - Synced bytes are never overwritten: a sync ends its 4 KiB block, and the next record starts in the next block.
 //! - A record states the seqno through which the whole log was durable when it was written. This seqno distinguishes a
 //!   torn tail from damage in the middle.
 //! - Seqnos are contiguous. Replay uses the contiguous prefix. An *epoch* (one opening for writing) begins after the
-//!   prefix that replay found, and voids the records of earlier epochs beyond this prefix.
+//!   prefix that replay found, and makes the records of earlier epochs beyond this prefix void.
 //! - The first failed write or sync is final: the log refuses all later operations, and a sync is never retried.
 //!
 //! # Streams
@@ -42,16 +43,16 @@
 //!
 //! # Locks
 //!
-//! A stream has two main locks. Its *turn* (append lock) is taken before the caller's sequencer and released when the
-//! record is in the buffer. A thread that holds a turn may wait for the sequencer, for space in a segment, and in paper
-//! mode for a memtable's latches, but never for another turn.
+//! A stream has two main locks. The *turn* (append lock) is taken before the lock of the sequencer, and released when
+//! the record is in the buffer. A thread that holds a turn may wait for the sequencer, for space in a segment, and in
+//! paper mode for a memtable's latches, but never for another turn.
 //!
-//! Its *state* lock guards the buffers and the current segment. A thread that holds the state lock may take `making`,
-//! which is also taken alone while a segment is created in advance. The thread may then take `ahead` (the list of
-//! segments created in advance), and the list of older segments. The state lock is held during the creation of a
-//! segment for immediate use and during the write before a sync. The state lock is not held during a sync or during the
-//! writes of commits. A thread that leads a sync takes the state locks one after the other, and does not hold the
-//! group's lock during this time.
+//! The *state* lock guards the buffers and the current segment. A thread that holds the state lock may take the lock
+//! `making`, which a thread that creates a segment in advance takes alone. After that it may take the lock `ahead` (of
+//! the list of segments that were created in advance) and the lock of the list of older segments. The state lock is
+//! held while a segment is created for immediate use, and during the write before a sync. It is not held during a sync
+//! or during the write of a commit. A thread that leads a sync takes the state locks one after the other, and does not
+//! hold the group's lock during this time.
 //!
 //! Source: 002 §3.6.4 (logical logging in per-thread logs). The persisted bytes are documented next to their encoders,
 //! in `format.rs` and `ops.rs`.
@@ -90,7 +91,7 @@ use crate::base::Seqno;
 pub const MAX_STREAMS: usize = 16;
 const _: () = assert!(MAX_STREAMS <= 10_000, "a file name has four digits for the stream");
 
-/// The permitted size of a segment in bytes; whole pages.
+/// The permitted sizes of a segment in bytes. A segment consists of whole pages.
 pub const SEGMENT_BYTES: RangeInclusive<u64> = 2 * format::BLOCK..=format::MAX_SEGMENT;
 
 /// A segment that is kept until a checkpoint covers it.

@@ -9,8 +9,8 @@
 //!
 //! The operations take the record's seqnos in order.
 //!
-//! Invariant: decoding checks the same bounds as encoding. So a decoded operation can be applied without further checks
-//! of lengths.
+//! Invariant: decoding checks the same bounds as encoding, so a decoded operation can be applied without checking its
+//! lengths again.
 
 use crate::base::codec::{Reader, put_bytes, put_varint, varint_len};
 use crate::base::{KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};

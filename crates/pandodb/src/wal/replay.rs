@@ -6,25 +6,26 @@
 //!                                       durable = 11: corruption, since 11 was already durable
 //! ```
 //!
-//! 1. The records of all streams are merged by seqno ([`super::merge`]). The contiguous records after `from` are
-//!    visited, until one is missing or the visitor rejects one. The log ends before that record.
-//! 2. The remaining records are still read. An intact record, a later epoch's `start`, or a superblock may claim that
-//!    the log was durable past its end. If one of them claims this, a durable record is missing. Replay then returns
-//!    [`Error::Corruption`] and never cuts the log silently. Otherwise the remaining records are the torn tail of a
-//!    crash and are ignored.
-//! 3. The last records of the prefix, which no claim covers, are made durable ([`super::settle`]). A sync that failed
-//!    before the crash may have marked the pages of these records clean, so reading the pages does not prove that their
-//!    bytes are on the disk.
+//! 1. The records of all streams are merged by seqno ([`super::merge`]). Records after `from` are visited as long as
+//!    their seqnos are contiguous and the visitor accepts them. The log ends before the first record that is missing or
+//!    rejected.
+//! 2. The remaining records are still read. If an intact record, the `start` of a later epoch, or a superblock claims
+//!    that the log was durable beyond the end that was found, a durable record is missing. Replay then returns
+//!    [`Error::Corruption`] instead of cutting the log silently. If there is no such claim, the remaining records are
+//!    the torn tail of a crash and are ignored.
+//! 3. The last records of the log, which no durability claim covers, are made durable ([`super::settle`]). A sync that
+//!    failed before the crash may have marked the pages of these records clean, so reading the pages does not prove
+//!    that their bytes are on the disk.
 //! 4. Segments that hold no part of the log are removed.
 //!
-//! If a segment's header is damaged, a blank body means that the segment holds no records, since a header is durable
-//! before the first record is written. A damaged header with another body is corruption, unless a later segment shows
-//! that all records of the segment are at most `from`.
+//! If the header of a segment is damaged and its body is blank, the segment holds no records, because a header is
+//! durable before the first record is written. If the header is damaged and the body is not blank, the log is corrupt,
+//! unless a later segment shows that all records of the segment are at or below `from`.
 //!
 //! Invariant: with [`Mode::Recover`], all records that were visited and kept are durable when [`replay()`] returns.
 //!
-//! The streams are merged by sequence number. In contrast, 002 §3.6.4 uses generation numbers of memtable leaves, which
-//! a visitor may compare ([`super::tags`]).
+//! Replay merges the streams by sequence number. In contrast, 002 §3.6.4 orders records by generations of memtable
+//! leaves. If records carry these generations, a visitor can check that both orders agree ([`super::tags`]).
 
 use super::format::{HEADER_BYTES, RECORD_HEAD, RecordKind};
 use super::merge::{Headless, Item, Merge, Place};
@@ -38,7 +39,7 @@ use crate::device::Device;
 /// Facts that are known before the log is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// Records through this seqno are in the index of every keyspace, so they may be missing in the log.
+    /// The indexes of all keyspaces hold all records through this seqno, so these records may be missing in the log.
     pub from: Seqno,
     /// The seqno through which the log was durable, as a superblock claims.
     pub durable: Seqno,
@@ -88,9 +89,9 @@ pub struct ReplayReport {
     pub last: Seqno,
     /// The log was known to be durable through this seqno before the replay.
     pub durable: Seqno,
-    /// The highest epoch in use; 0 if no epoch is in use. [`super::Log::start`] gets the next one.
+    /// The highest epoch of the log; 0 if the log has no segments. [`super::Log::start`] gets the next epoch.
     pub epoch: u32,
-    /// A number above every segment number in use.
+    /// A number above the number of every existing segment.
     pub next_segment: u64,
     /// The segments that hold a part of the log, for [`super::Log::start`].
     pub segments: Vec<SegmentInfo>,
@@ -98,9 +99,10 @@ pub struct ReplayReport {
     pub records: u64,
     /// The bytes of these records in the log, heads and padding included.
     pub bytes: u64,
-    /// The start of an ignored torn tail: its file and byte offset.
+    /// The file and the byte offset at which an ignored torn tail begins; `None` if there is no torn tail.
     pub torn: Option<(String, u64)>,
-    /// The damage to durable records that ended a replay with [`Mode::Salvage`].
+    /// The damage to durable records at which a replay with [`Mode::Salvage`] stopped; `None` if there was no such
+    /// damage.
     pub cut: Option<Error>,
 }
 
@@ -117,11 +119,12 @@ pub enum Mode {
 }
 
 /// Reads the log of `store` and passes its records after `claims.from` to `visit` in the order of their seqnos. A
-/// record that straddles `from` is visited too. The visitor skips the operations of such a record that it already has.
+/// record that begins at or before `from` and ends after it is visited, too. The visitor must skip those operations of
+/// the record that the index already holds.
 ///
 /// Reads every segment once, and reads the records that are not known to be durable a second time. With
-/// [`Mode::Recover`] the log is durable when this function returns. If it fails with `Corruption`, it has modified no
-/// file.
+/// [`Mode::Recover`], the log is durable when this function succeeds. If this function fails with `Corruption`, it has
+/// modified no file.
 ///
 /// # Errors
 /// `Corruption` if a durable record is missing or damaged, except with [`Mode::Salvage`]; errors of the device and the
@@ -145,8 +148,8 @@ pub fn replay(
         }
         opened => opened?,
     };
-    // The settled tail needs one epoch, and the new log needs another one. Every written epoch must be accepted when it
-    // is read.
+    // The copy of the tail needs one new epoch, and the log that is written after the replay needs another one. Both
+    // must be epochs that a later opening accepts.
     if !read_only && merge.epoch() > MAX_EPOCH - 2 {
         let detail = format!("epoch {}: the log has been opened too often", merge.epoch());
         return Err(Error::Unsupported { detail });
@@ -182,7 +185,7 @@ pub fn replay(
     Ok(report)
 }
 
-/// Removes files. If a file reappears after a crash, its records are void again.
+/// Removes files. If a file reappears after a crash, its records are void, as before.
 fn remove(device: &dyn Device, names: &[String]) -> Result<()> {
     for name in names {
         device.remove(name).map_err(|e| Error::io("remove", name, None, &e))?;
@@ -205,7 +208,7 @@ enum Claimant {
 #[derive(Debug)]
 struct Walk {
     from: Seqno,
-    /// The end of the prefix that was found until now.
+    /// The last seqno of the contiguous prefix that was found so far.
     end: Seqno,
     /// Whether the prefix has ended. Records behind the end of the prefix are only checked for claims.
     ended: bool,
@@ -214,7 +217,7 @@ struct Walk {
     claimant: Claimant,
     /// The position of the first record behind the prefix.
     next_place: Option<Place>,
-    /// The first and last seqno that each segment contributes.
+    /// For each segment, the first and the last seqno of its records that are part of the log.
     spans: Vec<Option<(Seqno, Seqno)>>,
     records: u64,
     bytes: u64,
@@ -253,7 +256,8 @@ impl Walk {
         claims: Claims,
         visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
     ) -> Result<()> {
-        // The damaged header may have voided other records, so it is unknown which records are valid.
+        // The header that is damaged may have made records of other segments void, so it is unknown which records are
+        // valid.
         let unsure = |headless: &&Headless| !headless.blank && headless.covering(claims.from).is_none();
         if let Some(headless) = merge.headless.iter().find(unsure) {
             return Err(headless.error.clone());
@@ -301,7 +305,7 @@ impl Walk {
             let kind = if tags.is_some() { RecordKind::Ops } else { head.kind };
             visit(&Record { first, count, epoch, durable, kind, payload, tags: tags.as_ref() })
         };
-        // A decoder does not know the position of its record, so add the position to the error.
+        // A decoder does not know where its record is in the log, so add the file and the offset to the error.
         let visited = read().map_err(|error| {
             let (file, offset) = merge.describe(Some(item.place()));
             error.in_file(&file, offset + RECORD_HEAD as u64)
@@ -320,7 +324,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Notes that the segment of `item` is needed.
+    /// Notes that the record `item` is part of the log, so that its segment is kept.
     fn count(&mut self, item: &Item) {
         let (first, last) = (item.head().first, item.head().last());
         let span = self.spans[item.segment].get_or_insert((first, last));
@@ -351,17 +355,17 @@ impl Walk {
         Err(Error::corruption("log record", offset, detail).in_file(&file, 0))
     }
 
-    /// Fills in the report's segments and the numbers that settling changed. Returns the files that hold no part of the
-    /// log.
+    /// Fills in the segments of the report, and the numbers that have changed because the tail was made durable.
+    /// Returns the names of the files that hold no part of the log.
     fn keep(&self, merge: &Merge, claims: Claims, settled: &Settled, report: &mut ReplayReport) -> Vec<String> {
         let mut void = merge.unfinished.clone();
         let start = match settled {
             Settled::Copied { start, .. } => *start,
             Settled::AsIs => Seqno::MAX,
         };
-        // A kept segment without a header depends on the bound from a later segment. Void records are void only as long
-        // as the header that voids them exists. So segments that give such a bound or hold such a header are kept, even
-        // if they have no records.
+        // A kept segment with a damaged header needs a later segment that gives the bound of its records. Records are
+        // void only as long as a segment exists whose header makes them void. Segments that are needed for one of these
+        // purposes are the *witnesses*. They are kept even if they have no records.
         let mut witnesses = Vec::new();
         for headless in &merge.headless {
             let (stream, number) = (headless.name.stream, headless.name.number);
@@ -379,10 +383,11 @@ impl Walk {
         assert_eq!(kept.len(), merge.segments.len(), "each segment with a header has a span");
         let mut todo: Vec<usize> = (0..kept.len()).filter(|&index| kept[index].is_some()).chain(witnesses).collect();
         while let Some(index) = todo.pop() {
-            // The segment is kept until a record above its start is written. A newer header then makes the same claim.
+            // Keep the witness until a checkpoint covers the first seqno after its `start`. By then, the header of a
+            // newer segment serves the same purpose.
             kept[index].get_or_insert(merge.segments[index].reader.header.start.next());
-            // A witness may hold void records itself. The witnesses of that witness are of later epochs, so this loop
-            // ends.
+            // A witness may itself hold void records and need further witnesses. These belong to later epochs, so this
+            // loop ends.
             todo.extend(merge.voiding(index).filter(|&other| kept[other].is_none()));
         }
         for (source, last) in merge.segments.iter().zip(kept) {

@@ -1,17 +1,17 @@
-//! Reading one segment: the reader returns every intact record in order, whatever damage there is between the records.
+//! Reads one segment: returns every intact record in order, whatever damage there is between the records.
 //!
 //! 1. The header is checked first. If the header is not intact, the reader determines only whether the body of the
 //!    segment is blank.
 //! 2. From the first block on, a record may start at each multiple of 8. The reader checks the magic, then compares the
 //!    length in the record's head with the remaining bytes of the file, then verifies the checksum of the whole record.
-//! 3. Zeros are the padding after a sync, or unused space. Any other bytes that are not a record are *damage*. The
-//!    reader keeps the position of the damage. Only the order of the seqnos shows later whether a record was lost at
-//!    that position.
+//! 3. Zeros between records are padding after a sync, or unused space. All other bytes that do not belong to an intact
+//!    record are *damage*. The reader keeps the position of the damage. Only the order of the seqnos shows later
+//!    whether a record was lost at that position.
 //!
-//! So a damaged record hides no later record, and the reader handles a crash that persisted blocks out of order. The
-//! file is read through one window that grows to the longest record. Byte sequences that look like a record but fail
-//! the checksum are charged to a budget, a small multiple of the file's length. So a hostile file cannot make the scan
-//! quadratic.
+//! So the reader finds intact records behind a damaged one, and it handles a crash after which later blocks are on the
+//! disk and earlier ones are not. The file is read through one window that grows to the longest record. The bytes of
+//! sequences that look like a record but fail the checksum are charged to a budget, which is a small multiple of the
+//! file's length. So a hostile file cannot make the time of the scan quadratic.
 //!
 //! Invariant: offsets only ascend, so all bytes before offset `at` have been examined.
 
@@ -27,7 +27,7 @@ use crate::space::to_usize;
 /// The number of bytes read at a time.
 const WINDOW: usize = 256 << 10;
 /// The budget for failed checksums, as a multiple of the file's length. A payload that contains a copy of a log uses
-/// about the length of that copy.
+/// about as much of the budget as the copy is long.
 const FALSE_RECORDS: u64 = 16;
 const _: () = assert!(WINDOW >= RECORD_HEAD && WINDOW.is_multiple_of(8), "a window holds the head of a record");
 
@@ -40,7 +40,8 @@ pub(super) enum Opened {
     Damaged {
         /// The defect.
         error: Error,
-        /// Whether no byte was ever written behind the header, because the segment was being created at the crash.
+        /// Whether no byte was ever written behind the header. If so, the segment was being created at the time of the
+        /// crash.
         blank: bool,
         /// The length of the file.
         bytes: u64,

@@ -1,8 +1,8 @@
-//! Making the replayed tail durable, without overwriting records that may already be durable.
+//! Makes the replayed tail of the log durable, without overwriting records that may already be durable.
 //!
-//! Records that no durability claim covers may be on disk, or only in the page cache, or in pages that a failed sync
-//! marked clean. These records are **copied**, under a new epoch, into a segment of their own. A rename makes this
-//! segment appear atomically:
+//! The records of the tail, which no durability claim covers, may be on disk, or only in the page cache, or in pages
+//! that a failed sync marked clean. These records are **copied**, under a new epoch, into a segment of their own. A
+//! rename makes this segment appear atomically:
 //!
 //! 1. write the header and the records to `….new`,
 //! 2. sync this file,
@@ -10,13 +10,12 @@
 //! 4. sync the directory.
 //!
 //! Invariant: the new header's `start` is the seqno before the first copied record. So the old copies are valid until
-//! the rename is durable, and void from then on. A crash at any point leaves valid either the old copies or the new
-//! ones. No byte of an acknowledged record is ever overwritten, so a write that is torn to garbage cannot damage such a
-//! record.
+//! the rename is durable, and void from then on. After a crash at any point, either the old copies or the new copies
+//! are valid. Copying never overwrites a byte of an acknowledged record, so a torn write cannot damage such a record.
 //!
 //! If there is no space for a copy, the tail is **rewritten in place**: the same bytes are written in whole blocks,
-//! which makes the pages dirty again, and then synced. Rewriting in place needs no space, so a store can be opened on a
-//! full disk.
+//! which makes the pages dirty again, and then synced. Rewriting in place needs no space, so a store can be opened even
+//! on a full disk.
 //!
 //! Source: our own design; the problem of clean pages after a failed fsync is the "fsyncgate" of 2018.
 
@@ -70,8 +69,8 @@ pub(super) enum Settled {
     },
 }
 
-/// Makes the tail durable: as a segment with the epoch `epoch` and the number `number` if there is space for it,
-/// otherwise in place.
+/// Makes the tail durable. If there is space, copies it into a segment with the epoch `epoch` and the number `number`;
+/// otherwise rewrites it in place.
 pub(super) fn settle(device: &dyn Device, store: StoreId, tail: Tail, epoch: u32, number: u64) -> Result<Settled> {
     assert!(tail.durable < tail.end, "a tail from {} to {} has records", tail.durable, tail.end);
     assert!(epoch <= MAX_EPOCH, "the next opening accepts epoch {epoch}");
@@ -170,7 +169,7 @@ fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
         let Some((from, to)) = span else { continue };
         rewrite_range(device, &source.reader.name, from, to.min(source.reader.len))?;
     }
-    // The segments' directory entries may not be durable either, if an earlier sync of the directory failed.
+    // If an earlier sync of the directory failed, the directory entries of the segments may not be durable either.
     device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))
 }
 

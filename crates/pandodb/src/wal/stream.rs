@@ -12,16 +12,17 @@
 //! waits for the turn.
 //!
 //! **One thread writes, others append.** A thread that needs a record in the page cache and finds no write running
-//! takes the whole buffer. The thread writes this buffer without the lock, while other threads append to a second
-//! buffer. A thread that needs its record written during this write waits for the end of the write. If its record is
-//! still not written, the thread writes all records that have accumulated. So records reach the file in order, and no
-//! append waits for such a write. Only a sync leader, or a thread that begins a segment, writes under the lock.
+//! takes the whole buffer. The thread writes this buffer without holding the lock `state`, while other threads append
+//! to a second buffer. A thread that needs its record in the page cache during this write waits until the write has
+//! ended. If the write did not include its record, the thread then writes all records that have accumulated. So records
+//! reach the file in order, and no append waits for such a write. Only a sync leader, or a thread that begins a
+//! segment, writes while it holds the lock.
 //!
-//! **Rolling.** A full segment is cut to the length of its records and joins the older segments. If the full segment
-//! has bytes that are not durable yet, the next sync includes the full segment, before the current segment counts as
-//! durable. The next segments have normally been created in advance ([`Stream::prepare`]). There are up to four such
-//! segments in a stream that fills segments quickly, because a disk may stall for longer than the stream takes to fill
-//! one segment. If no segment was created in advance, the next one is created when the current one is full.
+//! **Rolling.** When a segment is full, it is cut to the length of its records and added to the older segments. If some
+//! of its bytes are not durable yet, the next sync includes this segment, before the new current segment counts as
+//! durable. Normally, the next segment has already been created in advance ([`Stream::prepare`]). A stream that fills
+//! segments quickly has up to four such segments, because a disk may stall for longer than the stream takes to fill one
+//! segment. If no segment was created in advance, the next one is created when the current one is full.
 //!
 //! Invariants: the buffer ends at the current segment's `end`; at most one thread writes at a time (`writing`), and no
 //! thread replaces the current segment during that write; the numbers of a stream's segments ascend in the order of
@@ -44,8 +45,8 @@ use crate::device::{File, write_all_at};
 const LAZY_BYTES: usize = 64 << 10;
 /// A buffer that one large record made longer than this many bytes is shrunk.
 const KEEP_BYTES: usize = 1 << 20;
-/// The most segments that are created in advance. The number is also at most the number of segments that the stream has
-/// filled recently, so that a small log stays small.
+/// The most segments that are created in advance. No more segments are created in advance than the stream has filled
+/// recently, so that a small log stays small.
 const MOST_AHEAD: u64 = 4;
 /// The most bytes of segments created in advance. One such segment is always permitted, whatever its size.
 const AHEAD_BYTES: u64 = 32 << 20;
@@ -59,22 +60,22 @@ const _: () = assert!(2 * LAZY_BYTES <= KEEP_BYTES, "a buffer of lazy records is
 #[repr(align(128))]
 pub(super) struct Stream {
     number: u32,
-    /// The append lock: held by a thread that has reserved space for a record and is about to draw the record's seqno.
+    /// The append lock. A thread holds it from the reservation of space for a record until the record is appended.
     turn: Mutex<()>,
     state: Mutex<State>,
     /// Held by a thread that creates a segment, or that removes segments created in advance. A thread takes this lock
     /// alone or while it holds `state`. So the numbers of a stream's segments ascend in the order of their use.
     making: Mutex<Making>,
-    /// Segments created in advance, in the order of their numbers. The last lock in the lock order, held only briefly:
-    /// a thread that takes an existing segment does not wait while the next one is being created.
+    /// Segments that were created in advance, in the order of their numbers. This lock is held only briefly and is the
+    /// last one in the lock order. So a thread that takes a segment from this list does not wait while another one is
+    /// being created.
     ahead: Mutex<VecDeque<Segment>>,
-    /// Notified when a write without the lock ends, successfully or not, if a thread waits for this end.
+    /// Notified when a write without the lock ends, successfully or not, if any thread waits for the end of the write.
     idle: Condvar,
     /// Whether a thread is writing the other buffer without the lock. Changed under the lock of `state`.
     writing: AtomicBool,
-    /// The first seqno that is appended and not in the page cache, or [`NOTHING`] if there is none. Changed under the
-    /// lock
-    /// of `state`.
+    /// The first seqno that is appended but not yet in the page cache, or [`NOTHING`] if there is none. Changed only
+    /// under the lock of `state`.
     pending: AtomicU64,
 }
 
@@ -88,7 +89,8 @@ struct State {
     buffer: Vec<u8>,
     /// The first seqno in the buffer, if the buffer holds any record.
     first: Seqno,
-    /// The other buffer, empty, kept to reuse its memory. The spare buffer has no memory while a thread is writing it.
+    /// The second buffer, which is empty and is kept to reuse its memory. While a thread is writing a buffer, this
+    /// field has no memory.
     spare: Vec<u8>,
     /// The number of threads that wait for the end of a write.
     waiting: usize,
@@ -120,11 +122,11 @@ impl State {
 struct Making {
     /// The number of the segment that was current at the last call of [`Stream::prepare`].
     current: u64,
-    /// Whether no more segments are created while segment `current` is the current one: an attempt failed, or the
-    /// segments created in advance were removed.
+    /// Whether no more segments are created as long as segment `current` is the current one, because an attempt failed,
+    /// or because segments that were created in advance have been removed.
     over: bool,
-    /// The number of different current segments that [`Stream::prepare`] saw since segments created in advance were
-    /// last removed.
+    /// The number of different current segments that [`Stream::prepare`] has seen since the last removal of segments
+    /// that were created in advance.
     filled: u64,
 }
 
@@ -136,7 +138,7 @@ type SyncFile = (String, Arc<dyn File>);
 pub(super) struct Ready {
     /// The segments, older ones first.
     pub files: Vec<SyncFile>,
-    /// The number of files that are closed segments.
+    /// The number of files that are older segments, not the current one.
     closed: usize,
     /// The last seqno of this stream in `files`.
     pub through: Seqno,
@@ -156,14 +158,14 @@ pub struct AppendReservation<'a> {
 
 impl AppendReservation<'_> {
     /// Appends the record with the seqnos from `first` on to the buffer; `first` must be above all seqnos of the
-    /// stream. If the record is not `lazy`, or if 64 KiB have accumulated, returns the stream, which the caller must
-    /// write by [`super::Log::write`]. Does no I/O.
+    /// stream. If the record is not `lazy`, or if 64 KiB of records have accumulated, returns the number of the stream,
+    /// which the caller must then write by [`super::Log::write`]. Does no I/O.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure; in this case the record was not appended.
     ///
     /// # Panics
-    /// If the seqno is not above all seqnos of the stream, or the payload is longer than the reserved length.
+    /// If the seqno is not above all seqnos of the stream, or if the payload is longer than the reserved length.
     pub fn append(self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
         self.append_with(first, count, payload.len(), lazy, |out| out.extend_from_slice(payload))
     }
@@ -281,7 +283,8 @@ impl Stream {
             let replaced =
                 may_take(common.capacity_for(bytes)).and_then(|()| self.replace_segment(common, state, bytes));
             match replaced {
-                // The current segment has space for the record, so a full disk does not prevent the append yet.
+                // The current segment has space for the record, so the record can be appended although the disk is
+                // full.
                 Err(e) if fits && e.is_refusal() => {}
                 result => result?,
             }
@@ -292,7 +295,8 @@ impl Stream {
     }
 
     /// Encodes a record into the buffer; sets the seqno through which the log is durable in its head. Returns whether
-    /// the caller must write the record. REQUIRES: the caller holds `turn`.
+    /// the caller must write the record.
+    /// REQUIRES: the caller holds `turn`.
     fn append(&self, common: &Common, mut head: Head, lazy: bool, encode: impl FnOnce(&mut Vec<u8>)) -> Result<bool> {
         let first = head.first;
         let mut state = self.state.lock();
@@ -335,8 +339,8 @@ impl Stream {
         let mut round = 0;
         let through = seeded!(BufferedStaysInMemory: Seqno(0), through);
         while self.pending.load(Ordering::Acquire) <= through.0 {
-            // A running write ends soon. After it, this thread writes the records that have accumulated in the
-            // meantime.
+            // A running write will probably end soon. If so, this thread can write the records that have accumulated in
+            // the meantime.
             if self.writing.load(Ordering::Acquire) && linger(&mut round) {
                 continue;
             }
@@ -379,8 +383,8 @@ impl Stream {
         Ok(Ready { files, closed, through: state.appended })
     }
 
-    /// Notes that the files of `ready` are durable. A segment that was closed during the sync is behind these files in
-    /// the list, and the next sync includes it.
+    /// Notes that the files of `ready` are durable. If a segment became full during the sync, it comes after these
+    /// files in the list `unsynced`, so the next sync includes it.
     pub fn note_sync(&self, ready: &Ready) {
         let mut state = self.state.lock();
         assert!(state.synced <= ready.through && ready.through <= state.appended, "a sync covers appended records");
@@ -400,7 +404,7 @@ impl Stream {
             let wants = |segment: &&Segment| segment.wants_next() && segment.capacity <= common.segment_bytes;
             let current = state.current.as_ref().filter(wants).filter(|_| !state.closed);
             let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
-            // Release the lock: appending threads must not wait for the following I/O.
+            // Release the lock, so that appending threads do not wait for the following I/O.
             drop(state);
             // Take the lock for one segment at a time, so that a thread that waits for a segment gets it. If another
             // thread holds the lock, that thread creates a segment itself, or `prepare` is called again later.
@@ -568,7 +572,8 @@ impl Stream {
         empty(&mut buffer);
         state.spare = buffer;
         let noted = self.note_write(common, state, written);
-        // Clear the flag after `pending` was updated: a thread that waits for the writer checks `pending` first.
+        // Clear the flag only after `pending` was updated, because a thread that waits for the writer checks `pending`
+        // first.
         self.writing.store(false, Ordering::Release);
         if state.waiting > 0 {
             self.idle.notify_all();
@@ -593,8 +598,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns the next segment created in advance if a record of `bytes` bytes fits into it, and a new segment
-    /// otherwise. The records of the returned segment have seqnos above `after`.
+    /// Returns the next segment that was created in advance, if a record of `bytes` bytes fits into it. Otherwise
+    /// creates a segment and returns it. The records of the returned segment have seqnos above `after`.
     /// REQUIRES: the caller holds `state`.
     fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
         let made = || {
@@ -605,7 +610,7 @@ impl Stream {
         if let Some(segment) = made() {
             return Ok(segment);
         }
-        // Wait for a segment that is being created: creating another one would take longer.
+        // If another thread is creating a segment, wait for it, because creating one more segment would take longer.
         let mut making = self.making.lock();
         if let Some(segment) = made() {
             return Ok(segment);

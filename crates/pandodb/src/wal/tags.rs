@@ -1,5 +1,5 @@
-//! Generations of memtable leaves for the operations of a record. 002 §3.6.4 orders the records of several logs by
-//! these generations.
+//! Generations of memtable leaves for the operations of a record. The system of 002 §3.6.4 orders the records of
+//! several logs by these generations.
 //!
 //! ```text
 //!   payload   | length of the operations, 4 bytes | operations | life | tag of each operation |
@@ -12,9 +12,10 @@
 //! | varint | 0 without a generation; otherwise 1 + the generation of the operation's leaf, which the insertion increments |
 //! | varint | only with a generation: the record's first seqno minus the identity of the memtable |
 //!
-//! Two kinds of operations have no generation. A range delete goes to no leaf. An operation that found a newer message
-//! of its key in the memtable is too late for the paper's order. For all other operations, generations of one key in
-//! one memtable of one epoch ascend with seqnos ([`crate::memtable::Memtable::insert`]). Recovery checks this order.
+//! Two kinds of operations have no generation: a range delete, which is not inserted into a leaf, and an operation that
+//! found a newer message of its key in the memtable, so that it has no place in the paper's order. For all other
+//! operations, generations of one key in one memtable of one epoch ascend with seqnos
+//! ([`crate::memtable::Memtable::insert`]). Recovery checks this order.
 //!
 //! Source: 002 §3.6.4.
 

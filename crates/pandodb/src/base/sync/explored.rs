@@ -2,7 +2,8 @@
 //! they replace. Only the methods that the engine uses are provided.
 //!
 //! All threads of an execution are coroutines on one thread of the system. The explorer switches between them at
-//! *points*. A type that has no point in `shuttle` gets one from [`Point`]; the point is passed before the operation.
+//! *points*. For a type that has no point in `shuttle`, [`Point`] provides one. A thread passes this point before each
+//! operation on the type.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
@@ -13,13 +14,13 @@ pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Atom
 /// Whether an explorer schedules the threads: here always `true`.
 pub const EXPLORED: bool = true;
 
-/// Switches to another thread. Without the switch, a thread that waits for another one would loop forever.
+/// Switches to another thread. Without the switch, a thread that waits in a loop for another thread would never end.
 pub fn relax(_turn: u32) {
     shuttle::thread::yield_now();
 }
 
-/// Never waits under an explorer. A retry would be one more point, and would find no outcome that sleeping does not
-/// find.
+/// Never waits under an explorer. A retry would add one more point, but would lead to no outcome that sleeping does not
+/// also lead to.
 pub fn linger(_turn: &mut u32) -> bool {
     false
 }
@@ -126,8 +127,8 @@ impl Condvar {
     }
 
     /// Releases the lock for a while, then takes it again. The explorer has no clock, so the timeout may end at any
-    /// moment. The moment at which the thread continues is a scheduling choice like any other. So a notification would
-    /// add no outcome.
+    /// moment. The explorer chooses the moment at which the thread continues, so this method does not have to listen
+    /// for notifications.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) {
         MutexGuard::unlocked(guard, shuttle::thread::yield_now);
     }

@@ -1,10 +1,10 @@
 //! The one module that chooses the synchronization primitives: locks, condition variables, atomics, swapped `Arc`s.
 //!
-//! By default the primitives are re-exports of the types of other crates, at no cost: the locks of `parking_lot` (no
-//! poisoning), the atomics of the standard library, and `arc_swap`. With the feature `explore` they are the types of
-//! `shuttle`, with the same interfaces. With this feature every lock, every atomic and every swap is a *point*: a place
-//! in the code where an explorer may switch threads. So the explorer can try the schedules one by one, find a deadlock,
-//! and replay it (`crates/explore`). An engine with this feature works only inside an explored execution.
+//! By default the primitives are re-exported types of other crates: the locks of `parking_lot` (no poisoning), the
+//! atomics of the standard library, and `arc_swap`. With the feature `explore` they are the types of `shuttle`, with
+//! the same interfaces. With this feature every lock, every atomic and every swap is a *point*: a place in the code
+//! where an explorer may switch threads. So the explorer can try the schedules one by one, find a deadlock, and replay
+//! it (`crates/explore`). An engine that is built with this feature works only inside an execution of the explorer.
 //!
 //! | this module | by default | under `explore` |
 //! | --- | --- | --- |
@@ -17,9 +17,9 @@
 //! | [`relax`] | a hint to the core | a switch to another thread |
 //! | [`thread_number`] | a number of the thread in the process | a number of the thread in the execution |
 //!
-//! `Arc` is the standard type in both cases: the points around a drop determine which thread drops the last reference.
-//! The devices do not use this module. Their locks are leaves of the lock order: no thread calls into the engine, and
-//! so no thread passes a point, while it holds such a lock.
+//! `Arc` is the standard type in both cases: which thread drops the last reference depends only on the points before
+//! and after the drops. The devices do not use this module. Their locks are leaves of the lock order: no thread calls
+//! into the engine, and so no thread passes a point, while it holds such a lock.
 //!
 //! `tests/tidy/main.rs` rejects direct uses of the original types in all other code of the engine.
 
@@ -59,8 +59,8 @@ pub use std::sync::atomic::fence;
 #[cfg(not(feature = "explore"))]
 pub const EXPLORED: bool = false;
 
-/// Waits a moment for another thread that is about to finish. `turn` counts the calls of one wait. The first calls
-/// spin, and later ones yield the processor.
+/// Waits a moment for another thread that is about to finish. `turn` is a count of the calls in one wait. The first
+/// calls spin, and later ones yield the processor.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn relax(turn: u32) {
@@ -98,8 +98,8 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Gives this thread the number `number` from now on. Simulations call it if one thread acts for several writers in
-/// turn and the run must be reproducible.
+/// Gives this thread the number `number` from now on. Simulations that must be reproducible call it when one thread
+/// acts as several writers in turn.
 #[cfg(not(feature = "explore"))]
 pub fn stand_for_thread(number: usize) {
     NUMBER.set(Some(number));
@@ -111,7 +111,7 @@ pub fn stand_for_thread(number: usize) {
 #[inline]
 pub fn linger(turn: &mut u32) -> bool {
     /// The most calls of one wait. These calls take about 2 µs, the time that another thread needs to apply a small
-    /// commit and to write the commit.
+    /// commit and to write it to the log.
     const MOMENTS: u32 = 72;
     *turn += 1;
     if *turn <= MOMENTS {

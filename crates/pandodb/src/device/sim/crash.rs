@@ -1,4 +1,5 @@
-//! The effect of a power cut on the pending operations: one choice, and the list of choices that a test should try.
+//! The effect of a power cut on the pending operations: a choice decides which operations survive, and a plan lists the
+//! choices that a test should try.
 
 use std::borrow::Borrow;
 
@@ -13,7 +14,7 @@ const _: () = assert!((crate::base::PAGE as u64).is_multiple_of(SECTOR), "a page
 /// The fate of one pending operation. For an operation that is not a write, every fate except `Drop` means `Keep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// The operation reached the disk.
+    /// The whole operation reached the disk.
     Keep,
     /// The operation never happened.
     Drop,
@@ -24,7 +25,7 @@ pub enum Fate {
     /// The file system allocated the space, but the bytes did not reach the disk. The pages of the write are zeros,
     /// whatever they held before the write.
     Zeros,
-    /// As `Zeros`, with garbage instead of zeros: pseudo-random bytes from this seed.
+    /// As `Zeros`, but the pages hold pseudo-random bytes from this seed instead of zeros.
     Garbage(u64),
 }
 
@@ -58,7 +59,8 @@ impl CrashChoice {
         positions.into_iter().fold(CrashChoice::none(), |choice, position| choice.with(position, Fate::Keep))
     }
 
-    /// The same choice, except for the operation at `position`. The cost is a search among the exceptions.
+    /// The same choice, except that the operation at `position` has the fate `fate`. The cost is a search among the
+    /// exceptions.
     #[must_use]
     pub fn with(mut self, position: usize, fate: Fate) -> CrashChoice {
         match self.except.binary_search_by_key(&position, |(position, _)| *position) {
@@ -81,24 +83,27 @@ impl CrashChoice {
 
 /// The choices to try at one point of a history.
 ///
-/// With at most `exhaustive` pending operations, the plan tries every subset. With more, it tries every prefix, every
-/// subset that lacks one operation, every subset of one operation, all pairs if `pairs` is set, and random subsets by
-/// the seed. After these choices, every write is torn (`tears`) or replaced (`rot`), once with only the earlier
-/// operations kept and once with all others kept.
+/// If there are at most `exhaustive` pending operations, the plan tries every subset. If there are more, it tries every
+/// prefix, every subset that lacks one operation, every subset of one operation, every pair (if `pairs` is set), and
+/// `subsets` random subsets. Then it damages one write at a time: it tears the write (`tears`) or replaces its bytes
+/// (`rot`). It tries each damage twice: once with only the earlier operations kept, and once with all other operations
+/// kept.
 #[derive(Clone, Debug)]
 pub struct CrashPlan {
     /// The most pending operations for which all subsets are tried. At most 20.
     pub exhaustive: usize,
-    /// Whether all pairs are tried above that number. The number of pairs is quadratic.
+    /// Whether all pairs are tried if there are more than `exhaustive` pending operations. The number of pairs is
+    /// quadratic.
     pub pairs: bool,
-    /// The number of random subsets above that number.
+    /// The number of random subsets that are tried if there are more than `exhaustive` pending operations.
     pub subsets: usize,
-    /// The most positions at which each write is torn; 0 tears no write. Each position gives a head and a tail. A write
-    /// with more sector boundaries is torn at evenly spaced boundaries.
+    /// The most positions at which each write is torn; with 0, no write is torn. At each position two tears are tried:
+    /// only the head of the write survives, or only its tail. If a write has more sector boundaries than this number,
+    /// it is torn at evenly spaced boundaries.
     pub tears: usize,
     /// Whether each write is also replaced by zeros and by garbage.
     pub rot: bool,
-    /// The seed of subsets and garbage.
+    /// The seed of the random subsets and of the garbage.
     pub seed: u64,
 }
 
@@ -129,8 +134,8 @@ impl CrashPlan {
         let pairs = pairs.flat_map(move |a| (a + 1..k).map(move |b| CrashChoice::only([a, b])));
         let mut rng = Rng(self.seed);
         let subsets = (0..self.subsets).map(move |_| {
-            // The probability of survival varies too. With a fixed probability of 1/2, nearly every subset would keep
-            // about half.
+            // Each subset draws its own probability of survival. With a fixed probability of 1/2, nearly every subset
+            // would keep about half of the operations.
             let share = 1 + rng.below(15);
             CrashChoice::only((0..k).filter(|_| rng.below(16) < share))
         });
@@ -152,7 +157,7 @@ impl CrashPlan {
     }
 }
 
-/// The tears of a write: a head and a tail for at most `limit` of the sector boundaries inside the write.
+/// The tears of a write: its head and its tail, at each of at most `limit` sector boundaries inside the write.
 fn tears(op: &SimOp, limit: usize) -> Vec<Fate> {
     let SimOp::Write { patch, .. } = op else { return Vec::new() };
     let range = patch.range();

@@ -1,4 +1,5 @@
-//! The simulated disk: durable bytes and entries, and the operations that may or may not have reached the disk.
+//! The simulated disk: the durable bytes and directory entries, and the operations that may or may not have reached the
+//! disk.
 //!
 //! ```text
 //!   files, entries:  applied permanently
@@ -10,8 +11,8 @@
 //! Both the running device and the cursor over a history hold a `Disk` and pass the same operations to it. So the
 //! device and the cursor agree on the durable state.
 //!
-//! Invariants: for each scope (one file, or the directory), every operation before the first optional operation of that
-//! scope has been applied. A file is kept as long as an entry names it, or a pending change of entries names it.
+//! Invariants: for each scope (one file, or the directory), every operation before the first operation that a crash may
+//! undo has been applied. A file is kept as long as a directory entry or a pending change of an entry names it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,9 +28,9 @@ pub(super) type Entries = BTreeMap<Arc<str>, Inode>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The next sync makes the operation durable.
+    /// The next sync of the operation's scope makes the operation durable.
     Waiting,
-    /// A failed sync forgot the operation.
+    /// A sync failed and forgot the operation.
     Forgotten,
     /// The operation is durable, but it follows a forgotten operation of its scope, so it cannot be applied permanently
     /// yet.
@@ -121,8 +122,8 @@ impl Disk {
         self.pending.push(Pending { op: op.clone(), scope, state: State::Waiting });
     }
 
-    /// Sets the new state of the waiting operations of a scope. Then applies the durable operations that no optional
-    /// operation precedes.
+    /// Sets the new state of the waiting operations of a scope. Then applies the durable operations before the first
+    /// operation of the scope that a crash may undo.
     fn settle(&mut self, scope: Scope, state: State) {
         let Disk { entries, files, pending } = self;
         let mut blocked = false;
@@ -169,7 +170,7 @@ impl Disk {
     }
 }
 
-/// Applies a change of entries, if the entry that it changes exists.
+/// Applies a change of a directory entry, if that entry exists.
 pub(super) fn change_entries(entries: &mut Entries, op: &SimOp) {
     match op {
         SimOp::Create { inode, name } => {

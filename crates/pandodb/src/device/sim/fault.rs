@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::OpKind;
 
-/// Classes of operations, for errors that may strike operations of several kinds.
+/// Classes of operations, for faults that may strike operations of several kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpClass {
     /// All operations.
@@ -35,7 +35,7 @@ impl OpClass {
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
-    /// The operation fails with an I/O error and has no effect.
+    /// An operation of this class fails with an I/O error and has no effect.
     IoError(OpClass),
     /// A sync fails with an I/O error, and its pending writes are forgotten. Reads see the new bytes, a crash may
     /// restore the old bytes, and later syncs succeed without writing the new bytes.
@@ -46,8 +46,8 @@ pub enum FaultKind {
     /// A read or write transfers fewer bytes than requested, at least one (whole pages on a direct file). Transfers
     /// that cannot be shorter are not counted.
     ShortTransfer,
-    /// The operation fails with `Interrupted`, without effect. A sticky fault lets every second attempt succeed,
-    /// because otherwise no operation would ever finish.
+    /// The operation fails with `Interrupted`, without effect. If this fault is sticky, every second attempt still
+    /// succeeds, because otherwise no operation would ever finish.
     Interrupted,
     /// A write reports success without writing.
     LostWrite,
@@ -104,7 +104,7 @@ impl Fault {
         Fault { sticky: true, ..Fault::once(kind, nth) }
     }
 
-    /// Whether the operation overwrites all of an unreadable range.
+    /// Whether the operation overwrites the whole unreadable range of the fault.
     fn is_healed_by(&self, operation: &Operation<'_>) -> bool {
         let Some((sector, written)) = self.range.as_ref().zip(operation.range.as_ref()) else { return false };
         self.kind == FaultKind::IoError(OpClass::Read)

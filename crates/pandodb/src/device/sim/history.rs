@@ -25,11 +25,11 @@ impl SimHistory {
         Cursor { history: self, disk: self.start.clone(), position: 0, last_mark: None }
     }
 
-    /// A cursor after the first `prefix` operations. The cost is a walk from the start, so visit many points with one
-    /// [`SimHistory::walk`].
+    /// A cursor after the first `prefix` operations. The call walks from the start of the history, so use one
+    /// [`SimHistory::walk`] to visit many points.
     ///
     /// # Panics
-    /// If there are fewer operations.
+    /// If there are fewer than `prefix` operations.
     pub fn at(&self, prefix: usize) -> Cursor<'_> {
         assert!(prefix <= self.ops.len(), "operation {prefix} of {}", self.ops.len());
         let mut cursor = self.walk();

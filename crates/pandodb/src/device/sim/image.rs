@@ -11,8 +11,8 @@ use crate::device::content::Content;
 /// The files of a directory on a machine that is switched off. Cheap to clone (a pointer per file); changing a clone
 /// does not change the original.
 ///
-/// The methods that damage a file are for tests of damage. These methods panic if the file does not exist, because a
-/// test without the file would test nothing.
+/// Some methods damage a file, for tests of damage. These methods panic if the file does not exist, because a test
+/// without the file would test nothing.
 #[derive(Clone, Default)]
 pub struct SimImage {
     files: BTreeMap<Arc<str>, Content>,
@@ -49,13 +49,13 @@ impl SimImage {
         bytes
     }
 
-    /// The ranges of a file that are not holes, in bytes, ascending.
+    /// The ranges of a file that are not holes, in bytes and in ascending order.
     pub fn ranges(&self, name: &str) -> Vec<Range<u64>> {
         self.content(name).ranges()
     }
 
-    /// A hash of names, lengths and bytes. A reader cannot distinguish images with the same hash. The cost is one page
-    /// for each page that no earlier image has hashed.
+    /// A hash of the names, lengths and bytes of all files. Two images with the same hash can be treated as equal. The
+    /// call reads only the pages that were not yet hashed for an earlier image.
     pub fn hash(&self) -> u64 {
         let files = self.files.iter().map(|(name, content)| {
             let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());

@@ -30,7 +30,8 @@ use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queu
 
 /// The duration of every operation on the simulated clock.
 const OPERATION_TIME: Duration = Duration::from_micros(10);
-/// The duration of reading the clock. The duration is not 0, so that a loop that waits for a point in time ends.
+/// The duration of reading the clock. The duration is not 0, because otherwise a loop that waits for a point in time
+/// would never end.
 const LOOK_TIME: Duration = Duration::from_nanos(100);
 /// The size of a clock jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(3_600);
@@ -52,7 +53,7 @@ pub(super) struct Machine {
     recording: Option<(Disk, Vec<SimOp>)>,
     injector: Injector,
     byte_budget: Option<u64>,
-    /// The space of holes that was not freed.
+    /// The space of holes that the file system has not freed.
     stranded: Stranded,
     counts: [u64; OpKind::ALL.len()],
     inodes_given: u64,
@@ -191,8 +192,8 @@ impl Machine {
         }
     }
 
-    /// Counts an operation and advances the clock. Fails if the fault is an error. Otherwise returns the fault that
-    /// strikes, if any.
+    /// Counts an operation and advances the clock. If a fault strikes and makes the operation fail, returns the error.
+    /// If the fault has another effect, returns the fault.
     fn begin(&mut self, operation: &Operation<'_>) -> io::Result<Option<FaultKind>> {
         self.counts[operation.kind as usize] += 1;
         self.clock += OPERATION_TIME;
@@ -208,12 +209,12 @@ impl Machine {
         }
     }
 
-    /// [`Machine::begin`] for an operation on the directory.
+    /// As [`Machine::begin`], for an operation on the directory.
     fn begin_entry(&mut self, kind: OpKind, name: Option<&str>) -> io::Result<Option<FaultKind>> {
         self.begin(&Operation { kind, name, range: None, divisible: false, needs_space: false })
     }
 
-    /// [`Machine::begin`] for an operation on an open file.
+    /// As [`Machine::begin`], for an operation on an open file.
     fn begin_file(
         &mut self,
         kind: OpKind,
@@ -388,7 +389,7 @@ impl Machine {
     }
 
     /// The target of a misdirected write: another page, at the same offset in the page, of any file that has a name. If
-    /// no other page exists, the next page of the same file.
+    /// no other page exists, the target is the next page of the same file.
     fn elsewhere(&mut self, inode: Inode, offset: u64) -> (Inode, u64) {
         let page_bytes = PAGE as u64;
         let (page, within) = (offset / page_bytes, offset % page_bytes);

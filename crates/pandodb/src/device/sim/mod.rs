@@ -1,4 +1,4 @@
-//! A simulated machine: the tool of every crash and fault test.
+//! A simulated machine, which every crash test and fault test uses.
 //!
 //! [`SimDevice`] is a directory in memory that tracks which part of its state would survive a power cut. The device is
 //! deterministic in its seed: the same calls give the same results, the same clock values and the same history.
@@ -16,13 +16,13 @@
 //! directory makes the operations on its entries durable. A sync of a file covers no operation on entries, and a sync
 //! of the directory covers no operation on bytes. At a power cut each pending operation survives or not, independently
 //! of the others, and a write may survive in part or as garbage ([`Fate`]). The surviving operations apply in the order
-//! in which they were issued. An entry operation whose precondition is missing (for example, renaming a file whose
-//! creation is lost) is lost too. A file that no entry names is lost with its bytes.
+//! in which they were issued. An operation on an entry is lost, too, if its precondition is missing (for example, a
+//! rename of a file whose creation was lost). A file that no entry names is lost with its bytes.
 //!
 //! **Exhaustive crashes.** Record a run, and call [`SimDevice::mark`] where a commit was acknowledged. Walk the
-//! history. At each point build the images of a [`CrashPlan`], drop the images whose [`SimImage::hash`] was seen
-//! before, and open the others. Building and hashing an image takes microseconds, because images share pages with the
-//! history.
+//! history. At each point build the images of a [`CrashPlan`], drop the images whose [`SimImage::hash`] has occurred
+//! before, and open a store from each of the others. Building and hashing an image takes microseconds, because images
+//! share pages with the history.
 //!
 //! **Reads in flight** ([`super::Reads`]) complete in any order. Each read sees the file as the file was at some moment
 //! between the read's beginning and its end. [`SimDevice::set_queue_depth`] bounds the number of reads in flight.
@@ -155,12 +155,12 @@ impl SimDevice {
         self.machine.lock().disk().pending().cloned().collect()
     }
 
-    /// Sets or clears the fault. The fault counts matching operations from this call on.
+    /// Sets or clears the fault. Only matching operations after this call count for [`Fault::nth`].
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.machine.lock().set_fault(fault);
     }
 
-    /// The number of times that the last fault has struck. After a run, 0 means that the run had no more than `nth`
+    /// The number of times that the last fault has struck. If the number is 0 after a run, the run had at most `nth`
     /// matching operations.
     pub fn faults_struck(&self) -> u64 {
         self.machine.lock().faults_struck()

@@ -1,5 +1,5 @@
-//! The operations of the simulated device: kinds of operations, for counting and faults, and the changes that a history
-//! holds.
+//! The operations of the simulated device: [`OpKind`] distinguishes operations for counting and for faults, and
+//! [`SimOp`] is a change that a history records.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Reads in flight on the simulated machine.
 //!
 //! Reads complete in an order that is determined by the seed. Each read sees the file as it was at some moment between
-//! the read's beginning and its end. Faults strike the read at its end. The clock advances for each read as for a
-//! blocking operation.
+//! the read's beginning and its end. Faults strike the read at its end. Each read advances the clock as much as a
+//! blocking operation does.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(super) struct SimQueue {
 #[derive(Debug)]
 struct Flying {
     read: Read,
-    /// The content that the read sees, if this content was decided at the beginning of the read.
+    /// The content that the read sees; `None` if the read sees the content at its end.
     seen: Option<Content>,
 }
 

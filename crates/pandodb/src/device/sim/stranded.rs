@@ -1,7 +1,7 @@
 //! Stranded space: space of holes that the file system has not freed.
 //!
 //! A copy-on-write file system stores the bytes of one write call together, and frees their space when none of these
-//! bytes is in use any more. This model uses aligned pieces of a fixed size in place of such calls.
+//! bytes is in use any more. The model uses aligned pieces of a fixed size instead of the ranges of write calls.
 //!
 //! ```text
 //!   piece     [ a  b  c  d ]      4 pages in use

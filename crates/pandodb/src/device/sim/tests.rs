@@ -1,4 +1,4 @@
-//! The simulator compared with a plain model of bytes, and a test for each guarantee of the simulator.
+//! Compares the simulator with a plain model of bytes, and tests each guarantee of the simulator.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -459,8 +459,8 @@ fn random_run(sim: &SimDevice, steps: usize, seed: u64) {
     }
 }
 
-/// The same model on plain vectors of bytes. Returns the files after the operations `ops` if the operations with `keep`
-/// survive.
+/// The same model on plain vectors of bytes. Returns the files after the operations `ops`, of which only the operations
+/// with `keep(position)` survive.
 fn plain(ops: &[&SimOp], keep: impl Fn(usize) -> bool) -> BTreeMap<String, Vec<u8>> {
     let (mut entries, mut files) = (BTreeMap::new(), BTreeMap::<Inode, Vec<u8>>::new());
     for (position, op) in ops.iter().enumerate() {
@@ -534,7 +534,8 @@ fn random_runs_agree_with_plain_bytes() {
                     if is_durable(&passed, at) {
                         return true;
                     }
-                    // Pending operations come in order. The missing operations belong to deleted files.
+                    // The pending operations are in order. The operations that are not in this list belong to deleted
+                    // files.
                     let next = fates.next_if(|(_, op)| format!("{op:?}") == format!("{:?}", passed[at]));
                     next.is_some_and(|(position, _)| choice.fate(position) == Fate::Keep)
                 })
@@ -611,8 +612,8 @@ fn plans_contain_the_documented_choices() {
     assert_eq!(fates(CrashPlan { tears: 0, ..CrashPlan::default() }).len(), 4, "zeros and garbage");
 }
 
-/// Replaces the file `name`. If `careful`, syncs the new file before the rename. After a crash the file should hold the
-/// old text or the whole new text.
+/// Replaces the file `name`. If `careful` is set, syncs the new file before the rename. After a crash the file should
+/// hold the old text or the whole new text.
 fn replace(sim: &SimDevice, careful: bool) {
     let tmp = sim.open("tmp", CREATE).unwrap();
     write_all_at(&*tmp, 0, &[2; 2 * PAGE]).unwrap();
@@ -672,6 +673,6 @@ fn images_of_large_sparse_files_are_cheap() {
     let plan = CrashPlan { tears: 0, rot: false, ..CrashPlan::default() };
     let hashes: HashSet<u64> = plan.choices(&cursor.pending()).map(|choice| cursor.image(&choice).hash()).collect();
     // 101 prefixes, 100 subsets without one operation, 100 subsets of one operation, 4,950 pairs, 1,024 random subsets.
-    // Few of them are the same.
+    // Few of these choices give the same image.
     assert!(hashes.len() > 6_000, "{}", hashes.len());
 }

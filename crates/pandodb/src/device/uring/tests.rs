@@ -1,5 +1,5 @@
-//! Tests of rings that many threads use, and of dropped, refused and full rings. Without io_uring these tests pass
-//! without testing anything; the suite of all devices covers that case with `Io::Sync`.
+//! Tests of rings that many threads use, and of dropped, refused and full rings. If the system has no io_uring, these
+//! tests pass without testing anything. The tests in `device/tests.rs` test devices without io_uring (`Io::Sync`).
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,7 @@ fn read(page: usize, pages: usize) -> Read {
     Read { tag: page, offset: (page * PAGE) as u64, buf: AlignedBuf::zeroed(pages) }
 }
 
-/// Whether a read returned the pages that the tag of the read names.
+/// Whether a read returned the pages that its tag identifies.
 fn is_right(done: &Done) -> bool {
     let Read { tag, buf, .. } = &done.read;
     let pages = buf.chunks(PAGE).enumerate();
@@ -227,7 +227,7 @@ fn a_refusal_is_remembered_and_a_forked_child_gets_no_rings() {
     assert!(rings.queue(&file).is_some(), "existing rings stay usable");
     let forked = Rings { process: Process::current().other(), ..Arc::into_inner(Rings::new(true).unwrap()).unwrap() };
     assert!(Arc::new(forked).queue(&file).is_none());
-    // A ring inherited from the parent does not wait for the parent's reads.
+    // A ring that was inherited from a parent process does not wait for the reads of the parent.
     let mut ring = Ring::new(Process::current()).unwrap();
     ring.push(read(0, 1), &file).unwrap();
     ring.enter(false);

@@ -116,7 +116,7 @@ fn short_fingerprints_only_affect_their_own_input() {
     assert!((0..100).all(|i| look(&merged, hash(i)).contains(&0)));
     assert!((1_000..101_000).all(|i| look(&merged, hash(i)).contains(&1)));
     // The small input has the same false-positive rate as before the merge, 1/512. The pages of the large input dropped
-    // bits to make room for it.
+    // bits to make room for the small input.
     let rate = wrong(&merged, 400_000);
     assert!(rate < 1.0 / 50.0, "1/{:.0}", 1.0 / rate);
 }
@@ -159,7 +159,8 @@ fn damaged_inputs_are_errors() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Compares merges of merges, with any widths and values, with a map.
+    /// Compares merges (some of whose inputs are merges themselves), with any fingerprint lengths and values, with a
+    /// map.
     #[test]
     fn merges_lose_nothing(
         runs in prop::collection::vec(
@@ -193,8 +194,8 @@ fn inconsistent_descriptions_are_rejected() {
     let mut page = vec![0; PAGE];
     let print = Fingerprint { low: 0, high: 0, value: 0 };
     PageEncoder::default().encode(&mut page, (0, 1), 1, 0, &[print]);
-    // Each input is sound on its own, with one bit of a page per entry. Together the inputs have more entries than
-    // there are fingerprints of 1 bit.
+    // Each input alone has a valid description, with one bit of a page per entry. Together the inputs have more entries
+    // than there are fingerprints of 1 bit.
     let meta = QuotientMeta { pages: 1, bits: 1, entries: 32_768 };
     assert!(meta.is_sound());
     let input = |value| Input { meta, pages: [Ok(page.clone())].into_iter(), values: vec![Some(value)] };

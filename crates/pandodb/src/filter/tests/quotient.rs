@@ -56,7 +56,8 @@ fn filters_of_no_hash_and_of_few_hashes() {
     assert!((0..10_000).filter(|&i| found(meta, &buf, hash(i))).count() < 60);
 }
 
-/// All hashes are in the shares of few pages, or even have equal fingerprints. So pages overflow, but no hash is lost.
+/// All hashes are in the shares of a few pages, or even have equal fingerprints. So these pages are overfull, but no
+/// hash is lost.
 #[test]
 fn skewed_hashes_cost_precision_and_are_never_lost() {
     for (shift, keys) in [(1, 40_000u64), (4, 40_000), (12, 40_000), (44, 40_000), (44, 1_000_000), (50, 10_000)] {
@@ -181,7 +182,7 @@ proptest! {
     }
 }
 
-/// Making a filter in small steps gives the same filter, and no step takes long.
+/// Making a filter in small steps gives the same filter as making it in one step, and no step takes long.
 #[test]
 fn a_filter_in_steps_is_the_same() {
     for keys in [0u64, 1, 5_000, 200_000] {

@@ -1,7 +1,8 @@
 //! Concurrent writers, readers and cursors, checked against an ordered map.
 //!
-//! The writer's number and the turn determine the messages of a writer. So a reader can check that each message that it
-//! finds is complete, and that it finds all messages of finished turns.
+//! Each writer inserts its messages in turns. The number of the writer and the number of the turn determine the
+//! messages. So a reader can check that each message that it finds is complete, and that it finds all messages of
+//! finished turns.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -22,7 +23,7 @@ fn seqno(writer: u64, turn: u64) -> u64 {
     turn * WRITERS + writer + 1
 }
 
-/// A value, short or long, that identifies its message.
+/// A short or long value that identifies its message by the seqno.
 fn value(seqno: u64) -> Vec<u8> {
     let len = [3, 20, 100, 400][(mix(seqno) % 4) as usize];
     (0..len).map(|i| (mix(seqno) >> (i % 8 * 8)) as u8).collect()

@@ -88,7 +88,7 @@ fn a_damaged_neighbour_does_not_fail_the_requested_block() {
     let bench = Bench::new();
     let slice = large(&bench, 1, false);
     let meta = slice.run().meta().clone();
-    // Damage a page of the filter and an inner block that is read together with the root.
+    // Damage a page of the filter, and an inner block that is read in the same group as the root.
     for position in [meta.filter.first + 1, meta.leaf_pages] {
         let addr = slice.run().address(position, 1).unwrap();
         bench.data.write(addr.page, AlignedBuf::from_bytes(&[0x5a; PAGE])).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of runs with compressed leaves: they hold the same messages in fewer pages. Also tests incompressible data and
-//! damage.
+//! Tests that runs with compressed leaves hold the same messages in fewer pages, and tests of incompressible data and
+//! of damage.
 
 use super::*;
 use crate::base::{EntryBlock, PAGE};
@@ -37,8 +37,8 @@ fn rows(count: u64, zeros: impl Fn(u64) -> usize) -> Vec<Message> {
     (0..count).map(row).collect()
 }
 
-/// Rows that compress well, and among them: groups of messages of one key that are shorter or longer than the longest
-/// compressed leaf, one of them in two leaves; and values whose lengths are near the limits.
+/// Rows that compress well. Among them are groups of messages of one key (some groups are shorter and some are longer
+/// than the longest compressed leaf, and one group is in two leaves) and values whose lengths are near the limits.
 fn crowded() -> Vec<Message> {
     let mut messages = rows(600, |_| 60);
     let (mut seqno, mut random) = (1 << 20, Random(9));
@@ -192,7 +192,7 @@ fn the_pool_holds_and_charges_uncompressed_leaves() {
         assert!(scan(&slice, &range, reverse, ReadAhead::Scan) == expected(&messages, &range, reverse));
     }
     assert_eq!(bench.data.stats().reads, reads);
-    // A reference whose length differs from the leaf's length is damaged.
+    // A reference whose length differs from the leaf's length counts as damage.
     let wrong = BlockAddr { pages: 4, ..addr };
     assert!(slice.run().load(wrong, BlockKind::RunLeaf).unwrap_err().is_corruption());
 }

@@ -1,5 +1,5 @@
-//! Tests with damaged and malicious bytes: readers return an error or the right answer. They never panic and never
-//! return a wrong answer.
+//! Tests with damaged and malicious bytes: a reader returns either an error or the right answer. It never panics and
+//! never returns a wrong answer.
 
 use super::leaf::LeafBuilder;
 use super::*;
@@ -216,7 +216,7 @@ fn verification_continues_after_a_finding() {
     // The bytes of a damaged block are not counted, and a damaged leaf may have several pages.
     assert!(bytes <= meta.disk_bytes() - 2 * PAGE as u64 && bytes >= meta.disk_bytes() / 2);
     assert_eq!(findings.len(), 2);
-    // A description with wrong counts is reported, though every block is valid.
+    // A description with wrong counts is reported, although every block is valid.
     flip(bench.data.file(), page(1) + 900, 3);
     flip(bench.data.file(), page(meta.filter.first) + 900, 3);
     let wrong = RunMeta { puts: meta.puts + 1, ..meta };

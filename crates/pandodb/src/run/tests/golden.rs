@@ -1,4 +1,5 @@
-//! Pins the persisted bytes of runs. A changed expectation means a changed format, which needs a new format version.
+//! Tests that pin the persisted bytes of runs. If an expected value has to be changed, the format has changed and needs
+//! a new format version.
 
 use super::leaf::LeafBuilder;
 use super::*;
@@ -91,12 +92,12 @@ fn compressed_leaf() {
 #[test]
 fn inner() {
     let frame = |end: &str, level: &str| {
-        // The parts are: count, prefix length, flags; end; level; smallest position; the prefix "user"; the heads of
-        // "", "1" and "27".
+        // The parts are: the count, the prefix length and the flags; the end; the level; the smallest position; the
+        // prefix "user"; and the heads of "", "1" and "27".
         format!("0300000004000000{end}{level}e80300000000000075736572000000000000003100003732")
     };
-    // The parts are: offsets; for each child its position, its pages, above level 1 its first leaf, and the rest of its
-    // separator.
+    // The parts are: the offsets; then for each child its position, its pages, its first leaf (only above level 1), and
+    // the rest of its separator.
     let low = frame("47000000", "01000000") + "3e0040004300" + "0001" + "010131" + "02013237";
     let high = frame("4c000000", "02000000") + "3e0041004600" + "000100" + "0101c80131" + "020190033237";
     for (level, want) in [(1, low), (2, high)] {

@@ -61,8 +61,8 @@ fn randomly_clipped_slices_keep_their_pages() {
                 }
             }
             let slice = &slices[random.below(slices.len() as u64) as usize];
-            // Full scans of the messages with unusual sizes are slow, because their values are large. So make these
-            // scans less often.
+            // Full scans of the messages with unusual sizes are slow, because their values are large. So scan these
+            // messages less often than the others.
             if id == 0 || random.below(12) == 0 {
                 let reverse = random.below(2) == 0;
                 let mode = if random.below(2) == 0 { ReadAhead::Scan } else { ReadAhead::Streaming(64 << 10) };

@@ -185,7 +185,7 @@ fn split_keys_divide_a_range_into_parts_of_about_equal_size() {
 
 #[test]
 fn clipping_a_slice_of_one_page_reads_nothing() {
-    // The pool is too small for an inner block.
+    // The pool is too small to cache an inner block.
     let bench = Bench { pool: Arc::new(Pool::new(PAGE)), ..Bench::new() };
     let messages: Vec<_> = (0..20_000u64).map(|i| put(format!("key{i:021}").as_bytes(), i + 1, vec![7; 100])).collect();
     let slice = bench.run(1, &messages);

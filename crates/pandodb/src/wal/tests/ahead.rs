@@ -98,8 +98,8 @@ fn only_the_writer_reports_a_full_disk() {
     log.sync(Seqno(2)).unwrap();
 }
 
-/// A failed call only prevents the creation of the segment. But if the sync of the directory fails, other names may be
-/// lost, too.
+/// If a call fails, only the segment is not created. But if the sync of the directory fails, other names may be lost,
+/// too.
 #[test]
 fn failing_to_make_a_segment_ahead_does_not_poison_the_log() {
     let mut final_ones = 0;
@@ -145,7 +145,7 @@ fn a_stream_that_fills_segments_quickly_has_four_ahead() {
         ahead.push(names(&*device).len() - seqno as usize);
     }
     assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
-    // Using up all segments does not reduce the number of segments that the stream gets from then on.
+    // After the stream has used all segments that were created in advance, it gets as many as before.
     (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11 + 4);

@@ -59,7 +59,7 @@ fn golden_record() {
 }
 const GOLDEN_RECORD_CRC: u32 = 0xf709_4ed9;
 
-/// Segments of earlier versions are read. The error for a later version names that version.
+/// Segments of earlier versions can be read. The error for a later version states that version.
 #[test]
 fn golden_versions() {
     let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };

@@ -12,11 +12,11 @@ const SMALL: u64 = 12 << 10;
 /// The state that was acknowledged when the machine stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Promise {
-    /// Synced through this seqno.
+    /// All records through this seqno were synced.
     durable: u64,
-    /// Written to the page cache through this seqno.
+    /// All records through this seqno were written to the page cache.
     written: u64,
-    /// Covered by a checkpoint through this seqno.
+    /// A checkpoint covers all records through this seqno.
     from: u64,
 }
 
@@ -48,8 +48,8 @@ fn of(streams: usize) -> LogOptions {
     LogOptions { segment_bytes: SMALL, streams, tagged: false, mapped: true }
 }
 
-/// Writes the seqnos after `last` through `last + steps`, as several writers in turn, with all operations of a log.
-/// Marks the acknowledged state on the device after each step.
+/// Writes records with the seqnos after `last` through `last + steps`, as several writers in turn, and uses all
+/// operations of a log. Marks the acknowledged state on the device after each step.
 fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64) -> Result<()> {
     work_ahead(sim, log, promise, last, steps, u64::MAX)
 }
@@ -88,8 +88,8 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
     Ok(())
 }
 
-/// Reopens an image and checks that it holds a prefix that covers `least`. Also writes more records to the reopened
-/// log, and reopens the log a second time.
+/// Reopens an image and checks that its log is a prefix of the written records, at least through `least`. Also writes
+/// more records to the reopened log, and reopens the log a second time.
 fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, context: &str) -> Arc<SimDevice> {
     let sim = SimDevice::from_image(image, 1);
     sim.record();
@@ -106,7 +106,7 @@ fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, contex
     let (log, found) = reopen(&again, promise.claims(), SMALL).unwrap_or_else(|e| panic!("{context}, again: {e}"));
     assert_eq!(log.durable(), Seqno(last + 1), "{context}, again");
     assert!(found == expected(promise.from + 1..=last + 1), "{context}, again");
-    // The state that recovery reported is durable from the return of recovery on.
+    // The state that a recovery has reported is durable once the recovery has returned.
     let settled = recovered.image_at(recovered.ops().len(), &CrashChoice::none());
     let (report, _) = collect(&*SimDevice::from_image(&settled, 1), promise.claims(), true).unwrap();
     assert_eq!(report.last, Seqno(last), "{context}: lost after recovery");
@@ -272,8 +272,8 @@ fn waiters_of_a_failed_sync_learn_that_it_is_indeterminate() {
     put(&log, 3, 10, false).unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })));
-    // One thread's commit is applied, and then the sync of another thread fails. For the first thread, `Poisoned` would
-    // wrongly mean that its commit was refused.
+    // One thread's commit is applied, and then the sync of another thread fails. The first thread must not get
+    // `Poisoned`, which would wrongly mean that its commit was refused.
     assert!(matches!(log.sync(Seqno(3)), Err(Error::Indeterminate { .. })));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })), "no sync is retried");
     assert!(log.sync(Seqno(1)).is_ok(), "durable records stay durable");

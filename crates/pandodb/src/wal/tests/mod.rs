@@ -98,7 +98,7 @@ fn create(device: &dyn Device, name: &str, bytes: &[u8]) {
     write_all_at(&*file, 0, bytes).unwrap();
 }
 
-/// A segment built by the test: records of (first, count, durable).
+/// The bytes of a segment with the given header and records. A record is given as (first seqno, count, durable seqno).
 fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
     let mut out = header.encode(STORE);
     assert_eq!(out.len() as u64, BLOCK);

@@ -1,4 +1,4 @@
-//! Replay: torn tails, damage in the middle, epochs, streams.
+//! Tests of replay with torn tails, damage in the middle, several epochs and several streams.
 
 use std::sync::Arc;
 
@@ -202,11 +202,11 @@ fn streams_are_merged_by_seqno() {
     let (report, found) = collect(&*device, claims(0, 0), true).unwrap();
     assert_eq!((firsts(&found), report.last), (vec![1, 3, 5, 6, 7, 8, 9], Seqno(11)));
 
-    // Without the second stream, 3 is missing, and 9 claims that the log was durable through 4.
+    // If the second stream is missing, seqno 3 is missing, and record 9 claims that the log was durable through 4.
     let files = snapshot(&*device);
     device.remove(&segment_name(1, 1)).unwrap();
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // Without the end of the second stream, no claim covers 8, and 9 to 11 are void.
+    // If the end of the second stream is missing, no claim covers seqno 8, and the records 9 to 11 are void.
     let device = restore(&files);
     write_at(&*device, &segment_name(1, 1), b.len() as u64 - 10, &[0xff]);
     let (report, found) = collect(&*device, claims(0, 0), false).unwrap();
@@ -315,7 +315,7 @@ fn a_segment_that_bounds_a_damaged_one_is_kept() {
     let mut damaged = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 1)]);
     damaged[20] ^= 1;
     create(&*device, &segment_name(0, 1), &damaged);
-    // The segment has no records yet. Its header only gives the bound 2 for the first segment.
+    // The second segment has no records yet. Its header only shows that the records of the first segment end at 2.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 1, 0, 2), &[]));
     for _ in 0..3 {
         let (report, found) = collect(&*device, claims(2, 2), false).unwrap();
@@ -327,7 +327,7 @@ fn a_segment_that_bounds_a_damaged_one_is_kept() {
 fn a_segment_that_voids_a_record_is_kept() {
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 0)]));
-    // The second epoch could not use record 2, began without it, and wrote no record.
+    // The second epoch could not use record 2, so it began without this record. It wrote no record.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 2, 1, 1), &[]));
     for _ in 0..3 {
         let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();

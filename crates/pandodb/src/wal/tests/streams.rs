@@ -1,4 +1,4 @@
-//! Several streams: the stream of each record, the effect of a sync, and the result of a kill.
+//! Tests with several streams: which stream a record goes to, what a sync makes durable, and what a kill leaves.
 
 use std::sync::Arc;
 

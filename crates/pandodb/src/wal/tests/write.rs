@@ -1,4 +1,4 @@
-//! Tests of the log writer: the bytes that it writes, and the time at which it writes them.
+//! Tests of the log writer: which bytes it writes, and when it writes them.
 
 use std::sync::Arc;
 

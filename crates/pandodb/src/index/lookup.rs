@@ -25,7 +25,7 @@ pub struct ProbeTally {
     pub prefetched: u64,
     /// Leaves searched.
     pub leaves: u64,
-    /// Runs that were searched although their leaf did not hold the key.
+    /// Runs of which a leaf was searched without finding the key in it.
     pub false_positives: u64,
 }
 

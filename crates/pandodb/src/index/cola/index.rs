@@ -1,4 +1,4 @@
-//! The lookahead array as an [`Index`] of the store: entry points, statistics, checkpoints.
+//! Implements [`Index`] for the lookahead array: the functions that the store calls, statistics and checkpoints.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -21,8 +21,9 @@
 //! Pointers between levels (fractional cascading) are not implemented yet; runs have filters and inner blocks instead.
 //!
 //! Invariants: the invariants of [`table`] hold; `through` and the table change in one swap. Costs, in blocks of B
-//! records, with m the memtable and N the records: a record is written about 1 + ½(G−1)·log_G(N/2m) times. A lookup
-//! reads about one leaf, plus the false positives of the filters of about log_G(N/m) + 2 runs.
+//! records, where m is the number of records of a memtable and N is the number of all records: a record is written
+//! about 1 + ½(G−1)·log_G(N/2m) times. A lookup probes the filters of about log_G(N/m) + 2 runs. It reads about one
+//! leaf, plus one leaf for each false positive of these filters.
 //!
 //! Locks: `inner` (table and tasks) is held while a table is built, but never while data is merged. The lock of the
 //! pack queue is a leaf lock.

@@ -28,7 +28,8 @@ pub struct ColaView {
     /// Messages and point tombstones, counted when they are first requested.
     counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// This field is only held: the large values that later swaps drop are freed after this view is dropped.
+    /// No function reads this field. While the view exists, the field prevents that large values which later swaps drop
+    /// are freed.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -163,8 +164,8 @@ impl<'v> Path<'v> for LayersPath<'v> {
 }
 
 impl Pieces for ColaView {
-    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. The piece ends at the end of
-    /// the first part of the oldest layer.
+    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. In the oldest layer, the piece
+    /// contains exactly one part.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
         if let Some(error) = &self.table.lost {
             return Err(error.clone());

@@ -164,8 +164,8 @@ impl<'v> Path<'v> for LayersPath<'v> {
 }
 
 impl Pieces for ColaView {
-    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. In the oldest layer, the piece
-    /// contains exactly one part.
+    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. The piece extends to the end
+    /// of the first part that the oldest layer has in `rest` (for a reverse scan, to the beginning of its last part).
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
         if let Some(error) = &self.table.lost {
             return Err(error.clone());

@@ -1,4 +1,4 @@
-//! The tree as an [`Index`] of the store: entry points, statistics, checkpoints.
+//! Implements [`Index`] for the tree: the functions that the store calls, statistics and checkpoints.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -63,7 +63,7 @@ impl Candidate {
 pub struct Stuck(HashSet<(BranchId, KeyRange)>);
 
 impl Stuck {
-    /// Adds the inputs of a compaction that found damage.
+    /// Adds inputs of a compaction that found damage.
     pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
     }

@@ -156,7 +156,8 @@ fn data_under_a_range_delete_is_dropped_without_a_compaction() {
         memtable.insert_range(&RangeTombstone { range: all.clone(), seqno: Seqno(bench.seqno) });
         bench.model.clear();
         bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
-        // A job that begins while the memtable is packed knows the readers that started later, but no earlier readers.
+        // Simulate another job that begins while the memtable is being packed: it knows only the readers that exist at
+        // that time.
         let stripes = bench.stripes();
         let job = bench.tree.claim_pack(&mut bench.tree.inner.lock(), &|| stripes.clone()).unwrap();
         let later = Seqno(bench.seqno + 10);

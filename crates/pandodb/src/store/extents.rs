@@ -4,13 +4,14 @@
 //!   all indexes built ─▶ every extent of every index marked ─▶ damaged copies repaired ─▶ first allocation
 //! ```
 //!
-//! Until the marks are complete, nothing is allocated, freed or written, because a page of an index that has not listed
-//! its pages yet looks free.
+//! Until all pages are marked, nothing is allocated, freed or written. The reason: as long as an index has not listed
+//! its pages, these pages look free.
 
 use crate::base::{Error, Result};
 use crate::index::{Core, Index};
 
-/// Marks the pages that `indexes` own, then repairs the damaged copies that opening the indexes found.
+/// Marks the pages that `indexes` own. Then repairs the damaged copies of metadata blocks that were found when the
+/// indexes were opened.
 ///
 /// # Errors
 /// [`Error::Corruption`] if a page has two owners or is beyond the file. In that case nothing was written.

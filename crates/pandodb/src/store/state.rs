@@ -1,5 +1,5 @@
-//! [`KeyspaceState`] has everything that the store holds for one keyspace, and the checks of arguments that need only
-//! this state.
+//! [`KeyspaceState`] is everything that an open store holds for one keyspace. It also has the checks of arguments that
+//! need only this state.
 //!
 //! ```text
 //!   containers (swapped as one):  active memtable | sealed memtables, newest first
@@ -7,8 +7,8 @@
 //!                                        └────────────▶└──────────────▶ index
 //! ```
 //!
-//! A reader first loads the containers and then the index's view. Therefore a memtable that was packed between the two
-//! loads is in the view. Locks: only `options`, which is taken last.
+//! A reader first loads the containers and then the index's view. Therefore the view includes a memtable that was
+//! packed between the two loads. Locks: only `options`, which is taken after all other locks.
 
 use std::sync::Arc;
 
@@ -43,7 +43,8 @@ pub(crate) struct KeyspaceState {
     /// Bytes of the active memtable that are counted in [`Keyspaces`](super::keyspaces::Keyspaces).
     pub charged: CachePadded<AtomicU64>,
     pub dropped: AtomicBool,
-    /// Every message up to this seqno was in the index at some checkpoint. It may be above the index's own `through`.
+    /// At some checkpoint, the index held every message of the keyspace up to this seqno. The seqno may be above the
+    /// index's own `through`.
     pub drained_through: AtomicU64,
 }
 
@@ -87,7 +88,7 @@ impl KeyspaceState {
     /// Whether the index holds all messages of the keyspace. `through` is the seqno up to which the index holds them,
     /// and no memtable has a message that the index lacks. If so, the keyspace needs no log.
     ///
-    /// The containers are loaded first, because a memtable leaves them only when the index has advanced past `through`.
+    /// Load the containers first, because a memtable leaves them only after the index has advanced past `through`.
     pub(crate) fn is_drained(&self, through: Seqno) -> bool {
         let containers = self.containers.load();
         let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
@@ -191,7 +192,7 @@ impl KeyspaceState {
         self.operator()?.validate(operand)
     }
 
-    /// Refuses ranges of keys if the index does not keep keys in their order.
+    /// Returns an error for a range of keys if the index does not keep the keys in bytewise order.
     pub(crate) fn check_sorted(&self, range: &KeyRange) -> Result<()> {
         if self.codec == KeyCodec::Plain || *range == KeyRange::all() {
             return Ok(());

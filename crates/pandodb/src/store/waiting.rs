@@ -1,4 +1,4 @@
-//! Calls that wait until background work is done: pack, compact, checkpoint, settle.
+//! The calls that wait until background work is done: `pack`, `compact`, `checkpoint_all` and `settle`.
 //!
 //! Without background threads the caller does the work itself. A wait ends with an error when the work cannot continue.
 
@@ -49,8 +49,8 @@ impl Engine {
         self.drain(&|| waiting.iter().all(is_packed))
     }
 
-    /// Packs all memtables and takes two checkpoints, one for each superblock. When both are taken, no earlier record
-    /// of the log is needed any more, and the old log is removed.
+    /// Packs all memtables and takes two checkpoints, one for each superblock. After both checkpoints, no record that
+    /// is older than this call is needed any more, and the old log is removed.
     pub(crate) fn checkpoint_all(&self) -> Result<()> {
         self.pack()?;
         self.checkpoint()?;

@@ -149,13 +149,13 @@ fn a_writer_that_checkpoints_during_a_glance_is_noticed() {
         let seen = look(ReadOnly::new(device.clone(), hook));
         let after = look(device.clone());
         assert!(after.generation >= before.generation + 4);
-        // The log may change although the roots do not, so its size is not compared.
+        // Do not compare the size of the log, because it may change although the roots do not.
         let same = |one: &Glance, other: &Glance| {
             (one.generation, &one.keyspaces, one.logical_bytes)
                 == (other.generation, &other.keyspaces, other.logical_bytes)
         };
-        // If a burst happens between the reads of the two slots, the slot read later may hold the older of the last two
-        // superblocks.
+        // If a burst happens between the reads of the two superblock slots, the newest superblock may be in the slot
+        // that was read first. The glance then returns an earlier superblock of the burst.
         let between = at < 4 && (before.generation..after.generation).contains(&seen.generation);
         assert!(
             same(&seen, &before) || same(&seen, &after) || between,
@@ -199,7 +199,7 @@ fn permanent_damage_is_reported() {
     store.close().unwrap();
     let whole = look(device.clone());
     assert!(whole.clean);
-    // After a clean close no data is only in the log, so an opening returns the same figures.
+    // After a clean close the log has no data that the data file lacks, so an opening returns the same figures.
     let opened = Store::builder("memory").device(device.clone()).read_only(true).open().unwrap().stats().unwrap();
     for (seen, opened) in whole.keyspaces.iter().zip(&opened.keyspaces) {
         let mut index = seen.index.clone();

@@ -36,7 +36,7 @@ fn keys_of(writer: u64) -> Rng {
     Rng(writer << 40 | 1)
 }
 
-/// Inserts `records` from `writers` threads; returns wall and CPU nanoseconds per insert.
+/// Inserts `records` entries with `writers` threads. Returns `wall` and `cpu` per insert, in nanoseconds.
 fn insert(memtable: &Memtable, records: u64, writers: u64) -> (f64, f64) {
     let start = Barrier::new(writers as usize + 1);
     let each = records / writers;

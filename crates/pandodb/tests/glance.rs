@@ -265,7 +265,8 @@ fn glances_do_not_disturb_a_busy_writer_or_its_openings() {
             }
         });
         let mut key = 0u64;
-        // Open the store at least three times. Each opening must get the lock immediately.
+        // Meanwhile open the store at least three times. Each opening must get the lock immediately, although glances
+        // are running.
         while key < 60_000 || glances.load(SeqCst) < GLANCES && key < 2_000_000 {
             let store = store();
             let keyspace = store.keyspace("k").unwrap();

@@ -11,8 +11,9 @@
 //! The rule for a key is the same as in a lookup: its messages are read from the newest to the oldest until a base is
 //! found. If a range of one run cannot be read, it may contain a newer message or a delete. Therefore the values of
 //! older runs in this range are *stale*, and are copied only if the caller requests stale values. Values of newer runs
-//! are certain. Every key that a lookup can read is copied. Even more keys are copied, for two reasons. Leaves are
-//! found without the blocks above them ([`crate::run::Salvager`]), and a lost trunk node affects only its own range.
+//! are certain. Every key that a lookup can read is copied. Some keys that a lookup cannot read are also copied, for
+//! two reasons. Leaves are found without the blocks above them ([`crate::run::Salvager`]), and a lost trunk node
+//! affects only its own range.
 //!
 //! If the log is damaged in the middle, the salvage ends the log at the damage. In this case each keyspace is copied
 //! exactly as it was at an earlier moment, and all later writes are reported as lost. (Records after the damage are not

@@ -17,8 +17,8 @@
 //!   unlocked:             list the extents of all pins; read index 1 and unpin it, read index 2 and unpin it, …
 //! ```
 //!
-//! 1. The catalogue owns its pages until the next superblock is written, which happens only after the last pin. The
-//!    catalogue is read before the next superblock.
+//! 1. The catalogue owns its pages until the next superblock is written, which happens only after the last root is
+//!    pinned. The catalogue is read before this superblock is written.
 //! 2. A pinned root keeps its nodes, runs and large values: none of their pages is freed before the pin is dropped
 //!    ([`Inspect::pin`](crate::index::Inspect::pin)). Therefore, at the moment of the last pin, all pinned roots and
 //!    the catalogue own their pages at the same time. So a page with two owners is damage.

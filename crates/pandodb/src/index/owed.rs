@@ -16,8 +16,8 @@
 //! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended. The sorted
 //! list then holds exactly those of these `Owing`s that have debt.
 //!
-//! Locks: the lock of an `Owing` is taken first, and the lock of the sorted list second. No other lock is taken while
-//! one of them is held.
+//! Locks: the lock of an `Owing` is taken first, and the lock of the sorted list second. No third lock is taken while
+//! one of these locks is held.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ use super::Debt;
 use crate::base::KeyspaceId;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// A position in the order of indexes with debt.
+/// A position in the sorted list of the indexes that have debt.
 pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
@@ -73,8 +73,8 @@ impl Owed {
         self.rate.load(Relaxed)
     }
 
-    /// The index after `after` in the order of debt, or the first index if `after` is `None`; `None` at the end of the
-    /// order. Costs O(log n).
+    /// The index that follows `after` in the sorted list, or the first index if `after` is `None`. Returns `None` at
+    /// the end of the list. The call costs O(log n) for n indexes with debt.
     pub fn next(&self, after: Option<Rank>) -> Option<Rank> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.order.lock().ranks.range((from, Bound::Unbounded)).next().copied()

@@ -75,8 +75,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The outcome of a step that ended with `error`. Damage ends the work on the inputs of the step, which stay as
-    /// they are.
+    /// The outcome of a step that ended with `error`. If the error is damage, the work on the inputs of the step ends,
+    /// and the inputs stay unchanged.
     ///
     /// # Errors
     /// Any error that is not damage.

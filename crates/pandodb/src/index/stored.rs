@@ -126,7 +126,7 @@ impl Stored {
     }
 }
 
-/// The blocks that have one damaged copy, as an opening found.
+/// The blocks of which an opening has found one copy damaged.
 #[derive(Debug, Default)]
 pub struct Repairs(Mutex<Vec<(Stored, BlockKind)>>);
 
@@ -135,9 +135,9 @@ impl Repairs {
         self.0.lock().push((stored, kind));
     }
 
-    /// Rewrites the damaged copies from the intact ones. REQUIRES: the pages of all indexes are marked, and none of
-    /// them overlap. If a copy cannot be written, it stays damaged. This is not an error, because the intact copy is
-    /// sufficient.
+    /// Overwrites each damaged copy with the contents of the intact copy. REQUIRES: the pages of all indexes are
+    /// marked, and none of them overlap. If a copy cannot be written, it stays damaged. This is not an error, because
+    /// the intact copy is sufficient.
     pub fn write(&self, data: &std::sync::Arc<DataFile>) {
         let damaged = std::mem::take(&mut *self.0.lock());
         let mut prefetch = Prefetch::new(data.clone());

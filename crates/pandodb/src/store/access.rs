@@ -63,7 +63,7 @@ impl Access {
         Access { closed: AtomicBool::new(false), opened_in: Process::current() }
     }
 
-    /// Fails if the handles may not be used.
+    /// Returns an error if the handles may not be used.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`], [`Error::Reentrant`].
@@ -105,8 +105,8 @@ impl Access {
     pub(crate) fn close(&self) {
         assert!(!self.is_closed(), "REQUIRES: the store is closed once");
         self.closed.store(true, SeqCst);
-        // Orders this store to `closed` before the release of the lock, because the release lets other openings reuse
-        // pages.
+        // Orders the change of `closed` before the release of the store's lock, because after the release other
+        // openings may reuse pages.
         fence(SeqCst);
     }
 

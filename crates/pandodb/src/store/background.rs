@@ -23,7 +23,7 @@ pub(crate) struct Background {
     idle: Mutex<Option<(Duration, Seqno)>>,
     /// The last failure after which background work is retried. Statistics and waiting threads read it.
     trouble: Mutex<Option<Error>>,
-    /// For each keyspace, the first damage that its compactions found and that was not reported yet.
+    /// For each keyspace, the first damage that its compactions have found and that was not reported to a caller yet.
     damage: Mutex<BTreeMap<KeyspaceId, Error>>,
 }
 

@@ -33,7 +33,7 @@
 //! error `Indeterminate`, none of them becomes visible, and no thread waits without end.
 //!
 //! Invariants: `visible` covers only complete commits that are applied and in the log. A thread that holds [`Quiesced`]
-//! finds every assigned seqno applied and visible. A newer container holds only higher seqnos.
+//! finds every assigned seqno applied and visible. A newer container holds only higher seqnos than an older container.
 //!
 //! [`Quiesced`]: super::writer::Quiesced
 //! [`Watermark`]: super::watermark::Watermark
@@ -53,7 +53,7 @@ pub(crate) struct Payload<'a> {
     pub ops: PayloadOps<'a>,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Whether the commit only deletes. If so, it may use the emergency reserve.
+    /// Whether the commit has only deletes. If so, it may use the emergency reserve.
     pub frees: bool,
     /// The keyspaces of the operations.
     pub keyspaces: &'a [Arc<KeyspaceState>],
@@ -215,8 +215,9 @@ impl Engine {
         Ok(seqno)
     }
 
-    /// Paper mode: the record is appended after the operations are inserted, because it contains the generations of the
-    /// leaves that they changed (002 §3.6.4). The stream's append lock is held during the insertion.
+    /// In paper mode, the record is appended after the operations were inserted into memtables, because the record
+    /// contains the generations of the leaves that the operations changed (002 §3.6.4). The stream's append lock is
+    /// held during the insertion.
     fn apply_and_log(
         &self,
         log: &Log,

@@ -27,8 +27,8 @@
 //! A checkpoint is taken when about a fifth of the keyspaces are only in the log. So the total cost of n creations is
 //! O(n).
 //!
-//! Locks: the durable root is held for the whole operation. The sequencer (quiesced) and the table of keyspaces are
-//! held to publish the change.
+//! Locks: the durable root is held for the whole operation. While the change is published, the sequencer is quiesced
+//! and the lock of the table of keyspaces is held.
 
 use std::collections::HashMap;
 use std::sync::Arc;

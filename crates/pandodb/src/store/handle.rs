@@ -200,7 +200,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoKeyspace`] if the keyspace does not exist. [`Error::InvalidArgument`] for another index type or a
-    /// value out of bounds. The errors of [`Store::checkpoint`].
+    /// value out of bounds. Also the errors of [`Store::checkpoint`].
     pub fn alter_keyspace(&self, name: &str, changes: impl Into<IndexOptions>) -> Result<()> {
         self.engine.access.check()?;
         self.engine.alter_keyspace(name, &changes.into())
@@ -209,7 +209,7 @@ impl Store {
     /// Drops a keyspace with all its data, and frees its space. Open handles to the keyspace fail from now on.
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`] if the keyspace does not exist. The errors of [`Store::checkpoint`].
+    /// [`Error::NoKeyspace`] if the keyspace does not exist. Also the errors of [`Store::checkpoint`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.engine.drop_keyspace(name)
     }

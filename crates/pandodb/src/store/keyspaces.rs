@@ -1,4 +1,4 @@
-//! The open keyspaces of a store, by id and by name, and the memory of their active memtables.
+//! The table of a store's open keyspaces, by id and by name, and the memory of their active memtables.
 //!
 //! Locks: only the lock of the table. A write does not take this lock, because it already has its keyspace, and because
 //! the debt of all keyspaces is kept as a sum ([`crate::index::owed`]). A thread that walks the table first clones the

@@ -214,7 +214,7 @@ impl Engine {
 /// The result of a recovery.
 struct Recovered {
     report: ReplayReport,
-    /// The old pages of those large values that were copied.
+    /// The old pages of the large values that were copied.
     moved: Vec<Extent>,
     /// The seqno of the first record with a large value that was not known to be durable.
     first_moved: Option<Seqno>,

@@ -75,7 +75,8 @@ impl Source {
         Source { from, block: Arc::default(), at: 0, taken: 0, exhausted: false }
     }
 
-    /// Reads a block if necessary, so that there is a current entry unless the source is at its end.
+    /// If the current block has no further entry, reads the next block. After the call there is a current entry, unless
+    /// the source is at its end.
     fn prepare(&mut self) -> Result<()> {
         if self.at < self.block.len() || self.exhausted {
             return Ok(());
@@ -99,8 +100,8 @@ impl Source {
         Ok(())
     }
 
-    /// Continues at the first key that is not before `key`, which is beyond the current position. This key is searched
-    /// in the current block, or in a new block if the current block does not reach it.
+    /// Continues at the first key that is not before `key`. `key` must be beyond the current position. This key is
+    /// searched in the current block, or in a new block if the current block does not reach it.
     fn seek(&mut self, key: &[u8], reverse: bool) -> Result<()> {
         let is_before = |at: usize| if reverse { self.block.get(at).key > key } else { self.block.get(at).key < key };
         let len = self.block.len();

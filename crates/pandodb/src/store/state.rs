@@ -105,7 +105,7 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 }
 
 impl KeyspaceState {
-    /// Fails if the keyspace was dropped.
+    /// Returns an error if the keyspace was dropped.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.dropped.load(Relaxed) {
             return Err(Error::NoKeyspace { name: self.name.clone() });
@@ -140,7 +140,8 @@ impl KeyspaceState {
         self.check_alive()
     }
 
-    /// Fails if the merge operator rejects a value. An operator that is not registered accepts all values.
+    /// Returns an error if the merge operator rejects a value. If the operator is not registered, all values are
+    /// accepted.
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
         self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
     }
@@ -150,7 +151,7 @@ impl KeyspaceState {
         self.options.lock().clone()
     }
 
-    /// Refuses options that differ from the options with which the keyspace was created.
+    /// Returns an error if `options` differ from the options with which the keyspace was created.
     pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
         let refuse = |stored: String, wanted: String| {
             let name = &self.name;

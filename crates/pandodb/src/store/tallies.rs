@@ -52,7 +52,8 @@ pub struct Latency {
 const SUB: u64 = 1 << SUB_BITS;
 const SUB_BITS: u64 = 4;
 const BUCKETS: usize = 64 * SUB as usize;
-/// Longer durations are recorded as this number of nanoseconds, so that the bounds of buckets fit into 64 bits.
+/// A duration that is longer than this number of nanoseconds is recorded as this number, so that the bounds of buckets
+/// fit into 64 bits.
 const LONGEST: u64 = u64::MAX >> 1;
 
 /// A histogram of durations into which many threads record. Buckets are log-linear in nanoseconds; counters are

@@ -8,7 +8,7 @@
 //!   no threads:         a writer does both, in small steps
 //! ```
 //!
-//! Every turn holds the gate shared, so a close waits for the turn.
+//! Every turn holds the lock `gate` shared, so a close waits until the turn ends.
 
 use super::engine::Engine;
 use super::state::KeyspaceState;

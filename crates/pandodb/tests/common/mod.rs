@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The longest time that a body may take.
+/// The maximum time that `body` may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// Runs `body` on a thread of its own and fails if `body` does not end. This is for code whose failure would be an

@@ -50,7 +50,7 @@ const FREE: [&str; 2] = ["Arc", "Weak"];
 
 // ---- reading Rust without a parser ----
 
-/// `source` after blanking its comments, strings and character literals. Line breaks are kept.
+/// Returns `source` with spaces in place of comments, strings and character literals. Line breaks are kept.
 fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
@@ -129,7 +129,7 @@ fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     })
 }
 
-/// The identifier at the start of `text`, after white space.
+/// The identifier at the start of `text`. White space before the identifier is skipped.
 fn ident(text: &str) -> &str {
     let text = text.trim_start();
     &text[..text.bytes().position(|b| !is_word(b)).unwrap_or(text.len())]
@@ -221,7 +221,7 @@ fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<
     complaints
 }
 
-/// Functions that are too long and have no reason above them: (line, name, lines).
+/// Functions that are too long and have no reason above them, as (line, name, number of lines).
 fn long_functions(source: &str) -> Vec<(usize, String, usize)> {
     let code = code_only(source);
     let lines: Vec<&str> = source.lines().collect();

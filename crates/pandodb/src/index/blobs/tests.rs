@@ -136,7 +136,7 @@ fn a_leaf_with_long_numbers_is_split_by_bytes() {
     let mut map = empty(Fanout::PAGE);
     let mut random = Random(7);
     for i in 0..3000 {
-        // Distant pages need 7 bytes for a gap and up to 6 for a length.
+        // Use distant pages, of which the gaps take 7 bytes and the lengths up to 6 bytes each.
         map.insert((i << 36) + random.below(1 << 20), 1 + (1 << 35) - (1 << 20) - random.below(1 << 18));
     }
     assert_eq!((map.problem(), map.len()), (None, 3000));

@@ -26,7 +26,7 @@ pub const MAX_LEVEL: u32 = 62;
 /// If this number of memtables wait in level 0 while a task is in progress, they are compacted into the largest level
 /// that the tasks leave free, although this level is too small for them.
 const MOST_WAITING: usize = 12;
-/// A part with fewer bytes than 1/LEAST_MOVED of a memtable is rewritten instead of moved, because every part uses
+/// A part that has fewer bytes than 1/LEAST_MOVED of a memtable is not moved but rewritten, because every part uses
 /// memory.
 const LEAST_MOVED: u64 = 4;
 
@@ -110,7 +110,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
 }
 
 /// Whether the deletes of newer layers hide much of the oldest layer, or range tombstones cover much of all data. The
-/// compaction drops these deletes, so each delete triggers a compaction only once.
+/// compaction that this triggers drops these deletes, so each delete triggers a compaction only once.
 fn is_shadowed_by_deletes(table: &Table) -> bool {
     let Some((oldest, newer)) = table.layers.split_last() else { return false };
     let newer = || newer.iter().flat_map(|layer| layer.parts.iter());

@@ -15,7 +15,7 @@ use crate::index::runs::{Inputs, MergeJob, Output};
 use crate::resolve::Stripes;
 use crate::run::{Compression, RunSlice};
 
-/// A piece has as many bytes of inputs as two memtables, but not less or more than this range allows.
+/// The inputs of a piece have about as many bytes as two memtables, but this number is limited to this range.
 const PIECE: RangeInclusive<u64> = 64 << 10..=64 << 20;
 impl Cola {
     /// Begins the next task. A caller's request is served as soon as no task is in progress; otherwise the levels

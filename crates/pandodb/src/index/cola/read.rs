@@ -89,7 +89,8 @@ impl ColaView {
         stats
     }
 
-    /// The messages in runs, and the point tombstones among these messages; counted once per view.
+    /// The number of messages in runs, and the number of point tombstones among them. They are counted only once for
+    /// each view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let stats = self.stats();

@@ -25,7 +25,7 @@ use crate::index::runs::relief::{WORTH, fitting, in_shrinking_room};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 
-/// The maximum number of pieces of the key space that one search for a piece worth compacting examines.
+/// The maximum number of pieces that are examined in one search for a piece that is worth compacting.
 const MOST_PIECES: u32 = 256;
 
 impl Cola {
@@ -175,8 +175,9 @@ fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     best.unwrap_or_else(|| rest.clone())
 }
 
-/// Bytes of a piece, and the bytes that its compaction would probably drop. Three kinds of data are dropped: entries
-/// hidden by deletes of newer layers, data covered by newer range tombstones, and deletes of the oldest layer.
+/// Returns the bytes of a piece, and the bytes that its compaction would probably drop. Three kinds of data are
+/// dropped: entries hidden by deletes of newer layers, data covered by newer range tombstones, and deletes of the
+/// oldest layer.
 fn dead_in(table: &Table, range: &KeyRange, entry_bytes: u64) -> (u64, u64) {
     let of = |layer: &Layer| {
         layer.parts_in(range).iter().fold((0, 0, 0), |(bytes, deletes, ranges), part| {

@@ -25,7 +25,7 @@ pub struct Checker<'a> {
     visit: &'a mut dyn Visitor,
     /// The runs and maplets that were already read.
     runs: HashSet<OwnerId>,
-    /// The pages of large values that messages refer to.
+    /// The pages of the large values to which the messages read until now refer.
     named: RangeSet,
     /// Whether every part of the structure was readable until now.
     complete: bool,
@@ -33,7 +33,7 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// A verification that has not read anything yet.
+    /// Makes a verification that has not read anything yet.
     pub fn new(core: &'a Core, visit: &'a mut dyn Visitor) -> Checker<'a> {
         let (runs, named) = (HashSet::new(), RangeSet::default());
         Checker { core, visit, runs, named, complete: true, maplet: LastMaplet::default() }

@@ -20,7 +20,7 @@ impl<'a> Runs<'a> {
         Runs { core, met: HashMap::new() }
     }
 
-    /// The run or maplet that `meta` describes. `reader` supplies the position for errors.
+    /// Returns the run or maplet that `meta` describes. Errors name the current position of `reader`.
     ///
     /// # Errors
     /// [`Error::Corruption`](crate::Error::Corruption) if a maplet is described where a run was expected, or a run

@@ -298,7 +298,7 @@ pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
 pub struct Inputs {
     /// The slices, oldest first.
     pub slices: Vec<Arc<RunSlice>>,
-    /// The keys for which the slices are compacted: disjoint ranges, in order.
+    /// The keys for which the slices are compacted, as disjoint ranges in key order.
     pub live: Vec<KeyRange>,
     /// Whether nothing older than the inputs exists for these keys, so that tombstones can be dropped.
     pub bottom: bool,

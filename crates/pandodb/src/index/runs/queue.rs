@@ -14,8 +14,8 @@
 //! 4. After an error the same memtable is packed next again. If the keyspace was dropped during the job, the job ends.
 //!    The large values that only its memtable refers to are freed.
 //!
-//! Invariant: memtables are attached in the order of their arrival, because the next memtable is claimed only when the
-//! last one was attached or requeued.
+//! Invariant: memtables are attached in the order of their arrival, because the next memtable is claimed only after the
+//! previous one was attached or returned to the queue.
 //!
 //! Locks: the lock of the queue is a leaf lock. Jobs are claimed, parked, given up and ended under the lock of the root
 //! (`inner`). Therefore the queue and the root always agree whether the keyspace was dropped.
@@ -41,7 +41,7 @@ struct Waiting {
     packing: Packing,
 }
 
-/// The state of the packing. At most one memtable is packed at a time.
+/// The state of the current pack job. At most one memtable is packed at a time.
 #[derive(Default)]
 enum Packing {
     #[default]
@@ -235,7 +235,8 @@ pub trait Packs {
     /// Returns a memtable that could not be packed to the front of the queue.
     fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
         let mut inner = self.inner().lock();
-        // Requeue the memtable before another thread can claim the next one, because memtables are attached in order.
+        // Return the memtable to the queue before another thread can claim the next memtable, because memtables are
+        // attached in order.
         if Self::is_cleared(&inner) {
             self.end_dropped(&mut inner, &batch);
         } else {

@@ -14,8 +14,8 @@
 //!   exist.
 //! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of these runs. Exceptions:
 //!   there are too many such runs, or the node is a leaf and much of their data is garbage.
-//! * A leaf is compacted at once when range tombstones cover a quarter of it. Older runs that a newer run deletes
-//!   completely count as covered.
+//! * A leaf is compacted at once when range tombstones cover a quarter of its data. A run counts as covered if the
+//!   range tombstones of a newer run cover it completely.
 //! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one, regardless of their bytes and
 //!   deletes.
 //! * A single run is rewritten only if it is fresh and consists mostly of deletes, or if a caller requested its range
@@ -224,8 +224,8 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     }
 }
 
-/// Whether the deletes of a leaf's newer runs hide much of it. The compaction drops these deletes, so each delete
-/// triggers a compaction only once.
+/// Whether the deletes of a leaf's newer runs hide much of it. The compaction that this triggers drops these deletes,
+/// so each delete triggers a compaction only once.
 fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)

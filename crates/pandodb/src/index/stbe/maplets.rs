@@ -118,8 +118,8 @@ impl Stbe {
         let full = matches!(error, crate::Error::DiskFull { .. });
         inner.routes.suspended |= full;
         if error.is_damage() {
-            // Exclude all inputs without searching for the damaged one. Lookups still use the runs' own filters, if
-            // these are readable.
+            // Exclude all inputs, because it is not known which of them is damaged. Lookups still use the runs' own
+            // filters, if these filters are readable.
             inner.routes.unreadable.extend(filters);
         }
         self.recount(&mut inner);

@@ -107,7 +107,8 @@ impl StbeView {
         stats
     }
 
-    /// The messages in runs, and the point tombstones among these messages; counted once per view.
+    /// The number of messages in runs, and the number of point tombstones among them. They are counted only once for
+    /// each view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let (mut entries, mut tombstones) = (0, 0);
@@ -121,7 +122,7 @@ impl StbeView {
     }
 }
 
-/// A branch, with the number of messages of the branch that are live in its node.
+/// A branch, and the number of its messages that are live in its node.
 struct LivePart<'a> {
     slice: &'a crate::run::RunSlice,
     entries: u64,

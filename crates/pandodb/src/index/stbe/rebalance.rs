@@ -151,7 +151,7 @@ impl Rebalancer<'_> {
         Ok(top)
     }
 
-    /// Rebalances one subtree. Returns the nodes that replace the subtree, in key order.
+    /// Rebalances the subtree of `node`. Returns the nodes that replace `node`, in key order.
     fn rebalance(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
         if node.is_leaf() {
             return self.split_leaf(node.clone());

@@ -13,7 +13,7 @@ use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
 use pandodb::device::{Device, File, LockGuard, LockMode, OpenHow};
 use pandodb::{AddU64, Error, KeyspaceOptions, Store};
 
-/// Called before each read of the data file, with the number of the read.
+/// A function that is called before each read of the data file. It gets the number of the read.
 type Hook = Box<dyn FnMut(u64) + Send>;
 
 /// A device that allows reads only. It counts the reads of the data file.

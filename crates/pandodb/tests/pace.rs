@@ -1,4 +1,5 @@
-//! Tests that background work does not stop during a checkpoint, and that writers do not outrun background work.
+//! Tests that background work continues during a checkpoint, and that writers are throttled when background work is too
+//! slow.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +19,7 @@ enum Held {
     Syncs,
     /// Writes to the data file.
     Writes,
-    /// Calls that need a larger file are refused. No call is blocked.
+    /// Refuses all calls that need a larger file, and blocks no call.
     Space,
 }
 
@@ -166,7 +167,8 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
     assert!(gate.waiting() > 0, "the checkpoint still waits");
     let packed = store.stats().unwrap().written.pack - before;
     assert!(packed > 3 * MEMTABLE as u64, "{packed} bytes of memtables became runs all the same");
-    // Packing is bounded, because log segments and space are kept until the checkpoint is done.
+    // The number of packed memtables is limited, because log segments and freed space are kept until the checkpoint is
+    // done.
     write(6 * MEMTABLE);
     let halted = || {
         let packed = store.stats().unwrap().written.pack;

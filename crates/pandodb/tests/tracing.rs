@@ -89,7 +89,7 @@ fn record() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// The events recorded until now whose texts begin with `start`.
+/// Returns the events that were recorded until now and whose texts begin with `start`.
 fn told(start: &str) -> Vec<Told> {
     records().told.iter().filter(|told| told.text.starts_with(start)).cloned().collect()
 }

@@ -133,7 +133,7 @@ impl Owing {
         self.account(before, Debt::default());
     }
 
-    /// Updates the sums and the order after a change of this index's debt. REQUIRES: the caller holds `own`.
+    /// Updates the sums and the sorted list after a change of this index's debt. REQUIRES: the caller holds `own`.
     fn account(&self, before: Debt, after: Debt) {
         if before == after {
             return;

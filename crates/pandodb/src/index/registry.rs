@@ -63,8 +63,8 @@ impl IndexOptions {
     /// Decodes the persisted form.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the bytes are damaged; [`Error::UnknownIndex`] or [`Error::Unsupported`] if this
-    /// version lacks the type, or one of the options or values.
+    /// [`Error::Corruption`] if the bytes are damaged; [`Error::UnknownIndex`] if this version lacks the type;
+    /// [`Error::Unsupported`] if it does not know one of the options or values.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<IndexOptions> {
         let name = std::str::from_utf8(reader.bytes()?).map(str::to_owned);
         let name = name.map_err(|_| reader.corrupt("the name of an index is not UTF-8"))?;

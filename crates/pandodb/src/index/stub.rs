@@ -134,7 +134,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
     }
 }
 
-/// A cursor that copies all messages at once, which is sufficient for a test.
+/// A cursor that returns all messages in one block, which is sufficient for a test.
 struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>, bool);
 
 impl RawCursor for StubCursor {

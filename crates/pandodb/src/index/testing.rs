@@ -56,7 +56,7 @@ pub fn mark(core: &Core, index: &dyn Index) -> Result<()> {
 }
 
 impl<I: Index> Bench<I> {
-    /// An empty index that `make` creates. Random choices follow from `seed`.
+    /// A bench with an empty index that `make` creates. `seed` determines all random choices.
     pub fn of(seed: u64, make: impl FnOnce(Core) -> I) -> Bench<I> {
         let device = MemDevice::new();
         let core = core(&device);

@@ -16,8 +16,9 @@
 //! ```
 //!
 //! The value of a put is copied three times: into the buffer of the stream, into the memtable, and from the buffer into
-//! the log file. The lock of the stream's buffer is released between the reservation and the append. Otherwise a thread
-//! that holds the sequencer might wait for a ticket whose owner needs this lock in order to write.
+//! the log file. The lock of the stream's state (not its append lock) is released between the reservation and the
+//! append. Otherwise a thread that holds the sequencer might wait for a ticket whose owner needs this lock in order to
+//! write.
 //!
 //! 1. A ticket is drawn in the order of seqnos, while the commit holds an append reservation for its record. Once the
 //!    ticket is drawn, the commit either completes or poisons the store. The reservation includes the stream's append
@@ -239,7 +240,7 @@ impl Engine {
         Ok((ticket, due))
     }
 
-    /// Draws the seqnos and the ticket of a payload. An error has no effect on the store.
+    /// Draws the seqnos and the ticket of a payload. If this call returns an error, the store is unchanged.
     fn draw(&self, payload: &Payload<'_>) -> Result<Ticket<'_>> {
         self.writer.draw(payload.ops.count(), || {
             // Dropping a keyspace quiesces the sequencer. Therefore a keyspace exists either for the whole commit or

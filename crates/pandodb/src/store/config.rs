@@ -52,8 +52,8 @@ pub(crate) struct Config {
     pub disk_bytes: Option<u64>,
 }
 
-/// A default memtable takes at most 1/DISK_MEMTABLES of the disk: the log, the reserve and the smallest compaction are
-/// each as large as several memtables.
+/// A default memtable takes at most 1/DISK_MEMTABLES of the disk. The reason: the log, the reserve and the smallest
+/// compaction each need as much space as several memtables.
 const DISK_MEMTABLES: u64 = 32;
 /// The bounds of the reserve's share for checkpoints, in bytes. They apply as long as the size of the roots is not
 /// known.

@@ -137,8 +137,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the name is not valid, or if the keyspace exists and does not agree with
-    /// `options`. If the keyspace has to be created, also the errors of a write. After such a failure the next opening
-    /// may find the keyspace, empty.
+    /// `options`. If the keyspace has to be created, also the errors of a write. After a failed creation, the next
+    /// opening of the store may nevertheless find the keyspace, which is then empty.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.engine.access.check()?;
         let state = match self.engine.find_keyspace(name) {

@@ -39,10 +39,10 @@ const WAITS: u32 = 20;
 
 /// If more sealed memtables than this number exist on a full disk, a delete waits until one of them is packed.
 const MOST_WAITING: u64 = 2;
-/// Disk space of the largest compaction, in memtables: a leaf of the default index and its output.
+/// The disk space that the largest compaction needs, in memtables. It rewrites a leaf of the default index.
 const LARGEST_WORK: u64 = 16;
 
-/// Disk space of the smallest run: a leaf, an inner block and a filter.
+/// The disk space of the smallest run, which has one leaf, one inner block and one filter block.
 const LEAST_RUN: u64 = 3 * PAGE as u64;
 
 const _: () = assert!(IDLE < WAITS && WAITS < ROUNDS, "the reserve is used before a wait is given up");
@@ -158,7 +158,7 @@ impl Engine {
         self.pressure.stalled.load(Relaxed)
     }
 
-    /// The reason why background work is stuck, if it is stuck.
+    /// The reason why background work makes no progress, if it makes none.
     pub(super) fn obstacle(&self) -> Option<Error> {
         let stalled = || self.is_stalled().then_some(Error::DiskFull { op: "compaction" });
         self.background.trouble().or_else(stalled)

@@ -78,7 +78,7 @@ impl Snapshots {
         Stripes { snapshots, horizon: self.visible() }
     }
 
-    /// Returns the number of registrations.
+    /// Returns the number of registrations that exist at the moment.
     pub(crate) fn len(&self) -> usize {
         self.live.lock().values().sum()
     }

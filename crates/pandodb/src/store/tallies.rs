@@ -1,7 +1,7 @@
 //! Counters and histograms of an open store, which many threads update concurrently.
 //!
-//! Each thread updates one of [`TALLIES`] tallies, chosen by its number. Each tally has its own cache lines, so that
-//! threads do not contend for them. A reader adds up all tallies.
+//! Each thread updates one of [`TALLIES`] tallies, which is chosen by the number of the thread. Each tally has its own
+//! cache lines, so that threads do not contend for them. A reader adds up all tallies.
 //!
 //! Invariant: counters only grow. Each counter is read atomically, but the counters are read one after the other. So a
 //! sum may lack operations in progress.

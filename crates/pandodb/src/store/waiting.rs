@@ -57,8 +57,8 @@ impl Engine {
         self.checkpoint()
     }
 
-    /// Waits until no debt is left, then frees the pages that wait for a superblock. Reports damage that compactions
-    /// found. Each damage is reported once.
+    /// Waits until no debt is left, then releases the pages that wait for superblocks. Returns damage that compactions
+    /// have found as an error. Each damage is returned only once.
     pub(crate) fn settle(&self) -> Result<()> {
         self.settle_all()?;
         self.background.take_damage().map_or(Ok(()), Err)

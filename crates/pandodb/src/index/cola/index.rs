@@ -156,7 +156,7 @@ impl Checkpoint for TableCheckpoint<'_> {
 
     fn write(self: Box<Self>) -> Result<Cut> {
         let (Cola { core, rows, sizes, .. }, world) = (self.index, &self.world);
-        // A table that never held a message needs no block.
+        // A table that has never held a message needs no block on disk.
         let untouched = world.table.layers.is_empty() && world.blobs.is_empty();
         let bytes = match untouched {
             true => Vec::new(),

@@ -1,4 +1,4 @@
-//! Tasks: a task joins several layers into one, piece by piece of the key space.
+//! A task joins several layers into one. It processes the key space piece by piece.
 //!
 //! ```text
 //!   newest   ░░░░░░░░│  run 9
@@ -206,7 +206,7 @@ fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> 
     }
     assert!(total > 0, "an empty piece is not cut");
     let largest = (0..layers.len()).max_by_key(|&at| bytes[at]).expect("a task has layers");
-    // Cut at the point where the piece has its share of the largest layer.
+    // Cut the piece at the key up to which it has its share of the largest layer.
     let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
     let mut before = 0;
     for part in layers[largest].parts_in(range) {

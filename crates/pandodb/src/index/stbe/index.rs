@@ -191,7 +191,7 @@ impl Inspect for Stbe {
 }
 
 impl Stbe {
-    /// The description of a run or maplet of the current root.
+    /// Returns the description of a run or maplet of the current root, if there is one with this identity.
     fn run(&self, id: OwnerId) -> Option<RunMeta> {
         let mut found = None;
         self.published.load().root.walk(&mut |node| {

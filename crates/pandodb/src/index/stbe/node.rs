@@ -47,7 +47,7 @@ pub struct Branch {
     /// child limits the estimate of the child's branch. Without this limit the parts of a small slice would add up to
     /// more than the slice, because a slice counts whole pages.
     pub bytes: u64,
-    /// Estimated bytes of the branch for each child of the node. Their sum is `bytes`. Empty in a leaf.
+    /// Estimated bytes of the branch for each child of the node. Their sum is `bytes`. In a leaf the list is empty.
     pub weights: Arc<[u64]>,
     /// The point deletes in the branch.
     pub deletes: Deletes,
@@ -312,7 +312,8 @@ impl Node {
         Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))
     }
 
-    /// The maplets that cover the branches of the node. A maplet appears once if its branches are neighbours.
+    /// The maplets that cover the branches of the node. If the branches of a maplet are neighbours, the maplet is
+    /// returned only once.
     pub fn maplets(&self) -> impl Iterator<Item = &Arc<Run>> {
         let routes = self.branches.iter().filter_map(|branch| branch.route.as_ref());
         routes

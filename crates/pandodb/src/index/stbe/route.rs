@@ -120,7 +120,8 @@ impl Group {
 pub(super) struct Rule<'a> {
     /// The number of neighbours to merge.
     pub(super) width: usize,
-    /// Whether the store is idle: neighbours of about equal size are merged, regardless of their tier.
+    /// Whether the store is idle. If so, neighbours of about equal size are merged, even if their entries were merged a
+    /// different number of times before.
     pub(super) idle: bool,
     /// Filters that could not be read. They are excluded.
     pub(super) unreadable: &'a HashSet<OwnerId>,
@@ -251,11 +252,12 @@ impl Routing {
 #[derive(Default)]
 pub(super) struct Routes {
     pub(super) routing: Routing,
-    /// Bytes of the next maplet job, as of the last root swap; 0 if there is none.
+    /// Bytes of the next maplet job, as computed at the last root swap; 0 if there is no such job.
     pub(super) waiting: u64,
     /// Filters that could not be read. They are excluded until a caller asks for a compaction.
     pub(super) unreadable: HashSet<OwnerId>,
-    /// Whether the disk was full: no maplet is written before the next root swap.
+    /// Whether a maplet could not be written because the disk was full. If so, no further maplet is written before the
+    /// next root swap.
     pub(super) suspended: bool,
     /// Whether no other work has been pending for some time.
     pub(super) idle: bool,

@@ -1,4 +1,5 @@
-//! Deletes reach the leaves, and the entries that they hide are dropped; tested for several patterns of deletes.
+//! Tests that deletes reach the leaves, and that the entries that they hide are dropped, for several patterns of
+//! deletes.
 
 use super::super::relieve::MOST_SWEPT;
 use super::*;
@@ -81,7 +82,7 @@ fn a_deleted_stretch_costs_a_scan_little() {
 fn a_queue_leaves_few_messages() {
     let mut bench = Bench::new(3);
     for round in 0..200u64 {
-        // Within one memtable, the deleted keys differ from the put keys.
+        // Within one memtable, no key is both put and deleted.
         let gone = round.saturating_sub(10) * 300..round.saturating_sub(9) * 300;
         bench.change(round * 300..(round + 1) * 300, gone.filter(|_| round >= 10));
     }

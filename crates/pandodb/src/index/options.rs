@@ -11,8 +11,8 @@
 //!    created (`IndexOptions::with_defaults`) and checks all values. From then on these values belong to the keyspace.
 //! 2. The catalogue holds the mode and the values that differ from the defaults. Therefore the default of an option
 //!    must never change. To introduce a better default, add an option with another name.
-//! 3. Opening turns the stored values into [`Settings`]. A name or a value that this version does not know is an error
-//!    with that name or value in its text.
+//! 3. Opening turns the stored values into [`Settings`]. A name or a value that this version does not know causes an
+//!    error, whose text contains this name or value.
 //!
 //! Invariant: an `IndexOptions` holds its values in the order of the specs of its type. Each option occurs at most
 //! once.

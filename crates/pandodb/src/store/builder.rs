@@ -56,9 +56,9 @@ impl StoreBuilder {
     }
 
     /// Sets the total memory in bytes for write buffers (memtables), the block cache (buffer pool), filters, iterators
-    /// and compactions. At least 1 MiB; at most the memory of the machine or the limit on the process's address space
-    /// (`ulimit -v`). The memory limit of a container is not checked. The default is 256 MiB, or half of the maximum if
-    /// that is less. For advice see the [recipe].
+    /// and compactions. The minimum is 1 MiB. The maximum is the memory of the machine or the limit on the process's
+    /// address space (`ulimit -v`). The memory limit of a container is not checked. The default is 256 MiB, or half of
+    /// the maximum if that is less. For advice see the [recipe].
     ///
     /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#memory-and-threads
     pub fn memory_budget(mut self, bytes: usize) -> Self {
@@ -142,7 +142,7 @@ impl StoreBuilder {
     }
 
     /// Registers a merge operator of the application. This is necessary at each opening. Only the built-in operators
-    /// are always registered. Takes the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
+    /// are always registered. The argument is the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
     pub fn operator(mut self, operator: impl MergeOperator) -> Self {
         self.operators.insert(operator.name().to_owned(), Arc::new(operator));
         self

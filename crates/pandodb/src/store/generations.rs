@@ -68,7 +68,8 @@ mod tests {
     use crate::base::Kind;
     use crate::wal::{RecordKind, Tags, put_op};
 
-    /// Checks records of one key, each with a life, a memtable and the generations of its operations.
+    /// Checks records of one key. Each record is given by its epoch, its memtable and the generations of its
+    /// operations.
     fn check(records: &[(u32, u64, &[Option<u64>])]) -> Result<()> {
         let mut order = Generations::default();
         let mut first = Seqno(100);

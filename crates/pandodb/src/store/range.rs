@@ -103,7 +103,8 @@ impl Range {
     ///
     /// The back end does not move. The remaining keys are always the keys between the two ends. If an end moves back
     /// over keys that were returned, these keys are returned again. If an end moves beyond the other end, no key
-    /// remains. The iterator keeps its view of the keyspace. A seek also revives an iterator that had ended.
+    /// remains. The iterator keeps its view of the keyspace. After a seek, even an iterator that had ended can return
+    /// keys again.
     ///
     /// The call itself reads nothing. If the sought key is in blocks that are in memory, the next item costs a search
     /// in these blocks. Otherwise it costs as much as the first item of an iterator.

@@ -1,5 +1,5 @@
-//! [`Roots`] has the catalogue and the trunks that the newest superblock refers to. It is read without a lock, without
-//! the log and without a write.
+//! [`Roots`] has the catalogue and the trunks that the newest superblock refers to. They are read without taking a
+//! lock, reading the log or writing anything.
 //!
 //! [`Roots`] is for tools that only inspect a store ([`crate::check`]). A writer may have the store open and modify it
 //! during the read. Therefore a block is accepted only if its checksum is right, and the caller retries if a writer has

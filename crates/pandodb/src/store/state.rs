@@ -33,8 +33,8 @@ pub(crate) struct KeyspaceState {
     /// The operator's name and version in the catalogue, regardless of whether the operator is registered.
     pub operator_name: Option<(String, u32)>,
     pub blob_threshold: usize,
-    /// The index type, its mode and its options. Changed under the lock of the durable root. The index uses the changed
-    /// options from the next opening on.
+    /// The index type, its mode and its options. They are changed under the lock of the durable root. The index uses
+    /// the changed options from the next opening on.
     pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
     /// The stored form of the keys in memtables and in the index.

@@ -79,7 +79,7 @@ pub struct Inner {
     /// The snapshots and the newest read point that existed when the last pack or compaction began. A reader that
     /// starts later gets a read point that is equal or newer.
     pub(super) keep: Stripes,
-    /// True once the keyspace was dropped: outputs of jobs in progress are discarded.
+    /// Whether the keyspace was dropped. If so, the outputs of jobs in progress are discarded.
     pub(super) cleared: bool,
 }
 
@@ -316,7 +316,8 @@ impl Inner {
         id
     }
 
-    /// Bytes that a request still has to rewrite: the readable old runs in the range of the request.
+    /// Bytes that still have to be rewritten for a request. These are the bytes of the readable old runs in the range
+    /// of the request.
     pub(super) fn requested(&self, request: &Forced) -> u64 {
         let old = |part: &&Part| part.slice.run().meta().id < request.before && !self.stuck.holds(&part.slice);
         let layers = self.world.table.layers.iter();

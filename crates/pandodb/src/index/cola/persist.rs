@@ -11,8 +11,8 @@
 //!  for each layer, newest first: level | part count | for each part, in key order: run description | slice
 //! ```
 //!
-//! A run of several parts is described in each of these parts; opening makes it one object again. Decoding trusts no
-//! field: order and bounds are checked before a table is used.
+//! If several parts belong to the same run, each of them has a description of the run. An opening makes one object from
+//! these descriptions. Decoding trusts no field: order and bounds are checked before a table is used.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@
 //!
 //! 1. Pack a sealed memtable into a run (`runs::PackJob`) and attach the run to a new root (`Stbe::attach`).
 //! 2. Rebalance the trunk (`rebalance`): flush references as far down as the triggers require, split leaves `k` ways,
-//!    merge small nodes, grow or shrink the root.
+//!    merge small nodes, and add or remove a level at the root.
 //! 3. Compact the newly arrived branches of each node concurrently with readers (`choose`, `runs::MergeJob`). The
 //!    output replaces its inputs in every node that holds them at the end of the compaction (`install`). Therefore a
 //!    split or a flush during a compaction does not waste its work.

@@ -15,8 +15,8 @@
 //!  for each child:  dead branches before its first live one | node
 //! ```
 //!
-//! A run that several nodes share is described in each of these nodes; opening makes it one object again. Decoding
-//! trusts no field: depth and order are bounded and checked before a node is used.
+//! A run that several nodes share is described in each of these nodes. An opening makes one object from these
+//! descriptions. Decoding trusts no field: depth and order are bounded and checked before a node is used.
 
 use std::collections::HashMap;
 use std::sync::Arc;

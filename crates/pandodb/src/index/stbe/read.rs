@@ -28,8 +28,8 @@ pub struct StbeView {
     /// Messages and point tombstones, counted when they are first requested.
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// No function reads this field. While the view exists, the field prevents that large values which later swaps drop
-    /// are freed.
+    /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
+    /// drop.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 

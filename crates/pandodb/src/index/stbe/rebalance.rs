@@ -103,7 +103,7 @@ pub struct Rebalancer<'a> {
     /// Receives the counts.
     pub counters: &'a RebalanceCounters,
     /// Ranges of compactions in progress and of the leaf to split. Nodes in these ranges are not merged, because a
-    /// merge renames branches.
+    /// merge gives new identities to their branches.
     pub busy: &'a [KeyRange],
     /// Ranges of compactions in progress. Their inputs must not be dropped, because the outputs will replace them.
     pub merging: &'a [KeyRange],

@@ -84,7 +84,7 @@ pub struct Inner {
     /// The snapshots and the newest read point that existed when the last pack or compaction began. A reader that
     /// starts later gets a read point that is equal or newer.
     pub(super) keep: Stripes,
-    /// True once the keyspace was dropped: outputs of jobs in progress are discarded.
+    /// Whether the keyspace was dropped. If so, the outputs of jobs in progress are discarded.
     pub(super) cleared: bool,
 }
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Keys are 24 random bytes; values are 100 bytes. `wall` is the time from the first insert to the last insert, divided
-//! by the number of all inserts. `cpu` is the time that the writers were on a core, divided by the same number. On a
-//! machine with other work, `wall` is the latency that a user sees, and `cpu` is the cost of the memtable. Each
+//! by the number of all inserts. `cpu` is the time for which the writers were running on a core, divided by the same
+//! number. If other programs use the machine at the same time, only `cpu` still shows the cost of the memtable. Each
 //! measurement is printed as one line, so that `sort` can order the lines and a script can find the median.
 
 use std::sync::{Arc, Barrier};
@@ -24,7 +24,8 @@ fn random_key(rng: &mut Rng) -> [u8; 24] {
     rng.bytes(24).try_into().expect("24 bytes")
 }
 
-/// Nanoseconds that this thread was on a core; 0 if the system does not report them.
+/// The number of nanoseconds for which this thread has been running on a core. It is 0 if the system does not report
+/// it.
 fn on_core() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -35,7 +36,7 @@ fn keys_of(writer: u64) -> Rng {
     Rng(writer << 40 | 1)
 }
 
-/// Inserts `records` from `writers` threads; returns wall and CPU nanoseconds per insert.
+/// Inserts `records` entries with `writers` threads. Returns `wall` and `cpu` per insert, in nanoseconds.
 fn insert(memtable: &Memtable, records: u64, writers: u64) -> (f64, f64) {
     let start = Barrier::new(writers as usize + 1);
     let each = records / writers;

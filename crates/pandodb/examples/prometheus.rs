@@ -120,7 +120,7 @@ fn render(stats: &StoreStats) -> String {
     text.0
 }
 
-/// Text of metrics: each family of lines has its help and its type.
+/// The text of the metrics. Each group of lines with the same metric name begins with a help line and a type line.
 #[derive(Default)]
 struct Text(String);
 
@@ -173,7 +173,7 @@ mod tests {
         Store::builder("m").device(MemDevice::new()).memory_budget(8 << 20).open().unwrap()
     }
 
-    /// The samples of a text, by their name with labels. Each line is checked.
+    /// The samples in a text of metrics. The key is the name of the metric with its labels. Each line is checked.
     fn samples(text: &str) -> BTreeMap<String, f64> {
         let (mut family, mut samples) = (String::new(), BTreeMap::new());
         for line in text.lines() {

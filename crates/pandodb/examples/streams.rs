@@ -1,12 +1,12 @@
-//! Measures the benefit of log streams: commits of 24 + 100 bytes by one and by two threads, alternating between one
-//! and two streams.
+//! Measures the benefit of log streams. One thread or two threads make commits with keys of 24 bytes and values of 100
+//! bytes. Rounds with one stream and rounds with two streams alternate.
 //!
 //! ```text
 //! cargo run --release -p pandodb --example streams -- DIRECTORY ROUNDS
 //! ```
 //!
-//! No memtable is sealed during the measurement, so only the commit path is measured. Each printed line gives thousands
-//! of commits per second: the median and all rounds.
+//! No memtable is sealed during the measurement, so only the commit path is measured. Each printed line has thousands
+//! of commits per second: first the median, then the result of each round.
 
 use std::path::Path;
 use std::time::Instant;
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Thousands of commits per second.
+/// Returns the speed in thousands of commits per second.
 fn run(directory: &Path, durability: Durability, commits: u64, threads: u64, streams: usize) -> Result<f64> {
     let place = tempfile::tempdir_in(directory).expect("a place for the store");
     let store = Store::builder(place.path())

@@ -7,7 +7,7 @@ use std::{env, fs, process};
 use pandodb::device::Device;
 use pandodb::{Error, StbeOptions, Store, StoreBuilder};
 
-/// This variable is set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
+/// This environment variable is set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
 const LIMITED: &str = "PANDODB_TEST_LIMITED";
 
 type Setting = fn(StoreBuilder) -> StoreBuilder;
@@ -70,8 +70,8 @@ fn the_bounds_themselves_are_accepted() {
     }
 }
 
-/// A memtable is at most 1/32 of the disk, so that the default budget works on 200 MB. On a disk that is too small for
-/// the minimum sizes, nothing is created.
+/// A memtable takes at most 1/32 of the disk, so that the default budget works on a disk of 200 MB. On a disk that is
+/// too small for the minimum sizes, nothing is created.
 #[test]
 fn a_small_disk_gets_small_memtables_or_an_error_with_the_needed_size() {
     let on = |disk: u64, budget: usize| {

@@ -1,4 +1,4 @@
-//! After `Store::close` every handle, iterator and snapshot of the store returns [`Error::Closed`]. A later opener of
+//! After `Store::close` every handle, iterator and snapshot of the store returns [`Error::Closed`]. A later opening of
 //! the same files, in this process or in another process, reuses their pages. Therefore data read through an old handle
 //! could be wrong.
 
@@ -10,8 +10,8 @@ use std::{env, process};
 use pandodb::device::MemDevice;
 use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store};
 
-/// This variable is set in the process that [`another_process_rewrites_the_store`] starts. Its value is the directory
-/// of the store.
+/// This environment variable is set in the process that [`another_process_rewrites_the_store`] starts. Its value is the
+/// directory of the store.
 const REWRITE: &str = "PANDODB_TEST_REWRITE";
 const KEYS: u32 = 20_000;
 
@@ -23,7 +23,7 @@ fn key(i: u32) -> [u8; 4] {
     i.to_be_bytes()
 }
 
-/// Overwrites every value four times, so that the pages of the first opener are reused.
+/// Overwrites every value four times, so that pages which the first opening wrote are reused.
 fn rewrite(path: &Path) {
     let store = open(path);
     let keyspace = store.keyspace("k").expect("a keyspace");
@@ -178,8 +178,8 @@ fn values_read_before_a_close_stay_unchanged() {
     assert_eq!(large, vec![9; 100_000]);
 }
 
-/// Dropping a batch frees its large values, and dropping an engine frees the outputs of unfinished jobs. After a close
-/// these pages may belong to another opener of the store.
+/// Dropping a batch frees its large values, and dropping an engine frees the outputs of unfinished jobs. After a close,
+/// another opening of the store may use these pages, so they must not be freed.
 #[test]
 fn drops_after_a_close_do_not_change_the_file() {
     let dir = tempfile::tempdir().unwrap();

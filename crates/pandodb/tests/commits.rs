@@ -13,7 +13,7 @@ use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
 use pandodb::device::{Device, File, OpenHow};
 use pandodb::{AddI64, Durability, Error, KeyspaceOptions, Store};
 
-/// A device in memory. Its writes to the log, or its syncs of the log, panic while `armed`.
+/// A device in memory. While `armed`, writes to the log or syncs of the log panic.
 #[derive(Debug)]
 struct Trap {
     device: Arc<MemDevice>,
@@ -95,7 +95,7 @@ fn a_panic_in_a_commit_leaves_no_thread_waiting() {
     ends("a commit after a panic in a commit", || [1, 2, 4].into_iter().for_each(panic_in_a_commit));
 }
 
-/// One thread of each stream may be writing at the moment when the trap is armed.
+/// When the device is armed, one thread of each stream may already be in a write.
 fn panic_in_a_commit(streams: usize) {
     let (device, armed) = (MemDevice::new(), Arc::new(AtomicBool::new(false)));
     let trap = Arc::new(Trap { device: device.clone(), armed: armed.clone(), at_sync: false });
@@ -108,7 +108,7 @@ fn panic_in_a_commit(streams: usize) {
                 let (rows, acknowledged, armed, begun) = (&rows, &acknowledged, &armed, &begun);
                 scope.spawn(move || {
                     for i in 0..10_000u32 {
-                        // After this wait each stream has its segment.
+                        // After this wait, each stream has created its segment.
                         (i == 1).then(|| begun.wait());
                         match rows.put([&[thread][..], &i.to_be_bytes()].concat(), "row") {
                             Ok(()) => drop(acknowledged.fetch_add(1, SeqCst)),

@@ -73,7 +73,7 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
         }
         load(&keyspace, round as u64)?;
         store.settle()?;
-        // Some of the leaves were written since this opening; other leaves may be older.
+        // Some of the leaves were written after this opening, and other leaves may be older.
         check(&keyspace, round as u64);
         keyspace.compact(..)?;
         check(&keyspace, round as u64);
@@ -114,7 +114,7 @@ fn an_unknown_feature_is_refused_with_its_flag() -> Result<()> {
 #[test]
 fn compression_does_not_change_a_file_of_incompressible_data() -> Result<()> {
     // The option alone changes nothing: with incompressible data, the sizes, the written bytes and the flags are the
-    // same as without it.
+    // same as without the option.
     let images = [Compression::None, Compression::Lz4].map(|compression| {
         let device = MemDevice::new();
         let store = open(&device, compression).unwrap();

@@ -9,7 +9,7 @@ use pandodb::device::SimDevice;
 use pandodb::device::sim::{Fault, FaultKind};
 use pandodb::{Durability, Error, Store};
 
-/// This variable is set in the process that [`a_process_without_free_files_is_refused_and_goes_on`] starts.
+/// This environment variable is set in the process that [`a_process_without_free_files_is_refused_and_goes_on`] starts.
 const FEW_FILES: &str = "PANDODB_TEST_FEW_FILES";
 
 fn small(path: &Path) -> pandodb::StoreBuilder {
@@ -44,7 +44,8 @@ fn opening_an_unusable_path_reports_the_reason() {
     assert!(nul.to_string().contains("NUL byte") && !nul.to_string().contains('\0'), "{nul}");
 }
 
-/// Regression: every error of the operating system had the advice "check the device, then reopen the store".
+/// Regression: the text of every error of the operating system gave the advice "check the device, then reopen the
+/// store".
 #[test]
 fn errors_of_the_operating_system_have_matching_advice() {
     let says = |kind: io::ErrorKind, op, words: &str| {
@@ -93,7 +94,8 @@ fn a_damaged_store_is_reported_as_corruption() {
     };
     damaged("both superblocks zeroed", &|bytes| bytes[..33 * 4096].fill(0));
     damaged("no file to speak of", &|bytes| bytes.truncate(0));
-    // The error is also right without the other files of the store, as long as a superblock has the magic number.
+    // The error is also right if the other files of the store are missing, as long as a superblock has the magic
+    // number.
     for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.file_name().unwrap() != "data" {
             fs::remove_file(entry).unwrap();
@@ -157,7 +159,8 @@ fn with_few_files(path: &Path) {
     store.close().unwrap();
 }
 
-/// A disk may report only during a sync that it is full. Accepted writes are then lost, so no later sync succeeds.
+/// Some disks report that they are full only when a file is synced. In that case writes that were already accepted are
+/// lost, so no later sync may succeed.
 #[test]
 fn a_full_disk_in_a_sync_is_final() {
     let device = SimDevice::new(5);

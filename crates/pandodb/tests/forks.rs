@@ -13,7 +13,7 @@ use fork::{Fork, fork, waitpid_nohang};
 use pandodb::device::MemDevice;
 use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store, Value};
 
-/// A child that runs for a longer time than this counts as hung.
+/// A child that runs longer than this counts as blocked.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(path: &Path) -> Store {
@@ -22,7 +22,7 @@ fn open(path: &Path) -> Store {
 
 /// Each test holds this mutex, so that the tests run one after the other. The reason: the crate `parking_lot` keeps
 /// waiting threads in tables of the process. If a thread changes such a table at the moment of a fork, the table stays
-/// locked in the child. Stores that the child opens then block without end (`docs/decisions/0042`).
+/// locked in the child. In that case stores that the child opens block without end (`docs/decisions/0042`).
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -232,7 +232,7 @@ fn a_child_can_open_other_stores() {
     assert!(store.verify().unwrap().is_clean());
 }
 
-/// A child that has dropped its inherited handles does not keep the lock of a killed parent.
+/// If a parent is killed, a child that has dropped its inherited handles does not keep the store locked.
 #[test]
 fn the_store_of_a_killed_parent_can_be_opened_while_its_child_runs() {
     let _alone = alone();
@@ -245,7 +245,7 @@ fn the_store_of_a_killed_parent_can_be_opened_while_its_child_runs() {
             wait_for(&done);
         });
         wait_for(&dropped);
-        // Forget the store, like a kill: nothing is closed.
+        // Forget the store instead of dropping it: as after a kill, nothing is closed.
         std::mem::forget(store);
         std::process::exit(0);
     });

@@ -13,7 +13,7 @@ use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
 use pandodb::device::{Device, File, LockGuard, LockMode, OpenHow};
 use pandodb::{AddU64, Error, KeyspaceOptions, Store};
 
-/// Called before each read of the data file, with the number of the read.
+/// A function that is called before each read of the data file. It gets the number of the read.
 type Hook = Box<dyn FnMut(u64) + Send>;
 
 /// A device that allows reads only. It counts the reads of the data file.
@@ -149,13 +149,13 @@ fn a_writer_that_checkpoints_during_a_glance_is_noticed() {
         let seen = look(ReadOnly::new(device.clone(), hook));
         let after = look(device.clone());
         assert!(after.generation >= before.generation + 4);
-        // The log may change although the roots do not, so its size is not compared.
+        // Do not compare the size of the log, because it may change although the roots do not.
         let same = |one: &Glance, other: &Glance| {
             (one.generation, &one.keyspaces, one.logical_bytes)
                 == (other.generation, &other.keyspaces, other.logical_bytes)
         };
-        // If a burst happens between the reads of the two slots, the slot read later may hold the older of the last two
-        // superblocks.
+        // If a burst happens between the reads of the two superblock slots, the newest superblock may be in the slot
+        // that was read first. The glance then returns an earlier superblock of the burst.
         let between = at < 4 && (before.generation..after.generation).contains(&seen.generation);
         assert!(
             same(&seen, &before) || same(&seen, &after) || between,
@@ -199,7 +199,7 @@ fn permanent_damage_is_reported() {
     store.close().unwrap();
     let whole = look(device.clone());
     assert!(whole.clean);
-    // After a clean close no data is only in the log, so an opening returns the same figures.
+    // After a clean close the log has no data that the data file lacks, so an opening returns the same figures.
     let opened = Store::builder("memory").device(device.clone()).read_only(true).open().unwrap().stats().unwrap();
     for (seen, opened) in whole.keyspaces.iter().zip(&opened.keyspaces) {
         let mut index = seen.index.clone();
@@ -265,7 +265,8 @@ fn glances_do_not_disturb_a_busy_writer_or_its_openings() {
             }
         });
         let mut key = 0u64;
-        // Open the store at least three times. Each opening must get the lock immediately.
+        // Meanwhile open the store at least three times. Each opening must get the lock immediately, although glances
+        // are running.
         while key < 60_000 || glances.load(SeqCst) < GLANCES && key < 2_000_000 {
             let store = store();
             let keyspace = store.keyspace("k").unwrap();

@@ -26,16 +26,16 @@ fn the_thousandth_keyspace_is_written_with_as_few_bytes_as_the_tenth() {
         }
     }
     let (first, last) = (written[0], written[3] - written[2]);
-    // Each checkpoint writes all keyspaces. Therefore fewer checkpoints are made for creations if there are more
-    // keyspaces.
+    // Each checkpoint writes all keyspaces. Therefore the more keyspaces exist, the more creations share one
+    // checkpoint.
     assert!(
         last < 2 * first,
         "400 creations wrote {first} bytes, and {last} when there were 1,200 before: {written:?}"
     );
 }
 
-/// Regression: small memtables seemed full, because the memory of an empty memtable was counted. Therefore each write
-/// packed one entry into a run of its own.
+/// Regression: the memory of an empty memtable was counted, so small memtables always seemed full. Therefore each write
+/// caused its entry to be packed into a run of its own.
 #[test]
 fn small_memtables_of_several_keyspaces_are_filled_before_they_are_packed() {
     let builder = Store::builder("small").device(MemDevice::new()).background_threads(0);
@@ -57,7 +57,7 @@ fn contents(store: &Store) -> World {
     store.keyspaces().into_iter().map(|info| (info.name.clone(), of(&info.name))).collect()
 }
 
-/// The image after the newest superblock was damaged.
+/// Returns the image with the newest superblock damaged.
 fn without_newest(mut image: SimImage) -> SimImage {
     let slots = [0, 32 * PAGE as u64];
     let generation = |at: &u64| {
@@ -88,8 +88,8 @@ fn check(image: &SimImage, world: &World, what: &str) {
     }
 }
 
-/// Tests all sequences of 5 steps in which one keyspace is created and dropped. Each runs with and without another
-/// keyspace whose memtable needs the log.
+/// Tests all sequences of 5 steps in which one keyspace is created and dropped. Each sequence runs with and without
+/// another keyspace whose memtable needs the log.
 #[test]
 fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock() {
     const STEPS: u32 = 5;
@@ -127,7 +127,8 @@ fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock
                 }
                 text += [" create", " merge", " drop", " checkpoint"][steps as usize % 4];
                 steps /= 4;
-                // Check only after the last step, because shorter histories are the ends of other histories.
+                // Check only after the last step. Shorter sequences need no check of their own, because other sequences
+                // of full length end with the same steps.
                 if nth + 1 == STEPS {
                     let image = device.durable_image();
                     check(&image, &world, &text);
@@ -155,7 +156,7 @@ fn a_recreated_keyspace_is_empty() {
     }
 }
 
-/// A creation only needs space in the log. If the log has no space, nothing is created.
+/// The only space that a creation needs is space in the log. If the log has no space, nothing is created.
 #[test]
 fn a_creation_on_a_full_disk_fails_and_creates_nothing() {
     let device = SimDevice::new(1);

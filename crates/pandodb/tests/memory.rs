@@ -1,5 +1,5 @@
-//! Measures the memory of thousands of keyspaces. This is the only test of its process, because it measures the memory
-//! of the process.
+//! Measures the memory of thousands of keyspaces. This test has a process of its own, because it measures the memory of
+//! the process.
 #![cfg(target_os = "linux")]
 
 use pandodb::Store;
@@ -7,7 +7,7 @@ use pandodb::Store;
 const KEYSPACES: usize = 3_000;
 const BUDGET: usize = 64 << 20;
 
-/// Resident memory of this process in bytes.
+/// The resident memory of this process, in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is there");

@@ -108,7 +108,7 @@ fn an_operator_that_calls_the_store_is_refused_in_reads_and_in_background_work()
                 keyspace.merge("k", "a").unwrap();
                 keyspace.merge("k", "call").unwrap();
                 assert_eq!(keyspace.get("k").unwrap().unwrap(), "acall");
-                // The fold runs on a worker thread, if there is one.
+                // If the store has a worker thread, the fold runs on it.
                 keyspace.compact(..).unwrap();
                 keyspace.merge("k", "b").unwrap();
                 store.settle().unwrap();
@@ -124,7 +124,7 @@ fn an_operator_that_calls_the_store_is_refused_in_reads_and_in_background_work()
     }
 }
 
-/// Closing on the worker thread would wait for this worker, so the close runs on another thread.
+/// A close on the worker thread would wait for this thread itself, so the close runs on another thread.
 #[test]
 fn an_operator_may_drop_the_last_handle() {
     ends("dropping the last handle inside a fold".into(), || {
@@ -145,12 +145,12 @@ fn an_operator_may_drop_the_last_handle() {
                 begun.send(()).unwrap();
                 gone.recv_timeout(Duration::from_secs(20)).unwrap();
                 drop(last);
-                // A close on this thread would wait for this thread itself. Such a close used to panic here and to
-                // leave the store unclosed.
+                // A close on this thread would wait for this thread itself. In an earlier version such a close panicked
+                // here, and the store was not closed.
                 survived.send(()).unwrap();
             }
         });
-        // Write more bytes than a memtable holds, so that a worker packs it and folds.
+        // Write more bytes than a memtable holds, so that a worker packs the memtable and folds the operands.
         let written = 120u8;
         (0..written).for_each(|i| keyspace.merge([i % 10], [b'x'; 100]).unwrap());
         in_fold.recv_timeout(Duration::from_secs(20)).unwrap();

@@ -1,4 +1,5 @@
-//! Tests that background work does not stop during a checkpoint, and that writers do not outrun background work.
+//! Tests that background work continues during a checkpoint, and that writers are throttled when background work is too
+//! slow.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +19,7 @@ enum Held {
     Syncs,
     /// Writes to the data file.
     Writes,
-    /// Calls that need a larger file are refused. No call is blocked.
+    /// Refuses all calls that need a larger file, and blocks no call.
     Space,
 }
 
@@ -166,7 +167,8 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
     assert!(gate.waiting() > 0, "the checkpoint still waits");
     let packed = store.stats().unwrap().written.pack - before;
     assert!(packed > 3 * MEMTABLE as u64, "{packed} bytes of memtables became runs all the same");
-    // Packing is bounded, because log segments and space are kept until the checkpoint is done.
+    // The number of packed memtables is limited, because log segments and freed space are kept until the checkpoint is
+    // done.
     write(6 * MEMTABLE);
     let halted = || {
         let packed = store.stats().unwrap().written.pack;
@@ -195,8 +197,8 @@ fn writers_do_not_outrun_a_blocked_worker() {
     let memtables = || store.stats().unwrap().memory.memtables as usize / MEMTABLE;
     gate.hold(Held::Writes);
     write_until(&mut put, || memtables() > 4);
-    // From here on each waiting memtable doubles the delay of a write, so a longer time adds few memtables. Without
-    // such a delay this time is enough for hundreds of memtables.
+    // From here on, each waiting memtable doubles the delay of a write, so the writes of a longer time would fill few
+    // further memtables. Without such a delay, the writes of this time would fill hundreds of memtables.
     let start = Instant::now();
     write_until(&mut put, || start.elapsed() > Duration::from_millis(500));
     let then = memtables();
@@ -207,8 +209,8 @@ fn writers_do_not_outrun_a_blocked_worker() {
     gate.hold(Held::Writes);
     write_until(&mut put, || memtables() > 4);
     gate.hold(Held::Nothing);
-    // Debt from the time when the worker was blocked does not delay writes for a long time after the block, although
-    // the worker is never idle during these writes.
+    // Debt that arose while the worker was blocked does not delay writes for a long time after the worker was
+    // unblocked, although the worker is never idle during these writes.
     let start = Instant::now();
     write_until(&mut put, || start.elapsed() > Duration::from_millis(1200));
     most_are_fast(&mut put);
@@ -224,7 +226,8 @@ fn write_until(put: &mut impl FnMut() -> Duration, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Fails if at least half of 400 writes take a millisecond or longer: these writes wait for the longest delay.
+/// Fails if at least half of 400 writes take a millisecond or longer. Such writes are throttled with the longest
+/// possible delay.
 fn most_are_fast(put: &mut impl FnMut() -> Duration) {
     let slow = (0..400).filter(|_| put() >= Duration::from_millis(1)).count();
     assert!(slow < 200, "{slow} of 400 writes took a millisecond or longer");
@@ -245,7 +248,7 @@ fn background_threads_sleep_while_the_disk_is_full() {
     let (before, start) = (gate.refused.load(Relaxed), Instant::now());
     std::thread::sleep(Duration::from_millis(500));
     let refused = gate.refused.load(Relaxed) - before;
-    // Each thread retries ten times per second, and may try several operations each time.
+    // Each background thread retries ten times per second, and may try several operations each time.
     let most = 100 * (start.elapsed().as_millis() as usize + 500) / 1000;
     assert!(refused < most, "{refused} times there was no space");
     gate.hold(Held::Nothing);

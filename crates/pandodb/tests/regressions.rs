@@ -1,5 +1,6 @@
-//! Regression tests for findings of reviews and random histories. Each test failed before its fix and contains only the
-//! necessary steps. The crate `pandodb-proof` has simulated crashes and random histories.
+//! Regression tests for findings of reviews and random histories. Each test failed before the fix of the bug, and
+//! contains only the steps that are necessary to show the bug. Tests with simulated crashes and random histories are in
+//! the crate `pandodb-proof`.
 
 mod common;
 
@@ -231,7 +232,7 @@ fn a_scan_of_a_dropped_keyspace_ends_with_an_error() {
     let mut scan = keyspace.iter();
     scan.by_ref().take(10).for_each(|entry| drop(entry.unwrap()));
     store.drop_keyspace("k").unwrap();
-    // Advance the clock by more time than a scan keeps one view.
+    // Advance the clock by more than the time for which a scan pins one view.
     device.advance_clock(Duration::from_millis(2100));
     let rest: Vec<_> = scan.collect();
     assert!(rest.len() == 4990 || rest.last().is_some_and(|entry| entry.is_err()), "{} items, no error", rest.len());
@@ -242,8 +243,9 @@ fn tiny(device: &Arc<SimDevice>, memtable_bytes: usize) -> StoreBuilder {
     builder.memory_budget(1 << 20).memtable_bytes(memtable_bytes).index(StbeOptions::new().fanout(2))
 }
 
-/// A checkpoint recorded that a keyspace needed no log, and released the log. After a write to that keyspace the next
-/// checkpoint recorded an older cut, so the store could not be opened any more.
+/// Regression: a checkpoint recorded that a keyspace needed no log, and released the log. After a write to that
+/// keyspace, the next checkpoint recorded that the keyspace needed the log from an earlier seqno on. Therefore the
+/// store could not be opened any more.
 #[test]
 fn a_write_to_an_idle_keyspace_does_not_need_released_log() {
     let device = SimDevice::new(1);
@@ -274,7 +276,7 @@ fn packing_during_replay_keeps_large_values_of_later_records() {
     let store = tiny(&device, 256 << 10).open().unwrap();
     let large = store.keyspace_with("large", KeyspaceOptions::new().blob_threshold(16)).unwrap();
     let (key, value) = (|i: u32| i.to_be_bytes(), |i: u32| vec![i as u8; 20 + i as usize % 3000]);
-    // Leave free pages between the large values, so that runs could be written into these pages.
+    // Leave free pages between the large values, so that the store could write runs into these pages.
     for i in 0..1500 {
         large.put(key(i), value(i)).unwrap();
     }
@@ -287,8 +289,9 @@ fn packing_during_replay_keeps_large_values_of_later_records() {
     assert!(store.verify().unwrap().is_clean());
 }
 
-/// Regression: a debt that nothing could pay, for which packing and recovery waited without end. It had two causes:
-/// packing unified range tombstones, and a read changed the weight of a memtable with range tombstones.
+/// Regression: some debt could never be reduced to 0, so packing and recovery waited for it without end. There were two
+/// causes: packing combined several range tombstones into one, and a read changed the size of a memtable with range
+/// tombstones.
 #[test]
 fn range_deletes_leave_no_debt_behind() {
     ends("compacting range deletes", || {
@@ -318,9 +321,9 @@ fn range_deletes_leave_no_debt_behind() {
     });
 }
 
-/// Regression: debt was paid in bytes of messages but owed in bytes of pages. If keys shared a long prefix, a
-/// compaction that was paused between two steps counted as paid. Threads that waited for this compaction continued too
-/// early.
+/// Regression: debt was counted in bytes of pages, but reduced by bytes of messages. Therefore, if keys shared a long
+/// prefix, the debt of a compaction could reach 0 while the compaction was paused between two steps. Threads that
+/// waited for this compaction continued too early.
 #[test]
 fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
     ends("compacting keys with a long common prefix", || {
@@ -341,9 +344,9 @@ fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
     });
 }
 
-/// Found by `pando sim histories --seed 5`: a checkpoint was running when the store was closed. It got the error of a
-/// closed store and treated this error as a failure of the disk. This poisoned the store. The close then left the end
-/// of the log in memory and returned success.
+/// Found by `pando sim histories --seed 5`: a checkpoint was running when the store was closed. The checkpoint got the
+/// error of a closed store and treated this error as a failure of the disk, which poisoned the store. Therefore the
+/// close did not write the end of the log to disk, but returned success.
 #[test]
 fn a_running_checkpoint_does_not_prevent_a_close_from_writing_the_log() {
     ends("closing during a checkpoint", || {
@@ -378,9 +381,9 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
     let store = builder(device.clone()).open().unwrap();
     let keyspace = store.keyspace_with("k", KeyspaceOptions::new().blob_threshold(100)).unwrap();
     keyspace.put_with("large", vec![0x5A; 6_000], Durability::Synced).unwrap();
-    // Take an image of the running store, because after a close the log would be empty.
+    // Take the image while the store is open, because after a close the log would be empty.
     let unconfirmed = device.image();
-    // A later synced record confirms that everything before this record is durable.
+    // A later record that was synced confirms that everything before this record is durable.
     keyspace.put_with("later", "small", Durability::Synced).unwrap();
     let image = device.image();
     let whole = open(&image).unwrap();
@@ -393,17 +396,19 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
         image.flip_bit("data", at as u64 + 50, 3);
         open(&image)
     };
-    // Without that record it is unknown whether the value was written to the disk. Therefore the log ends before the
-    // value, as after a power cut.
+    // Without the later record it is unknown whether the value was written to the disk. Therefore the log ends before
+    // the value, as after a power cut.
     let store = damaged(unconfirmed).unwrap();
     assert_eq!(store.open_keyspace("k").unwrap().unwrap().get("large").unwrap(), None);
-    // With that record the value must be intact. The error is about the data file, not about the log.
+    // With the later record, it is known that the value must be intact. The error is about the data file, not about the
+    // log.
     let Err(pandodb::Error::Corruption { file, offset, what, .. }) = damaged(image) else { panic!("it opens") };
     assert_eq!((&*file, offset, what), ("data", at as u64, "large value"));
 }
 
-/// Regression: a quarter of an eighth of the budget was not a multiple of a page, and the log refused this segment
-/// size, which the store itself had derived (lab, figure 3.5).
+/// Regression: the default segment size is a quarter of a memtable, and the default memtable is an eighth of the
+/// budget. With some budgets this was not a multiple of a page, so the log refused a size that the store itself had
+/// computed (lab, figure 3.5).
 #[test]
 fn any_memory_budget_opens() {
     for budget in [1 << 20, (1 << 20) + 1, 6_381_793, (256 << 20) - 1] {
@@ -413,8 +418,8 @@ fn any_memory_budget_opens() {
 }
 
 /// Regression: a store was killed with a long log and then opened with little memory. It packed thousands of memtables
-/// and compacted none. Packing each memtable searched all runs of a leaf, and the tree used 120 MB. Opening such a
-/// store with a log of 200 MB took longer than five minutes.
+/// and compacted none. While each memtable was packed, all runs of a leaf were searched, and the tree used 120 MB of
+/// memory. Opening such a store with a log of 200 MB took longer than five minutes.
 #[test]
 fn recovery_with_less_memory_compacts_the_runs_that_it_packs() {
     let device = SimDevice::new(1);
@@ -433,8 +438,8 @@ fn recovery_with_less_memory_compacts_the_runs_that_it_packs() {
     assert_eq!(again.open_keyspace("k").unwrap().unwrap().iter().count(), 30_000);
 }
 
-/// Regression: pages of a replaced large value were reused while the log still referred to them. Pages freed during a
-/// replay are reused at once, and this was wrongly also done for pages freed after the replay.
+/// Regression: pages of a replaced large value were reused while the log still referred to them. Pages that are freed
+/// during a replay are reused at once. By mistake, pages that were freed after the replay were also reused at once.
 #[test]
 fn pages_that_the_log_refers_to_are_not_reused() {
     let device = SimDevice::new(1);

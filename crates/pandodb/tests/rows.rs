@@ -22,7 +22,7 @@ fn hits(store: &Store) -> u64 {
     store.stats().unwrap().row_hits
 }
 
-/// A store whose rows are in the index, with [`HOT`] in the row cache.
+/// Makes a store whose rows are all in the index. The row with the key [`HOT`] is also in the row cache.
 fn warm() -> (tempfile::TempDir, Store, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
     let builder = Store::builder(dir.path().join("s")).memory_budget(8 << 20).background_threads(0);
@@ -36,8 +36,8 @@ fn warm() -> (tempfile::TempDir, Store, Keyspace) {
     (dir, store, rows)
 }
 
-/// Changes the hot row by `act` and packs the change. Returns the value of the row after packing, read twice by a get
-/// and once by a scan.
+/// Changes the hot row by `act` and packs the change. Returns the value that the row has after packing. It is read by
+/// two gets and one scan, which must agree.
 fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
     let (_dir, store, rows) = warm();
     let before = store.snapshot();

@@ -89,7 +89,7 @@ fn record() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// The events recorded until now whose texts begin with `start`.
+/// Returns the events that were recorded until now and whose texts begin with `start`.
 fn told(start: &str) -> Vec<Told> {
     records().told.iter().filter(|told| told.text.starts_with(start)).cloned().collect()
 }
@@ -184,7 +184,8 @@ fn failures_are_reported_at_their_level() {
     }
     store.settle().unwrap();
     assert!(told("damage").is_empty() && told("disk full").is_empty());
-    // A sector that cannot be read is reported with the keyspace. This holds for a get and for a scan.
+    // A sector that cannot be read is reported in an event that names the keyspace. This holds for a get and for a
+    // scan.
     let data = Fault { file: Some("data".into()), ..Fault::sticky(FaultKind::IoError(OpClass::Read), 0) };
     let (store, rows) = {
         drop(rows);

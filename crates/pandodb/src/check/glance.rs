@@ -7,11 +7,13 @@
 //! ```
 //!
 //! Pages that a superblock reaches are reused only after two further superblocks (`docs/decisions/0004-quarantine.md`).
-//! The checksum of each block covers the owner of the block, whose identity is never reused. Therefore a block that
-//! passes its checks belongs to the superblock that was read, and the reader notices if a writer has reused pages.
-//! Damage that remains although no new superblock is written is real, and is reported.
+//! The checksum of each block covers the identity of the block's owner, and this identity is never reused. Therefore a
+//! block that passes its checks belongs to the superblock that was read, and the reader notices if a writer has reused
+//! pages. If a block fails its checks and no newer superblock was written in the meantime, the block is really damaged,
+//! and the damage is reported.
 //!
-//! Cost: the reads of a trunk, which are a few kilobytes per gigabyte of data. The writer does not notice the reader.
+//! Cost: the call reads all trunks. They have a few kilobytes for each gigabyte of data. The writer does not notice the
+//! reader.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ const _: () = assert!(TRIES > 1, "one attempt may meet a checkpoint");
 pub struct Glance {
     /// The number of the superblock. Each checkpoint writes one superblock.
     pub generation: u64,
-    /// The time of that checkpoint, by the writer's clock. `None` for a device without a clock, or if the version that
+    /// The time of the checkpoint, by the writer's clock. `None` for a device without a clock, or if the version that
     /// took the checkpoint did not record the time.
     pub checkpointed_at: Option<SystemTime>,
     /// Whether the store was closed and has not been opened for writing since then.
@@ -63,11 +65,12 @@ pub struct Glance {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct GlancedKeyspace {
-    /// The name and the options of the keyspace. `operator_registered` says whether the operator is a built-in one.
+    /// The name and the options of the keyspace. Here `operator_registered` is true only if the operator is a built-in
+    /// one.
     pub info: KeyspaceInfo,
     /// Approximate number of keys.
     pub records: u64,
-    /// The statistics of its index. In these, counters since opening are 0, and the debt is unknown.
+    /// The statistics of its index. Its counters since opening are 0, and its debt is not known.
     pub index: IndexStats,
 }
 
@@ -145,7 +148,7 @@ pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
 }
 
 /// Reads the roots of the newest superblock. Retries as long as a writer's checkpoints interfere. If a block is damaged
-/// and no newer superblock exists, the damage is part of the result.
+/// and no newer superblock exists, the result includes the damage.
 pub(super) fn roots(device: &dyn Device) -> Result<Roots> {
     let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
     if !names.iter().any(|name| name == DATA_FILE) {

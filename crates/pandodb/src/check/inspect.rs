@@ -47,7 +47,7 @@ pub enum Inspect {
 ///
 /// # Errors
 /// [`Error::NotAStore`] if there is no store. [`Error::Locked`] if a writer's checkpoints made all attempts to read the
-/// catalogue or a trunk fail. Another error if nothing can be decoded.
+/// catalogue or a trunk fail. Any other error if nothing can be decoded.
 pub fn inspect(path: impl AsRef<Path>, what: Inspect) -> Result<String> {
     let device = open_directory(path.as_ref(), false, Io::default())?;
     inspect_device(Arc::new(device), what)
@@ -138,7 +138,7 @@ fn civil(seconds: u64) -> String {
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     debug_assert!(year_of_era < 400 && day_of_year < 366, "day {day_of_year} of year {year_of_era}");
-    // In this algorithm years begin in March, so that the leap day is the last day of a year.
+    // In this algorithm a year begins in March, so that the leap day is the last day of its year.
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
@@ -176,7 +176,8 @@ fn object(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
     Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
 }
 
-/// Decodes a block without knowing its owner. Therefore its structure is checked, but its checksum cannot be checked.
+/// Decodes a block whose owner is not known. Therefore the structure of the block is checked, but not its checksum,
+/// which depends on the owner.
 fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
     let superblock = Superblock::read_slots(&**file, DATA_FILE).into_iter().find_map(Result::ok);
     let store_id = superblock.map(|superblock| superblock.store_id).unwrap_or_default();

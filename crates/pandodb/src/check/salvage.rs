@@ -8,15 +8,16 @@
 //!   lost nodes ─┘   ▼  unreadable ranges
 //! ```
 //!
-//! The rule is the same as for a lookup: read from the newest message to the oldest until a base is found. If a range
-//! of one run cannot be read, it may contain a newer message or a delete. Therefore the values of older runs in this
-//! range are *stale*, and are copied only if the caller requests stale values. Values of newer runs are certain. Every
-//! key that a lookup can read is copied. More keys are copied, too: leaves are read without the blocks above them
-//! ([`crate::run::Salvager`]), and a lost trunk node affects only its own range.
+//! The rule for a key is the same as in a lookup: its messages are read from the newest to the oldest until a base is
+//! found. If a range of one run cannot be read, it may contain a newer message or a delete. Therefore the values of
+//! older runs in this range are *stale*, and are copied only if the caller requests stale values. Values of newer runs
+//! are certain. Every key that a lookup can read is copied. Some keys that a lookup cannot read are also copied, for
+//! two reasons. Leaves are found without the blocks above them ([`crate::run::Salvager`]), and a lost trunk node
+//! affects only its own range.
 //!
-//! If the log is damaged in the middle, the salvage ends the log at the damage. Each keyspace is then copied exactly as
-//! it was at an earlier moment, and the later writes are reported as lost. (Records after the damage are not certain,
-//! because batches are atomic and merges depend on earlier writes.)
+//! If the log is damaged in the middle, the salvage ends the log at the damage. In this case each keyspace is copied
+//! exactly as it was at an earlier moment, and all later writes are reported as lost. (Records after the damage are not
+//! certain, because batches are atomic and merges depend on earlier writes.)
 //!
 //! Invariant: every key of the store is in the copy with its right value, or is in the range of a reported loss.
 
@@ -34,7 +35,7 @@ use crate::store::{Batch, Durability, Keyspace, KeyspaceOptions, Store, StoreBui
 const BATCH_BYTES: usize = 1 << 20;
 /// Bytes copied from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
-/// The number of recent losses that are searched for one with the same reason.
+/// A new loss is compared with this number of the most recent losses, to find one with the same reason.
 const RECENT: usize = 8;
 
 /// Data that could not be copied.
@@ -42,8 +43,8 @@ const RECENT: usize = 8;
 pub struct Loss {
     /// The missing data has keys in this range. Other keys in the range may be complete.
     pub range: KeyRange,
-    /// `None` if keys of the range are missing. A seqno if only later writes to these keys are missing: the copied
-    /// values are then the values at this seqno.
+    /// `None` if keys of the range may be missing completely. Otherwise the seqno up to which the copy includes all
+    /// writes: only later writes to keys of the range are missing.
     pub after: Option<u64>,
     /// The reason of the loss. In case of damage it names the file and the offset.
     pub reason: Error,
@@ -69,8 +70,9 @@ pub struct Salvaged {
 pub struct SalvageReport {
     /// The keyspaces, in the order of creation.
     pub keyspaces: Vec<Salvaged>,
-    /// The damage at which the log was cut, if it was cut. Later writes are lost. Each keyspace reports these writes as
-    /// a loss. Keyspaces that were created after the cut are lost completely, and their names are unknown.
+    /// The damage at which the salvage ended the log, if the log was damaged. All later writes are lost. Each keyspace
+    /// reports these writes as a loss. Keyspaces that were created after the cut are lost completely, and their names
+    /// are unknown.
     pub log_cut: Option<Error>,
 }
 
@@ -82,10 +84,9 @@ impl SalvageReport {
 }
 
 /// Copies the readable data of a damaged store into the new store `out`. `from` describes how to open the damaged
-/// store. The store of `from`
-/// is opened for reading and not changed. With `include_stale`, keys whose newest message may be lost are copied with
-/// the value of older messages. Such keys are counted in [`Salvaged::stale`] and still reported as lost, because
-/// deleted keys may reappear.
+/// store. The damaged store is opened for reading and not changed. With `include_stale`, a key whose newest message may
+/// be lost is copied with the value that its older messages give. Such keys are counted in [`Salvaged::stale`] and
+/// still reported as lost, because deleted keys may reappear.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -138,7 +139,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
 }
 
 /// The options for the copy of a keyspace. If the operator of the keyspace is not registered, the copy has no operator,
-/// and merged keys are lost.
+/// and keys with operands are lost.
 fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
     let mut options = KeyspaceOptions::new().index(keyspace.options());
     options = options.blob_threshold(keyspace.blob_threshold);
@@ -146,7 +147,7 @@ fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
     options
 }
 
-/// The state of copying one keyspace.
+/// The copy of one keyspace, in progress.
 struct Copy {
     into: Keyspace,
     batch: Batch,
@@ -174,14 +175,14 @@ enum Feed {
     Nothing,
 }
 
-/// A container of messages, with its unreadable parts.
+/// A container of messages, with the ranges of its keys that cannot be read.
 struct Source {
     feed: Feed,
     tombstones: Arc<Fragments>,
     /// The range in which nothing is certain, because the range tombstones, or all messages, of the container are
     /// unknown.
     veiled: Option<KeyRange>,
-    /// The gap that was passed last.
+    /// The most recent gap that the reading has passed.
     gap: Option<KeyRange>,
     block: EntryBlock,
     at: usize,
@@ -193,7 +194,7 @@ impl Source {
         Source { feed, tombstones, veiled: None, gap: None, block: EntryBlock::new(), at: 0, ended: false }
     }
 
-    /// A source for a container whose contents are unknown in a range.
+    /// Makes a source for a container whose contents in `range` are unknown.
     fn veil(range: KeyRange) -> Source {
         Source { veiled: Some(range), ..Source::new(Feed::Nothing, Arc::default()) }
     }
@@ -233,8 +234,8 @@ impl Source {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
 
-    /// Whether unreadable messages of `key` may have been here. Call this function after reading the readable messages
-    /// of `key`.
+    /// Whether the container may have had messages of `key` that cannot be read. Call this function after reading the
+    /// readable messages of `key`.
     fn hides(&self, key: &[u8]) -> bool {
         let in_gap = self.gap.as_ref().is_some_and(|range| range.contains(key));
         let may_hold = || !matches!(&self.feed, Feed::Index(source) if !source.may_hold(key));
@@ -322,8 +323,8 @@ impl Work<'_> {
             if open {
                 lookup.enter(source.tombstones.covering(key, self.at));
             }
-            // Check both before and after the read: reading the key's messages may reach the next gap, which replaces
-            // the current gap.
+            // Check for gaps both before and after reading the messages of the key, because the reading may reach the
+            // next gap, which replaces the current gap.
             let hidden = source.hides(key);
             while let Some(entry) = source.entry().filter(|entry| entry.key == key) {
                 if !lookup.is_done()
@@ -347,7 +348,7 @@ impl Work<'_> {
     fn lose(&mut self, range: KeyRange, reason: Error) {
         let text = reason.to_string();
         let lost = range.clone();
-        // Merges without their operator may be anywhere in the keyspace, so report one loss for all of them.
+        // Keys whose operator is not registered may be anywhere in the keyspace, so report one loss for all of them.
         let anywhere = matches!(reason, Error::OperatorMissing { .. } | Error::Unsupported { .. });
         let earlier = self.salvaged.losses.iter_mut().rev().take(RECENT).find(|loss| {
             let touches = loss.range.to.is_empty() || range.from <= loss.range.to;

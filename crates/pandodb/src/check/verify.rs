@@ -4,9 +4,9 @@
 //! each index, the large values that its memtables refer to, and its nodes, runs, live messages and large values.
 //! Finally, check that the superblock names all features that blocks use. The allocation is checked once for all
 //! indexes, using the extents that they list: no page has two owners, and every owned page is marked as used. Pages
-//! without an owner are not reported, because they belong to unfinished runs or to old views, or wait for superblocks.
-//! Problems are collected: verification continues after each problem. The log is not read again, because opening has
-//! replayed it, and opening refuses a store whose log is damaged.
+//! without an owner are not reported, because they belong to unfinished runs or to old views, or were freed and wait
+//! for two further superblocks. Problems are collected: verification continues after each problem. The log is not read
+//! again, because opening has replayed it, and opening refuses a store whose log is damaged.
 //!
 //! **A consistent set of pages.** The store may be written during the verification. A page that one index frees is
 //! reused two checkpoints later, possibly by another index. Therefore the verification accounts for the pages in use at
@@ -17,15 +17,16 @@
 //!   unlocked:             list the extents of all pins; read index 1 and unpin it, read index 2 and unpin it, …
 //! ```
 //!
-//! 1. The catalogue owns its pages until the next superblock is written, which happens only after the last pin. The
-//!    catalogue is read before the next superblock.
+//! 1. The catalogue owns its pages until the next superblock is written, which happens only after the last root is
+//!    pinned. The catalogue is read before this superblock is written.
 //! 2. A pinned root keeps its nodes, runs and large values: none of their pages is freed before the pin is dropped
 //!    ([`Inspect::pin`](crate::index::Inspect::pin)). Therefore, at the moment of the last pin, all pinned roots and
-//!    the catalogue own their pages at the same time. Two owners of one page are damage.
+//!    the catalogue own their pages at the same time. So a page with two owners is damage.
 //! 3. Blocks written later are excluded: a node that was not on disk at the time of pinning is skipped, even if a
 //!    checkpoint writes it during the verification.
 //!
-//! Cost: old runs keep their pages until their index was read, as they do during a long scan.
+//! Cost: runs that compactions replace during the verification keep their pages until their index was read, as during a
+//! long scan.
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ pub struct VerifyReport {
     pub blocks: u64,
     /// Bytes of these blocks.
     pub bytes: u64,
-    /// Live messages read, including superseded messages.
+    /// Live messages that were read. Superseded messages count, too.
     pub entries: u64,
     /// The number of runs.
     pub runs: u64,
@@ -59,7 +60,7 @@ pub struct VerifyReport {
     pub nodes: u64,
     /// The number of large values.
     pub blobs: u64,
-    /// All problems. Empty if the store is sound.
+    /// All problems. The list is empty if the store is undamaged.
     pub problems: Vec<Error>,
 }
 
@@ -74,7 +75,7 @@ struct Verifier<'a> {
     data: &'a DataFile,
     report: VerifyReport,
     owned: RangeSet,
-    /// Incompatible features that the blocks read until now use.
+    /// The incompatible features that are used by the blocks read until now.
     features: u64,
 }
 
@@ -185,7 +186,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         });
         pin.check(&mut verifier)?;
     }
-    // The next superblock will also name the features that were used since this opening.
+    // The features of blocks that were written since this opening are named by the next superblock at the latest.
     let named = engine.checkpointer.root.lock().superblock.incompatible | data.features();
     if verifier.features & !named != 0 {
         let detail = format!("does not name the features {:#x} that blocks use", verifier.features & !named);

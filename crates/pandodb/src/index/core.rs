@@ -44,7 +44,8 @@ pub struct Core {
     /// Whether the store is open for writing. If so, both copies of a metadata block are read, to repair a damaged
     /// copy.
     pub repair: bool,
-    /// The damaged copies that opening found. The core repairs them once all pages are marked.
+    /// The damaged copies of metadata blocks that the opening of the store found. The core repairs them once all pages
+    /// are marked.
     pub repairs: Arc<Repairs>,
     /// The account to which the index adds its own debt.
     pub share: owed::Share,
@@ -58,12 +59,12 @@ impl Core {
     }
 }
 
-/// The source of identities that are never reused within a store.
+/// Assigns identities that are never reused within a store.
 #[derive(Debug)]
 pub struct IdSource(AtomicU64);
 
 impl IdSource {
-    /// A source whose next identity is `next`.
+    /// Makes a source whose next identity is `next`.
     pub fn new(next: u64) -> IdSource {
         IdSource(AtomicU64::new(next.max(1)))
     }

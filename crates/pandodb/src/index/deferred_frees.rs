@@ -7,9 +7,10 @@
 //!               by 1→2       by 2→3
 //! ```
 //!
-//! Each view holds the link that its successor filled, and each link holds the next link. A link is dropped when its
-//! view and all older views are gone. Dropping the link frees its extents. This starts their quarantine: they are
-//! reused only after further superblocks were written.
+//! Each view holds one link of a chain, and each link holds the next link. The swap from a view to its successor fills
+//! the view's link with the extents that the swap drops. A link is dropped when its view and all older views are gone.
+//! Dropping the link frees its extents. This starts their quarantine: they are reused only after further superblocks
+//! were written.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl DeferredBlobFrees {
 impl Drop for DeferredBlobFrees {
     fn drop(&mut self) {
         self.extents.get_mut().drain(..).for_each(|extent| self.data.free(extent));
-        // Drop the links iteratively: one reader may have kept thousands of links, which are too many for recursion.
+        // Drop the links in a loop: one reader may have kept thousands of links alive, which is too many for a
+        // recursive drop.
         let mut next = self.next.take();
         while let Some(link) = next {
             next = Arc::into_inner(link).and_then(|mut link| {

@@ -6,8 +6,8 @@
 //!   salvage  Inspect::salvage ─▶ SalvagePiece { keys, sources newest first } ─▶ SalvageSource::next: messages and gaps
 //! ```
 //!
-//! Invariant: every message of a piece's keys is in one of the piece's sources, or in a gap that a source reports, or
-//! the piece is marked as lost.
+//! Invariant: a message whose key belongs to a piece is in one of the piece's sources or in a gap that a source
+//! reports, unless the piece is marked as lost.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::space::BlockKind;
 
 /// The functions by which `verify`, `inspect` and `salvage` read an index.
 pub trait Inspect {
-    /// Pins the current root, for a check of everything that this root reaches. The caller ensures that no checkpoint
-    /// runs during the call, so that the index knows which parts of the structure are on disk.
+    /// Pins the current root, so that a caller can check everything that this root reaches. The caller ensures that no
+    /// checkpoint runs during the call, so that the index knows which parts of the structure are on disk.
     fn pin(&self) -> Box<dyn Verification + '_>;
 
     /// Describes the structure, or the object with the identity `object`, as lines of text. Returns false if there is
@@ -38,7 +38,8 @@ pub trait Verification {
     /// Reads and checks everything that the root reaches.
     ///
     /// # Errors
-    /// Returns an error that ends the verification; damage is reported to the visitor instead.
+    /// An error that prevents the rest of the verification, such as an I/O error. Damage is not returned, but reported
+    /// to the visitor.
     fn check(&self, visit: &mut dyn Visitor) -> Result<()>;
 }
 
@@ -62,7 +63,7 @@ pub struct SalvagePiece {
     pub lost: Option<Error>,
 }
 
-/// One container of messages, which is read around its damaged parts.
+/// One container of messages, of which all parts except the damaged ones are read.
 pub trait SalvageSource {
     /// The key range of the source. Messages outside this range do not belong to the source.
     fn range(&self) -> &KeyRange;
@@ -70,13 +71,14 @@ pub trait SalvageSource {
     /// The range tombstones of the source.
     ///
     /// # Errors
-    /// The error that makes the tombstones unreadable. In that case older data in the range is uncertain.
+    /// The error that makes the tombstones unreadable. In that case it is unknown which of the older data in the range
+    /// is deleted.
     fn tombstones(&self) -> Result<Arc<Fragments>>;
 
     /// Appends the next messages in key order to `out`, or reports a gap or the end.
     fn next(&mut self, out: &mut EntryBlock) -> SalvageStep;
 
-    /// Whether a message of `key` may be in a gap. True, unless a filter excludes the key.
+    /// Whether a gap may contain a message of `key`. The result is true unless a filter excludes the key.
     fn may_hold(&self, key: &[u8]) -> bool;
 }
 

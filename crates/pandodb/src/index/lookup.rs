@@ -16,7 +16,7 @@ use crate::blocks::BlockRequest;
 use crate::pool::Block;
 use crate::resolve::Gather;
 
-/// The numbers of blocks that a lookup used.
+/// Counts of the blocks that a lookup used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeTally {
     /// Filters probed.
@@ -25,14 +25,14 @@ pub struct ProbeTally {
     pub prefetched: u64,
     /// Leaves searched.
     pub leaves: u64,
-    /// Runs that were searched although their leaf did not hold the key.
+    /// Runs of which a leaf was searched without finding the key in it.
     pub false_positives: u64,
 }
 
 /// The base that a lookup found.
 #[derive(Debug, Default)]
 pub enum Base {
-    /// No container had a base, so the operands apply to a missing value.
+    /// No container had a base, so the operands are applied to a missing value.
     #[default]
     Absent,
     /// A value inside a cached block.
@@ -145,7 +145,7 @@ impl<'a> Lookup<'a> {
         Ok(ControlFlow::Break(()))
     }
 
-    /// Uses a row of the row cache. Such a row is a value without operands above it.
+    /// Uses a row of the row cache as the base. Such a row is a value without newer operands.
     pub fn take_row(&mut self, value: Arc<[u8]>) {
         debug_assert!(!self.done, "a lookup ends once");
         self.base = Base::Owned(value);
@@ -156,7 +156,7 @@ impl<'a> Lookup<'a> {
 /// The result of one step of a probe.
 #[derive(Debug)]
 pub enum Step<'v> {
-    /// The probe needs nothing: all messages of the key in this index were collected.
+    /// The probe needs no further block: all messages that this index has for the key were collected.
     Done,
     /// The probe needs a block: call again with this block, or without it if the block is optional and damaged.
     Need(BlockRequest<'v>),

@@ -83,16 +83,16 @@ impl RootRecord {
     pub const MAX_BYTES: usize = 128;
 }
 
-/// A cursor over raw messages: every version of every key, in the order of stored keys or in exact reverse order. It
-/// reads a block of messages at a time.
+/// A cursor over raw messages. It returns every version of every key, in the order of stored keys or in exactly the
+/// reverse order, and reads many messages at a time.
 pub trait RawCursor: Send {
-    /// Appends about `max_bytes` of the next messages to `out`. Appends nothing at the end.
+    /// Appends about `max_bytes` of the next messages to `out`. If no message is left, the call appends nothing.
     fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()>;
-    /// Moves the cursor to the first key at or after `key`, in the cursor's direction.
+    /// Moves the cursor to `key`, or to the next existing key in the cursor's direction.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
 }
 
-/// Bytes that the default implementation of [`IndexView::changed_in`] reads at a time.
+/// The number of bytes that the default implementation of [`IndexView::changed_in`] reads at a time.
 const CHANGED_BLOCK: usize = 32 << 10;
 
 /// An immutable state of one index. All keys are in their stored form.
@@ -101,15 +101,15 @@ pub trait IndexView: Send + Sync {
     /// point of at most this seqno.
     fn through(&self) -> Seqno;
 
-    /// The smallest read point for unregistered reads. With a smaller read point, a read may miss versions that a
-    /// compaction has dropped, and must be retried with a newer read point.
+    /// The smallest read point for unregistered reads. At a smaller read point, versions that a compaction has dropped
+    /// may be missing, so the read must be retried with a newer read point.
     fn horizon(&self) -> Seqno;
 
     /// Starts a point lookup.
     fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v>;
 
-    /// Starts a scan of a range of stored keys, in descending order if `reverse`. With [`Order::Hashed`], a range only
-    /// serves to continue a walk over all keys.
+    /// Starts a scan of a range of stored keys, in descending order if `reverse`. With [`Order::Hashed`], the only use
+    /// of a range is to continue a walk over all keys.
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;
 
     /// Starts a walk over all messages, in the order of stored keys. Backup, dump and tests use it; they need no
@@ -134,8 +134,8 @@ pub trait IndexView: Send + Sync {
         self.changed_in(&KeyRange::point(key), since)
     }
 
-    /// Like [`IndexView::changed`], but for any key of `range`. The default implementation reads all messages of the
-    /// range.
+    /// Whether the view holds a change with a seqno above `since` of any key of `range`, as in [`IndexView::changed`].
+    /// The default implementation reads all messages of the range.
     ///
     /// # Errors
     /// If a block cannot be read.
@@ -188,7 +188,8 @@ pub trait Index: Send + Sync {
     /// Pins the current view.
     fn view(&self) -> Arc<dyn IndexView>;
 
-    /// Calls `look` with the current view. This avoids contention on the reference count that all readers share.
+    /// Calls `look` with the current view. Unlike [`Index::view`], this does not change the view's reference count, for
+    /// which all readers would compete.
     fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView));
 
     // ---- background work ----
@@ -208,8 +209,8 @@ pub trait Index: Send + Sync {
     /// memtable arrives.
     fn on_idle(&self);
 
-    /// Requests a full compaction of `range`. The compaction is complete when no requested debt is left. An index of
-    /// [`Order::Hashed`] only gets [`KeyRange::all`].
+    /// Requests a full compaction of `range`. The compaction is complete when no requested debt is left. For an index
+    /// with [`Order::Hashed`], the range is always [`KeyRange::all`].
     fn compact(&self, range: &KeyRange) -> Result<()>;
 
     // ---- durability ----
@@ -235,8 +236,8 @@ pub trait Index: Send + Sync {
     /// Estimates the contents of a range.
     fn estimate(&self, range: &KeyRange) -> Result<Estimate>;
 
-    /// The number of messages in the index, including superseded messages, and the number of point tombstones among
-    /// them. The numbers are counted once per root; the call takes no lock.
+    /// The number of all messages in the index, including superseded messages, and the number of point tombstones among
+    /// all these messages. The numbers are counted once per root. The call takes no lock.
     fn entries(&self) -> (u64, u64);
 
     /// The statistics of the index.
@@ -273,10 +274,11 @@ pub struct Cut {
 /// The index publishes the new values only after it has invalidated the cached rows of their keys
 /// ([`IndexRows::written`](crate::rows::IndexRows::written)).
 pub trait DirectWriter: Send + Sync {
-    /// Reads, latches and reserves everything that the operations need. The operations have no seqnos yet.
+    /// Reads all blocks, takes all latches and reserves all space that the operations need. The operations have no
+    /// seqnos yet.
     ///
     /// # Errors
-    /// Any error refuses the commit, so that the commit has no effect.
+    /// If this call returns an error, the commit is refused and has no effect.
     fn prepare<'a>(&'a self, operations: &mut dyn Iterator<Item = Entry<'a>>) -> Result<Box<dyn Prepared + 'a>>;
 }
 
@@ -287,7 +289,7 @@ pub trait Prepared {
     fn apply(self: Box<Self>, first: Seqno);
 }
 
-/// The interface for bulk loads in key order, into an index that holds no data in the loaded range.
+/// The interface for bulk loads in key order. The index must hold no data in the loaded range.
 pub trait SortedLoader: Send + Sync {
     /// Starts a load. All its messages have the seqno `at`. `expected_bytes` is a hint for allocation.
     ///

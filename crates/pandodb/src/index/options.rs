@@ -10,9 +10,9 @@
 //! 1. A caller names a type and some values ([`IndexOptions`]). The store adds its defaults when the keyspace is
 //!    created (`IndexOptions::with_defaults`) and checks all values. From then on these values belong to the keyspace.
 //! 2. The catalogue holds the mode and the values that differ from the defaults. Therefore the default of an option
-//!    never changes. A better default needs an option with another name.
-//! 3. Opening turns the stored values into [`Settings`]. A name or a value that this version does not know is an error
-//!    with that name or value in its text.
+//!    must never change. To introduce a better default, add an option with another name.
+//! 3. Opening turns the stored values into [`Settings`]. A name or a value that this version does not know causes an
+//!    error, whose text contains this name or value.
 //!
 //! Invariant: an `IndexOptions` holds its values in the order of the specs of its type. Each option occurs at most
 //! once.
@@ -54,7 +54,7 @@ const MOST_OPTIONS: usize = 64;
 pub struct IndexOptions {
     kind: IndexKind,
     mode: Option<Mode>,
-    /// Name and value, in the order of the type's specs.
+    /// The names and values of the options that were set, in the order of the type's specs.
     values: Vec<(&'static str, u64)>,
 }
 
@@ -168,12 +168,13 @@ impl IndexOptions {
     }
 
     /// The options of a new keyspace. The values of `self` have priority, then the values of `store` if it has the same
-    /// type. Then come the store's `common` values, by the names of options, and `mode`. Values that equal the default
-    /// of the type are left out.
+    /// type. Then follow the store-wide values `common`, which are given by the names of options, and the store-wide
+    /// `mode`. Values that equal the default of the type are left out.
     pub(crate) fn with_defaults(&self, store: &IndexOptions, mode: Mode, common: &[(&str, u64)]) -> IndexOptions {
         let store = (store.kind == self.kind).then_some(store);
         let mut full = IndexOptions::from(self.kind);
-        // Ignore a default mode that the type does not support. A mode that the caller chose is checked instead.
+        // Ignore a default mode that the type does not support. If the caller chose an unsupported mode, the check of
+        // the options reports it.
         let mode = if self.kind.modes().contains(&mode) { mode } else { self.kind.modes()[0] };
         full.mode = Some(self.mode.or(store.and_then(|store| store.mode)).unwrap_or(mode));
         for spec in self.kind.options() {
@@ -188,8 +189,8 @@ impl IndexOptions {
         full
     }
 
-    /// The first option in `self` that differs in a keyspace with the options `stored`: its name, the stored value, the
-    /// requested value.
+    /// The first option in `self` that differs in a keyspace with the options `stored`: returns its name, the stored
+    /// value and the requested value.
     pub(crate) fn conflict(&self, stored: &IndexOptions) -> Option<(&'static str, String, String)> {
         if let Some(mode) = self.mode.filter(|&mode| mode != stored.mode.unwrap_or_default()) {
             return Some((MODE, stored.mode.unwrap_or_default().name().into(), mode.name().into()));
@@ -209,8 +210,8 @@ impl IndexOptions {
         Settings::new(self.mode.unwrap_or_default(), values, memtable_bytes, operator)
     }
 
-    /// Appends the persisted form: the name of the type, then the length of the rest, then the mode, the number of
-    /// values, and name and value of each.
+    /// Appends the persisted form. It has the name of the type, the length of the rest, the mode, the number of values,
+    /// and then the name and the value of each option.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         assert!(self.values.len() <= MOST_OPTIONS, "an opening accepts as many options");
         put_bytes(out, self.kind.name().as_bytes());
@@ -227,8 +228,8 @@ impl IndexOptions {
     /// Decodes the options of a type. The bytes begin after the type's name.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the bytes are damaged; [`Error::Unsupported`] if this version lacks one of the options
-    /// or values.
+    /// [`Error::Corruption`] if the bytes are damaged; [`Error::Unsupported`] if this version does not know one of the
+    /// options or values.
     pub(super) fn decode_values(kind: IndexKind, bytes: &[u8]) -> Result<IndexOptions> {
         let name = kind.name();
         let mut options = IndexOptions::from(kind);

@@ -1,5 +1,5 @@
-//! The debt of all indexes of a store, as sums and as an order. A write reads the sums, and a worker finds the index
-//! with the most debt. Neither has to walk the keyspaces.
+//! The debt of all indexes of a store. It is kept as sums, which a write reads, and as a sorted list, in which a worker
+//! finds the index with the most debt. So neither of them has to visit all keyspaces.
 //!
 //! ```text
 //!   index of keyspace 3:  Owing { pack 9, compact 0 } ─┐        pack    Σ    one atomic each, read by every write
@@ -8,15 +8,16 @@
 //! ```
 //!
 //! 1. Each index changes its own debt under its own lock ([`Owing::change`]). It adds the difference to the sums before
-//!    it releases this lock. Therefore a sum lacks at most the changes in progress.
-//! 2. [`Owed::next`] walks the order. An index with more bytes to pack comes first, then one with more bytes to
-//!    compact, then one with the smaller keyspace id.
+//!    it releases this lock. Therefore a sum differs from the true debt at most by the changes in progress.
+//! 2. [`Owed::next`] walks the sorted list. The index with the most bytes to pack comes first. Indexes with equally
+//!    many bytes to pack are sorted by the bytes to compact, the most first, and then by keyspace id.
 //! 3. A cleared index has no debt any more, regardless of what its unfinished jobs still report ([`Owing::end`]).
 //!
-//! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended. The order
-//! then holds exactly the `Owing`s among them that have debt.
+//! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended. The sorted
+//! list then holds exactly those of these `Owing`s that have debt.
 //!
-//! Locks: the lock of an `Owing`, and inside it the lock of the order. No other lock is taken inside these locks.
+//! Locks: the lock of an `Owing` is taken first, and the lock of the sorted list second. No third lock is taken while
+//! one of these locks is held.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ use super::Debt;
 use crate::base::KeyspaceId;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// A position in the order of indexes with debt.
+/// A position in the sorted list of the indexes that have debt.
 pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
@@ -40,7 +41,8 @@ pub struct Owed {
     pack: AtomicU64,
     compact: AtomicU64,
     requested: AtomicU64,
-    /// The highest rate of all deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 if no index has a deadline.
+    /// The highest of the rates of all deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 if no index has a
+    /// deadline.
     rate: AtomicU64,
     order: Mutex<Order>,
 }
@@ -53,7 +55,7 @@ struct Order {
 }
 
 impl Owed {
-    /// The sum of the debt of all indexes. It costs three loads and takes no lock.
+    /// The sum of the debt of all indexes. The call costs three loads and takes no lock.
     #[inline]
     pub fn sum(&self) -> Debt {
         Debt {
@@ -64,22 +66,23 @@ impl Owed {
         }
     }
 
-    /// Bytes of work per byte written that are needed to meet every deadline, in units of
-    /// 1/[`Deadline::UNIT`](super::Deadline::UNIT). It costs one load.
+    /// The bytes of work that must be done for each byte written, in order to meet every deadline, in units of
+    /// 1/[`Deadline::UNIT`](super::Deadline::UNIT). The call costs one load.
     #[inline]
     pub fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
     }
 
-    /// The index after `after` in the order of debt, or the first index if `after` is `None`; `None` at the end of the
-    /// order. Costs O(log n).
+    /// The index that follows `after` in the sorted list, or the first index if `after` is `None`. Returns `None` at
+    /// the end of the list. The call costs O(log n) for n indexes with debt.
     pub fn next(&self, after: Option<Rank>) -> Option<Rank> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.order.lock().ranks.range((from, Bound::Unbounded)).next().copied()
     }
 }
 
-/// The account of an index: the store's sums and the keyspace. A [`super::Core`] passes this account to its index.
+/// The account to which an index adds its debt: the store's sums, and the keyspace of the index. A [`super::Core`]
+/// passes this account to its index.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
     /// The sums of the store.
@@ -102,7 +105,7 @@ struct Own {
 }
 
 impl Owing {
-    /// The account of an index without debt.
+    /// Makes the account of an index that has no debt.
     pub fn new(share: Share) -> Owing {
         Owing { share, own: Mutex::default() }
     }
@@ -130,14 +133,14 @@ impl Owing {
         self.account(before, Debt::default());
     }
 
-    /// Updates the sums and the order after a change of this index's debt. REQUIRES: the caller holds `own`.
+    /// Updates the sums and the sorted list after a change of this index's debt. REQUIRES: the caller holds `own`.
     fn account(&self, before: Debt, after: Debt) {
         if before == after {
             return;
         }
         let Share { owed, id } = &self.share;
-        // Wrapping arithmetic: a sum never falls below zero, because this index subtracts only amounts that it has
-        // added under the same lock.
+        // Use wrapping arithmetic, because the difference may be negative. A sum still never falls below zero: this
+        // index subtracts only amounts that it has added before under the same lock.
         owed.pack.fetch_add(after.memory_bytes.wrapping_sub(before.memory_bytes), Relaxed);
         owed.compact.fetch_add(after.work_bytes.wrapping_sub(before.work_bytes), Relaxed);
         owed.requested.fetch_add(after.requested_bytes.wrapping_sub(before.requested_bytes), Relaxed);

@@ -9,8 +9,8 @@
 //! 1. An index type has one line in [`TYPES`] with its [`IndexType`], which is a `static` next to the code of the type.
 //! 2. The store refers to index types by [`IndexKind`] only. A name that is not in [`TYPES`] causes
 //!    [`Error::UnknownIndex`] before anything is written.
-//! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit. A PandoDB version without
-//!    the type then refuses the store when it reads the first block.
+//! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit. A PandoDB version that
+//!    lacks the type then refuses the store when it reads the superblock.
 //!
 //! Invariants (a test below checks them): names and feature bits are unique, and every default is a valid value.
 
@@ -63,8 +63,8 @@ impl IndexOptions {
     /// Decodes the persisted form.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the bytes are damaged; [`Error::UnknownIndex`] or [`Error::Unsupported`] if this
-    /// version lacks the type, or one of the options or values.
+    /// [`Error::Corruption`] if the bytes are damaged; [`Error::UnknownIndex`] if this version lacks the type;
+    /// [`Error::Unsupported`] if it does not know one of the options or values.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<IndexOptions> {
         let name = std::str::from_utf8(reader.bytes()?).map(str::to_owned);
         let name = name.map_err(|_| reader.corrupt("the name of an index is not UTF-8"))?;

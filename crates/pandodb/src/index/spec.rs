@@ -1,5 +1,5 @@
-//! The parts that an index type declares (its options with their valid values, its mode), and the complete settings
-//! that it gets.
+//! The options that an index type declares, with their valid values, the modes of index types, and the complete
+//! settings that an index gets.
 //!
 //! The module [`super::options`] describes how options are chosen and stored.
 
@@ -8,8 +8,8 @@ use crate::filter::Filters;
 use crate::resolve::Operator;
 use crate::run::Compression;
 
-/// The variant of the index structure. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare
-/// with the published design.
+/// The variant of the index structure. [`Mode::Product`] is for applications. [`Mode::Paper`] is for experiments that
+/// make comparisons with the published design.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The variant that was faster in our measurements.
@@ -23,7 +23,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name on the command line and in messages.
+    /// The name of the mode on the command line and in messages.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Product => "product",
@@ -44,7 +44,8 @@ pub struct OptionSpec {
     pub name: &'static str,
     /// The effect of the option, in one sentence.
     pub about: &'static str,
-    /// The value for a keyspace that was created without this option. For words, it is the index in the list.
+    /// The value for a keyspace that was created without this option. If the values are words, it is the index of a
+    /// word in the list.
     pub default: u64,
     /// The possible values.
     pub values: Values,
@@ -175,7 +176,7 @@ impl Settings {
         value.unwrap_or_else(|| panic!("the index type declares no option `{name}`"))
     }
 
-    /// The chosen filters; `auto` if the option has the value `auto`.
+    /// The chosen filters. If the option has the value `auto`, this is the argument `auto`.
     pub fn filters(&self, auto: Filters) -> Filters {
         let filters = [Filters::Bloom, Filters::Quotient, Filters::Maplet];
         let chosen = self.get(FILTERS.name);

@@ -1,9 +1,9 @@
-//! Reports of an index to the core: pending work, progress of a step, estimates and figures.
+//! The reports of an index to the core: its pending work, the progress of a step, estimates and statistics.
 //!
 //! Some figures are fields that every index has ([`IndexStats`]). Others are named figures of its structure
 //! ([`Figure`]), which the command line, the lab and exporters print generically.
 
-/// Pending work: caused by accepted writes, or requested by callers.
+/// Pending work that accepted writes have caused or callers have requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     /// Bytes of memtables that the index has not packed yet. These memtables occupy memory and log segments.
@@ -13,7 +13,8 @@ pub struct Debt {
     /// Like `work_bytes`, but for work that a caller requested ([`Index::compact`](super::Index::compact)). This work
     /// is not caused by a write, so no write is throttled for it.
     pub requested_bytes: u64,
-    /// The part of `work_bytes` that has a deadline. The deadline is given in further writes to the keyspace.
+    /// The part of `work_bytes` that has a deadline. The deadline is a number of bytes that may still be written to the
+    /// keyspace.
     pub deadline: Option<Deadline>,
 }
 
@@ -25,7 +26,7 @@ impl Debt {
 }
 
 /// A limit on when work must be done: `work_bytes` of work must be done before `within_bytes` more bytes are written to
-/// the keyspace. A structure whose levels cannot accept a second arrival sets a deadline.
+/// the keyspace. A structure sets a deadline if a level must be emptied before more data arrives in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Bytes of work.
@@ -60,12 +61,13 @@ pub struct Room {
 /// The result of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Bytes read from inputs: the unit in which debt decreases. A step that prepares the end of a run reads no bytes.
+    /// The bytes that the step read from inputs. Debt decreases by this number. A step that prepares the end of a run
+    /// reads no bytes.
     pub bytes: u64,
-    /// Set if the index has packed a memtable: the bytes that this memtable counted in [`Debt::memory_bytes`]. The
-    /// `through` of the view has advanced.
+    /// If the step has finished packing a memtable, the bytes that this memtable contributed to [`Debt::memory_bytes`].
+    /// In this case the `through` of the view has advanced.
     pub absorbed: Option<u64>,
-    /// Whether there was no work, or other threads are already doing the work.
+    /// Whether the step had nothing to do, because no work exists or other threads are already doing it.
     pub idle: bool,
     /// The damage, if an input could not be read. The damaged input is excluded and no longer counts as debt; other
     /// work continues.
@@ -73,8 +75,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The outcome of a step that ended with `error`. Damage ends the work on the inputs of the step, which stay as
-    /// they are.
+    /// The outcome of a step that ended with `error`. If the error is damage, the work on the inputs of the step ends,
+    /// and the inputs stay unchanged.
     ///
     /// # Errors
     /// Any error that is not damage.
@@ -118,8 +120,8 @@ pub struct Figure {
 }
 
 /// Figures of the index of one keyspace: fields that every index has, and [`named`](IndexStats::named) figures of the
-/// index's structure. Fields with the words *since opening* are counters: they start at 0 with each opening of the
-/// store and never fall. All other fields are gauges, which show their value at the time of the call.
+/// index's structure. Fields whose description contains *since opening* are counters: they start at 0 with each opening
+/// of the store and never fall. All other fields are gauges, which show their value at the time of the call.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -143,7 +145,7 @@ pub struct IndexStats {
     pub logical_bytes: u64,
     /// Bytes that the index occupies on disk, large values included.
     pub disk_bytes: u64,
-    /// Bytes of filters and other blocks that lookups need in the pool.
+    /// Bytes of the filters and other blocks that should be in the pool for fast lookups.
     pub search_bytes: u64,
     /// Bytes written by packing memtables, since opening.
     pub packed_bytes: u64,

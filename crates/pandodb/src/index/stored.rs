@@ -6,8 +6,8 @@
 //!            a damaged copy is only recorded ────────────────────────────────────────▲
 //! ```
 //!
-//! A damaged copy is rewritten only once the pages of all indexes are marked. Before that, its address may also belong
-//! to another owner, and the write could destroy a block of another index, or a large value.
+//! A damaged copy is rewritten only once the pages of all indexes are marked. Before that, another index could own the
+//! page at the same address. Then the write would destroy a block or a large value of this index.
 //!
 //! Persisted forms:
 //!
@@ -36,7 +36,7 @@ const _: () = assert!(BEFORE_BODY < crate::base::PAGE, "every block has room for
 /// The address of a metadata block of an index on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The owner that the checksums of the blocks contain.
+    /// The identity of the block's owner. The checksums of both copies include it.
     pub id: OwnerId,
     /// The addresses of both copies.
     pub copies: MirroredBlock,
@@ -126,7 +126,7 @@ impl Stored {
     }
 }
 
-/// The blocks that have one damaged copy, as an opening found.
+/// The blocks of which an opening has found one copy damaged.
 #[derive(Debug, Default)]
 pub struct Repairs(Mutex<Vec<(Stored, BlockKind)>>);
 
@@ -135,8 +135,9 @@ impl Repairs {
         self.0.lock().push((stored, kind));
     }
 
-    /// Rewrites the damaged copies from the intact ones. REQUIRES: the pages of all indexes are marked, and none of
-    /// them overlap. A copy that cannot be written stays damaged: the intact copy is sufficient.
+    /// Overwrites each damaged copy with the contents of the intact copy. REQUIRES: the pages of all indexes are
+    /// marked, and none of them overlap. If a copy cannot be written, it stays damaged. This is not an error, because
+    /// the intact copy is sufficient.
     pub fn write(&self, data: &std::sync::Arc<DataFile>) {
         let damaged = std::mem::take(&mut *self.0.lock());
         let mut prefetch = Prefetch::new(data.clone());

@@ -1,5 +1,5 @@
-//! A test index with the features that no registered index has yet, which ensures that the core supports these
-//! features. They are: keys in hash order, writes that bypass the memtable, a bulk load, pages that change in place
+//! A test index with features that no registered index has yet. With this index, tests ensure that the core supports
+//! these features: keys in hash order, writes that bypass the memtable, bulk loads, and pages that change in place
 //! behind a latch. Each checkpoint writes all messages into one extent.
 
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
     }
 }
 
-/// A cursor that copies all messages at once, which is sufficient for a test.
+/// A cursor that returns all messages in one block, which is sufficient for a test.
 struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>, bool);
 
 impl RawCursor for StubCursor {

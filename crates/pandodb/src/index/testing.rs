@@ -1,5 +1,4 @@
-//! Parts shared by the unit tests of indexes: random batches of counters, and a model of the contents that are
-//! expected.
+//! Helpers that the unit tests of all indexes share: random batches of counters, and a model of the expected contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +56,7 @@ pub fn mark(core: &Core, index: &dyn Index) -> Result<()> {
 }
 
 impl<I: Index> Bench<I> {
-    /// An empty index that `make` creates. Random choices follow from `seed`.
+    /// A bench with an empty index that `make` creates. `seed` determines all random choices.
     pub fn of(seed: u64, make: impl FnOnce(Core) -> I) -> Bench<I> {
         let device = MemDevice::new();
         let core = core(&device);
@@ -138,8 +137,8 @@ impl<I: Index> Bench<I> {
         assert!(self.step(1 << 20).idle);
     }
 
-    /// Compares scans in both directions and point lookups with the model: the newest state and the state at every
-    /// snapshot.
+    /// Compares scans in both directions and point lookups with the model, for the newest state and for the state at
+    /// every snapshot.
     pub fn check(&mut self) {
         self.pack_all();
         let now = (Seqno(self.seqno), self.model.clone());

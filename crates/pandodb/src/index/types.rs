@@ -18,9 +18,9 @@ pub use super::spec::Mode;
 pub enum Order {
     /// The keys are in bytewise order. Ranges and scans are supported.
     Sorted,
-    /// The keys are ordered by a hash. Lookups are supported, and a walk over all entries in an order without meaning
-    /// for callers. The store refuses ranges of such a keyspace, except the range of all keys: the index must apply a
-    /// range tombstone over all keys.
+    /// The keys are ordered by a hash. The index supports lookups, and a walk over all entries in an order that has no
+    /// meaning for callers. The store refuses ranges of such a keyspace, except the range of all keys. The index must
+    /// therefore apply a range tombstone that covers all keys.
     Hashed,
 }
 
@@ -34,8 +34,8 @@ impl Order {
     }
 }
 
-/// Creates an index without messages (none exist up to the given seqno), which counts as containing every message up to
-/// that seqno.
+/// Creates an index without messages. The keyspace has no messages up to the given seqno, so the index counts as
+/// containing every message up to this seqno.
 pub type Create = fn(&Core, &Settings, Seqno) -> Result<Arc<dyn Index>>;
 /// Opens the index that a checkpoint wrote; see [`Index::for_each_extent`].
 pub type Open = fn(&Core, &Settings, &RootRecord, &mut Prefetch) -> Result<Arc<dyn Index>>;
@@ -50,7 +50,8 @@ pub struct IndexType {
     pub order: Order,
     /// The modes that the type supports.
     pub modes: &'static [Mode],
-    /// The incompatible feature bit of stores with such an index; 0 for an index that every version supports.
+    /// The incompatible feature bit that a store with such an index has. It is 0 for an index that every version
+    /// supports.
     pub feature: u64,
     /// The options of the type.
     pub options: &'static [OptionSpec],

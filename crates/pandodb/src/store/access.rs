@@ -1,12 +1,12 @@
-//! [`Access`] decides whether the handles of a store may be used. They may not be used when one of them has closed the
+//! [`Access`] decides whether the handles of a store may be used. They may not be used after one of them has closed the
 //! store, in a forked child, or inside a merge operator.
 //!
 //! # A store that is closed
 //!
 //! A close releases the store's lock. From that moment another process, or another opening in this process, may reuse
 //! the pages that a slow read still reads. The checksum of a block covers its owner and its address. Therefore the
-//! block of another owner is never accepted, but looks like damage. A page that was punched out reads as zeros.
-//! Therefore no result of a read that ends after the close may reach a caller:
+//! block of another owner is never accepted, but looks like damage. A page that was returned to the file system reads
+//! as zeros. Therefore no result of a read that ends after the close may reach a caller:
 //!
 //! ```text
 //!   reader   check ── reads memory and pages ── confirm: fence, closed? ──▶ no: return the result, or its error
@@ -16,7 +16,8 @@
 //!
 //! 1. Every operation begins with [`Access::check`]. An operation that begins after the close fails here.
 //! 2. Every read ends with [`Access::confirm`]. If the store is open at this point, the store was also open when the
-//!    last page was read. Therefore the lock was still held at that time, and no other opening had modified a page.
+//!    last page was read. Therefore the store's lock was still held at that time, and no other opening had modified a
+//!    page.
 //!
 //! Readers are not counted, and the close waits for no reader. A read costs two loads of a cache line that is written
 //! only once in the life of an open store ([decision 0040](../../../../docs/decisions/0040-closed-stores.md)).
@@ -26,14 +27,15 @@
 //! A forked child has a copy of the store's memory and the same open files, but none of the parent's threads. Locks in
 //! this memory may be held forever, by threads that exist only in the parent. Therefore every operation in a child
 //! fails before it takes a lock ([`Process`]). Dropping objects in a child also takes no lock. Dropping the last handle
-//! in a child leaks the engine and closes only the child's copy of the lock file. Therefore the store can be opened
-//! when the parent has exited ([decision 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
+//! in a child does not free the engine. It closes only the child's descriptor of the lock file. Therefore the child
+//! does not keep the store locked after the parent has exited ([decision
+//! 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
 //!
 //! # A merge operator
 //!
 //! An operator runs inside a read, or inside a step of background work for which a close or `settle` waits. If the
-//! operator called a store, the call could wait for the operator itself. Therefore such calls fail, for every store
-//! ([`in_operator`]).
+//! operator called a store, the call could wait for the thread in which the operator runs. Therefore such calls fail,
+//! for every store ([`in_operator`]).
 //!
 //! Invariant: `closed` changes from `false` to `true` once, and never back.
 
@@ -56,12 +58,12 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    /// The state for a store that this process is opening.
+    /// Makes the state for a store that this process is opening.
     pub(crate) fn new() -> Access {
         Access { closed: AtomicBool::new(false), opened_in: Process::current() }
     }
 
-    /// Fails if the handles may not be used.
+    /// Returns an error if the handles may not be used.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`], [`Error::Reentrant`].
@@ -103,8 +105,8 @@ impl Access {
     pub(crate) fn close(&self) {
         assert!(!self.is_closed(), "REQUIRES: the store is closed once");
         self.closed.store(true, SeqCst);
-        // Orders this store to `closed` before the release of the lock, because the release lets other openings reuse
-        // pages.
+        // Orders the change of `closed` before the release of the store's lock, because after the release other
+        // openings may reuse pages.
         fence(SeqCst);
     }
 

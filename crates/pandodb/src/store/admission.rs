@@ -23,8 +23,8 @@ impl Engine {
         }
         let memtable = self.config.memtable() as u64;
         debug_assert!(memtable > 0, "a memtable has a size");
-        // If background work is stuck, writes must not fill the memory. Deletes may use a little more memory than other
-        // writes.
+        // If background work makes no progress, refuse writes before they fill the memory. Deletes may use a little
+        // more memory than other writes.
         let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
         if debt.memory_bytes > limit
             && let Some(trouble) = self.background.trouble()
@@ -33,7 +33,7 @@ impl Engine {
         }
         let room = memtable.saturating_sub(self.keyspaces.active());
         let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-        // An ordinary write on a full disk is refused later, so throttling it first would only delay the error.
+        // When the disk is full, an ordinary write is refused later. Throttling it first would only delay the error.
         if !frees && self.reserve.is_short() {
             return Ok(());
         }
@@ -49,8 +49,8 @@ impl Engine {
         Ok(())
     }
 
-    /// For a store without background threads: the writer does steps of background work until this work equals the
-    /// price of its write.
+    /// For a store without background threads: the writer itself does steps of background work until it has processed
+    /// as many bytes as the price of its write.
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.background.scheduler.account().charge(price);
         while due > 0 {

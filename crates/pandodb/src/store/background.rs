@@ -1,7 +1,7 @@
 //! [`Background`] holds the threads that do background work, and the failures of this work.
 //!
-//! Locks: `workers`, `idle`, `trouble` and `damage` are taken one at a time, for a few instructions. They are below
-//! every other lock. The scheduler has locks of its own.
+//! Locks: `workers`, `idle`, `trouble` and `damage` are taken one at a time, for a few instructions. They are the last
+//! locks in the lock order. The scheduler has locks of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::base::{Error, KeyspaceId, Seqno};
 use crate::device::JoinHandle;
 use crate::sched::Scheduler;
 
-/// The time that the store must be idle before idle-time work starts.
+/// The time for which the store must have no work before idle-time work starts.
 const IDLE_BEFORE: Duration = Duration::from_millis(90);
 
 /// The state of background work.
@@ -21,9 +21,9 @@ pub(crate) struct Background {
     workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// The time since which no work existed, and the newest seqno at that time; `None` if the store is not idle.
     idle: Mutex<Option<(Duration, Seqno)>>,
-    /// The last failure that was not final. Statistics and waiting threads read it.
+    /// The last failure after which background work is retried. Statistics and waiting threads read it.
     trouble: Mutex<Option<Error>>,
-    /// For each keyspace, the first damage that its compactions found and that was not reported yet.
+    /// For each keyspace, the first damage that its compactions have found and that was not reported to a caller yet.
     damage: Mutex<BTreeMap<KeyspaceId, Error>>,
 }
 
@@ -51,7 +51,8 @@ impl Background {
         workers.into_iter().for_each(|worker| worker.join());
     }
 
-    /// Records that a turn found no work at `now`. Returns whether no work and no write has occurred for some time.
+    /// Records that a turn found no work at the time `now`. Returns whether neither work nor a write has occurred for
+    /// some time.
     pub(crate) fn has_rested(&self, now: Duration, visible: Seqno) -> bool {
         let mut idle = self.idle.lock();
         match *idle {

@@ -4,8 +4,9 @@
 //!   source: snapshot ─▶ for each keyspace: iterate ─▶ batches of 1 MiB ─▶ target: memtables ─▶ settle, close
 //! ```
 //!
-//! The copy is logical: every keyspace is iterated at one snapshot and written into a new store. Therefore the copy is
-//! compacted, every block of the source that holds live data is read and checked, and merges arrive folded.
+//! The copy is logical: every keyspace is iterated at one snapshot and written into a new store. This has three
+//! consequences. The copy is compacted. Every block of the source that holds live data is read and checked. Operands
+//! are folded into values.
 //!
 //! A keyspace whose index stores keys in the order of a hash ([`KeyCodec::Hashed`]) is copied in the same way.
 //! [`Keyspace::iter`] works for every index and returns all keys in the order in which the index stores them. Therefore
@@ -63,8 +64,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`] if one of them does not exist; in that case nothing is created. Otherwise the errors of
-    /// [`Store::backup`].
+    /// [`Error::NoKeyspace`] if one of the keyspaces does not exist; in that case nothing is created. Otherwise the
+    /// errors of [`Store::backup`].
     pub fn backup_keyspaces(&self, to: impl AsRef<Path>, names: &[impl AsRef<str>]) -> Result<BackupReport> {
         let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
         backup(self, to.as_ref(), Some(&names))
@@ -89,7 +90,7 @@ fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupRepor
 }
 
 fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> Result<BackupReport> {
-    // Check this first, so that a failure creates nothing.
+    // Check first whether the handles may be used, so that a failure creates nothing.
     store.engine.access.check()?;
     let snapshot = store.snapshot();
     for name in only.unwrap_or_default() {

@@ -18,9 +18,10 @@ use super::state::{KeyspaceState, check_key};
 use crate::base::{BlobRef, Error, IntoKeyRange, Kind, Result};
 use crate::wal::{Ops, op_bytes, put_op};
 
-/// The maximum number of bytes of operations in one [`Batch`]. Keys, operands and small values count, with about 10
-/// bytes for each operation. Values above the keyspace's [`blob_threshold`](crate::KeyspaceOptions::blob_threshold) do
-/// not count, because they are written to disk when they are added.
+/// The maximum number of bytes of operations in one [`Batch`]. The sum includes keys, operands and small values, and
+/// about 10 bytes for each operation. Values above the keyspace's
+/// [`blob_threshold`](crate::KeyspaceOptions::blob_threshold) do not count, because they are written to disk when they
+/// are added.
 pub const MAX_BATCH: usize = 128 << 20;
 
 /// If the buffer has more than this number of bytes, [`Batch::clear`] frees its memory.
@@ -76,8 +77,8 @@ impl Batch {
         }
     }
 
-    /// Turns off the validation of values. This is for copies of existing data: an older version of an operator may
-    /// have accepted values that the current version rejects.
+    /// Turns off the validation of values. Copies of existing data need this, because an older version of an operator
+    /// may have accepted values that the current version rejects.
     pub(crate) fn trusting(mut self) -> Batch {
         self.trusting = true;
         self
@@ -157,8 +158,8 @@ impl Batch {
         assert!(self.blobs.is_empty() || !self.only_deletes, "a large value belongs to a put");
     }
 
-    /// Sets the value of a key. A large value is written to disk at once. The space of this value is freed if the batch
-    /// is dropped.
+    /// Sets the value of a key. A large value is written to disk during this call. If the batch is dropped without a
+    /// commit, the space of this value is freed.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.attempt(keyspace, |batch| {

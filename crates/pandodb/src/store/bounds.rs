@@ -1,7 +1,7 @@
 //! The bounds of a store's settings. Opening checks the bounds before it opens any file.
 //!
-//! A setting out of bounds is an error that names the setting, its value and its bounds. The setting is never silently
-//! replaced, and the process never aborts for lack of memory.
+//! A setting out of bounds causes an error that names the setting, its value and its bounds. The setting is never
+//! silently replaced, and the process does not abort for lack of memory.
 //!
 //! | setting | from | to |
 //! | --- | --- | --- |
@@ -17,9 +17,9 @@
 //! ([`crate::index::options`]).
 //!
 //! A store allocates a small part of its budget when it opens, and the rest when it is used. The check allocates the
-//! first part once and frees it ([`probe`]). If the system denies the memory, that is an error, too. The memory limits
-//! of a container are not checked. These limits may change while the store is open, and the system enforces them only
-//! by killing a process.
+//! part that is needed for opening, and frees it again ([`probe`]). If the system denies this memory, the opening fails
+//! with an error. The memory limits of a container are not checked. These limits may change while the store is open,
+//! and the system enforces them only by killing a process.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -31,8 +31,8 @@ use crate::wal::{MAX_STREAMS, SEGMENT_BYTES};
 
 /// The maximum reserve, in bytes.
 const MAX_RESERVE: u64 = 1 << 40;
-/// An opening allocates less than 1/AT_ONCE of the budget. This memory holds hash chains of the pool, records of
-/// evicted keys and tables of rows.
+/// An opening allocates less than 1/AT_ONCE of the budget. This memory holds the hash chains of the pool, the records
+/// of evicted keys, and the tables of the row cache.
 const AT_ONCE: usize = 32;
 
 fn bounded<T: PartialOrd + Display>(setting: &str, value: T, bounds: RangeInclusive<T>, words: &str) -> Result<()> {

@@ -56,9 +56,9 @@ impl StoreBuilder {
     }
 
     /// Sets the total memory in bytes for write buffers (memtables), the block cache (buffer pool), filters, iterators
-    /// and compactions. At least 1 MiB; at most the memory of the machine or the limit on the process's address space
-    /// (`ulimit -v`). The memory limit of a container is not checked. The default is 256 MiB, or half of the maximum if
-    /// that is less. For advice see the [recipe].
+    /// and compactions. The minimum is 1 MiB. The maximum is the memory of the machine or the limit on the process's
+    /// address space (`ulimit -v`). The memory limit of a container is not checked. The default is 256 MiB, or half of
+    /// the maximum if that is less. For advice see the [recipe].
     ///
     /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#memory-and-threads
     pub fn memory_budget(mut self, bytes: usize) -> Self {
@@ -109,8 +109,9 @@ impl StoreBuilder {
     /// compactions at the bottom of the index compress leaves of up to 16 KiB, if this makes the leaf at least a
     /// quarter shorter.
     ///
-    /// Compression saves disk space, and I/O of compactions and long scans. It costs processor time in compactions and
-    /// for each leaf that is read. A cached row then takes the memory of its whole leaf.
+    /// Compression saves disk space, and reduces the I/O of compactions and long scans. It costs processor time in
+    /// compactions and for each leaf that is read. A cached row of a compressed leaf takes as much memory as the whole
+    /// leaf.
     ///
     /// A keyspace keeps the compression with which it was created. Data that was loaded in key order is not compacted,
     /// and therefore stays uncompressed.
@@ -140,8 +141,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Registers a merge operator of the application. This is necessary at each opening; the built-in operators are
-    /// always registered. Takes the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
+    /// Registers a merge operator of the application. This is necessary at each opening. Only the built-in operators
+    /// are always registered. The argument is the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
     pub fn operator(mut self, operator: impl MergeOperator) -> Self {
         self.operators.insert(operator.name().to_owned(), Arc::new(operator));
         self
@@ -180,7 +181,7 @@ impl StoreBuilder {
     }
 
     /// Sets the size of a log segment in bytes: a multiple of 4,096 from 8 KiB to 16 GiB. The default is a quarter of a
-    /// memtable, at most 16 MiB. Under load, each log stream preallocates one to four empty segments. Together they
+    /// memtable, but at most 16 MiB. Under load, each log stream preallocates one to four empty segments. Together they
     /// take at most 32 MiB, or one segment if that is larger.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.config.segment_bytes = Some(bytes);
@@ -189,8 +190,8 @@ impl StoreBuilder {
 
     /// Sets the number of log streams, from 1 to 16. The default is 2, or 1 without background threads. Threads are
     /// distributed over the streams, so that they do not wait for each other's writes. Writes with
-    /// [`Durability::Synced`] share the first stream and its syncs. The number may change at each opening. Each stream
-    /// in use takes one segment of disk space.
+    /// [`Durability::Synced`] share the first stream and its syncs. The number may be different at each opening. Each
+    /// stream in use takes one segment of disk space.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -206,10 +207,10 @@ impl StoreBuilder {
     /// Sets whether the log is written through memory-mapped files where the file system makes this safe (ext4, XFS,
     /// tmpfs). The default is `true`: a commit with [`Durability::Buffered`] then needs no system call.
     ///
-    /// The disadvantage: if the file system fails under the mapping, the process is killed by the signal `SIGBUS`. This
-    /// happens if another program truncates a file of an open store, if the disk fills up after a `cp --reflink` of an
-    /// open store's directory on XFS, and if the file system shuts down. No acknowledged write is lost. With `false`,
-    /// such failures are errors.
+    /// The disadvantage: if the file system cannot provide a mapped page, the process is killed by the signal `SIGBUS`.
+    /// This happens if another program truncates a file of an open store, if the disk fills up after a `cp --reflink`
+    /// of an open store's directory on XFS, and if the file system shuts down. No acknowledged write is lost. With
+    /// `false`, such failures are errors.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -228,8 +229,8 @@ impl StoreBuilder {
     ///
     /// By default, the reserve is the sum of these needs: one log segment for each stream; 1/16 of the store, at most
     /// 64 MiB, but at least 1.25 memtables, or up to 5 if they are small; and 1.25 times the size of the index nodes.
-    /// The reserve is never larger than the store itself, or 1 MiB if that is more. With a smaller limit, deletes on a
-    /// full disk may fail until other files make room. The maximum is 1 TiB.
+    /// The reserve is at most as large as the store itself, or at most 1 MiB if the store is smaller. With a smaller
+    /// limit, deletes on a full disk may fail until other files make room. The maximum is 1 TiB.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.config.reserve_bytes = Some(bytes);
         self
@@ -242,10 +243,10 @@ impl StoreBuilder {
     /// *Signals.* With io_uring, a thread that has reads in flight (an open iterator, a write that does background
     /// work) may see its own blocking system calls fail with `EINTR` when a read completes. [`Io::Sync`] avoids this.
     ///
-    /// *Processor time.* A thread that waits for a few pages polls for up to 0.3 ms before it sleeps, if polling has
-    /// been paying off: a lookup that reads is then a quarter faster and takes about 15 % more processor time. In the
-    /// same way, with any device, a writer that waits for background work polls the clock. [`Io::Sleeping`] disables
-    /// both.
+    /// *Processor time.* A thread that waits for a few pages polls for up to 0.3 ms before it sleeps, if recent polls
+    /// were usually successful. With polling, a lookup that reads is a quarter faster and takes about 15 % more
+    /// processor time. In the same way, with any device, a writer that waits for background work polls the clock.
+    /// [`Io::Sleeping`] disables both.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -258,8 +259,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Uses another device instead of the directory, for example memory or a simulator. The path then only serves as a
-    /// name.
+    /// Uses another device instead of the directory, for example memory or a simulator. With such a device, the path is
+    /// only used as a name.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self

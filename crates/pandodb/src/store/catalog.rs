@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A keyspace that was created after the last checkpoint is in the log: its creation is a record whose payload is a
-//! created keyspace ([`Identity`]). The catalogue includes all creations with seqnos up to `cut`. If the log has such a
-//! creation but the catalogue lacks the keyspace, the keyspace was dropped.
+//! created keyspace ([`Identity`]). The catalogue includes all creations with seqnos up to `cut`. If the log has the
+//! creation of a keyspace with a seqno up to `cut`, but the catalogue lacks this keyspace, then the keyspace was
+//! dropped.
 //!
 //! Invariants: keyspaces are in ascending order of ids, and all ids are below `next_id`. This is asserted when a
 //! catalogue is written, and checked when a catalogue is read. No root includes commits above `cut`.
@@ -29,8 +30,8 @@ use crate::space::superblock::MAX_CATALOG_BYTES;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch, Superblock};
 
 const VERSION: u64 = 3;
-/// Upper limit of ids: all ids are below this number. Half of the possible ids stay free, so that a writer can
-/// increment them without a check.
+/// Upper limit of ids: all ids are below this number. Half of the possible ids stay free, so that the next id can be
+/// computed without an overflow check.
 const MAX_ID: u64 = 1 << 31;
 /// The maximum length of a keyspace's name, in bytes.
 pub const MAX_NAME: usize = 255;
@@ -172,8 +173,8 @@ impl Catalog {
         Ok(Catalog { next_id, user_bytes, written_bytes, cut, keyspaces })
     }
 
-    /// The log is needed only above this seqno: the runs of every keyspace include every message up to it, and the
-    /// catalogue includes every creation up to it.
+    /// The log is needed only above this seqno. The runs of every keyspace include all messages up to this seqno, and
+    /// the catalogue includes all creations up to it.
     pub(crate) fn through(&self) -> Seqno {
         self.keyspaces.iter().fold(self.cut, |least, keyspace| least.min(keyspace.root.through))
     }
@@ -241,7 +242,7 @@ pub(super) fn most_bytes_of(catalog: &Catalog, bytes: u64) -> u64 {
     bytes + HEAD_BYTES + ROOT_BYTES * catalog.keyspaces.len() as u64
 }
 
-/// Rejects a catalogue that an opening would reject.
+/// Rejects a catalogue of `bytes` bytes if it is so large that an opening would reject it.
 ///
 /// # Errors
 /// [`Error::TooLarge`].
@@ -298,8 +299,8 @@ pub(super) mod tests {
     use crate::space::superblock::MAX_CATALOG_BYTES;
 
     thread_local! {
-        /// The size limit for the stores of this thread, for tests that would otherwise need hundreds of thousands of
-        /// keyspaces.
+        /// The size limit of catalogues for the stores of this thread. Tests lower this limit, because they would
+        /// otherwise need hundreds of thousands of keyspaces.
         pub(in super::super) static LIMIT: Cell<u64> = const { Cell::new(MAX_CATALOG_BYTES) };
     }
 

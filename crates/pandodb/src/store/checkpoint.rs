@@ -6,7 +6,8 @@
 //!  ─▶ superblock into the older slot, sync ─▶ pages freed before the last checkpoint, and old log, are released
 //! ```
 //!
-//! Locks: the checkpointer's root is held for the whole checkpoint, and the sequencer for the second step.
+//! Locks: the lock of the checkpointer's root is held for the whole checkpoint, and the lock of the sequencer for the
+//! second step.
 //!
 //! The `through` of a root record is the seqno up to which the keyspace's index holds every message. Replay only
 //! applies the log above this seqno, so merges are never applied twice. Until the new superblock is durable, no page
@@ -26,10 +27,10 @@ use crate::index::RootRecord;
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
 
-/// The number of identities that may be assigned between two superblocks. After a crash none of these identities is
-/// assigned again.
+/// The number of identities that may be assigned between two superblocks. A superblock records the next identity plus
+/// this number. So after a crash, none of these identities is assigned again.
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
-/// A keyspace whose memtable retains more log than this number of memtables is sealed.
+/// If the memtable of a keyspace retains more log than this number of full memtables, the memtable is sealed.
 const LOG_MEMTABLES: u64 = 2;
 
 impl Engine {
@@ -69,7 +70,8 @@ impl Engine {
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through();
         assert!(root.older_through <= through && through <= root.catalog.cut, "the log is needed from ever later on");
-        // The checkpoint is complete even if old log cannot be removed; the next checkpoint tries again.
+        // The checkpoint is complete even if old segments of the log cannot be removed. The next checkpoint tries to
+        // remove them again.
         let needed_above = seeded!(LogDiscardedEarly: through, through.min(root.older_through));
         if let Err(e) = log.discard_through(needed_above) {
             self.background.set_trouble(e);
@@ -87,8 +89,8 @@ impl Engine {
 
     /// Writes the nodes, the catalogue and the superblock. On an error nothing durable has changed.
     ///
-    /// Does not check whether the store was closed during the write: a close waits for the root, and would treat a
-    /// refusal as a failure to make all data durable.
+    /// The call does not check whether the store was closed during the write. A close waits for the lock of the root.
+    /// If this call failed because of the close, the close would report that it could not make all data durable.
     fn write_root(&self, log: &Log, root: &mut DurableRoot) -> Result<()> {
         let before = self.core.data.stats().root_bytes;
         let keyspaces = self.keyspaces.all();
@@ -100,8 +102,8 @@ impl Engine {
             cut: Seqno(0),
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
-        // Writers are stopped only once for all keyspaces. During this time there is no I/O: each index only fixes its
-        // state.
+        // Writers are stopped once, for all keyspaces together. While they are stopped there is no I/O, because each
+        // index only fixes its state.
         let (begun, last) = {
             let sequencer = self.writer.quiesce();
             let mut begun = Vec::with_capacity(keyspaces.len());
@@ -120,11 +122,13 @@ impl Engine {
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }
-        // No keyspace was created or dropped since the quiescing, because both need the root's lock.
+        // No keyspace was created or dropped since the sequencer was quiesced, because both operations need the lock of
+        // the root.
         catalog.cut = last;
         let ids = || catalog.keyspaces.iter().map(|keyspace| keyspace.identity.id.0);
         assert!(ids().is_sorted_by(|a, b| a < b) && ids().all(|id| id < catalog.next_id), "ids are given out in order");
-        // A commit that panicked may be in only a part of its memtables. In that case the cut must not become durable.
+        // A commit that panicked may have applied only a part of its operations. In that case the cut must not become
+        // durable.
         if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }
@@ -132,7 +136,7 @@ impl Engine {
         let (copies, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
-        // Read after the indexes were written, so that the features of all written blocks are included.
+        // Read the features after the indexes were written, so that the features of all written blocks are included.
         superblock.incompatible |= seeded!(FeatureNotNamed: 0, self.core.data.features());
         superblock.incompatible |=
             keyspaces.iter().fold(0, |bits, keyspace| bits | keyspace.index.index_type().feature);
@@ -161,10 +165,11 @@ impl Engine {
     /// If too much log is retained, seals the memtable that retains the most log.
     fn seal_oldest_memtable(&self) {
         let Some(log) = &self.writer.log else { return };
-        // Each stream needs two segments: the current segment, and the segment before it, which a checkpoint may not
-        // cover yet.
+        // Each stream needs two segments: the current segment, and the previous segment, which perhaps no checkpoint
+        // covers yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
-        // Memtables that wait to be packed retain the log in any case.
+        // Sealing another memtable would not help now, because the memtables that wait to be packed retain the log in
+        // any case.
         if self.pressure.pressed.load(Relaxed) && self.debt().memory_bytes > 0 {
             return;
         }
@@ -204,9 +209,10 @@ impl Engine {
     }
 }
 
-/// The `through` to record for a keyspace. If its memtables are empty, its runs hold everything up to now, so the
-/// keyspace does not retain the log. The recorded seqno never decreases, because an earlier checkpoint has already
-/// released the log below it. This holds even if the memtable has new messages and the index has not changed.
+/// The `through` to record for a keyspace. If its memtables are empty, its runs hold every message of the keyspace. In
+/// this case the last assigned seqno is recorded, so that the keyspace does not retain the log. The recorded seqno
+/// never decreases, because an earlier checkpoint has already released the log below it. This holds even if the
+/// memtable has new messages and the index has not changed.
 fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
     if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
         keyspace.drained_through.fetch_max(sequencer.last().0, Relaxed);
@@ -214,7 +220,7 @@ fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: S
     through.max(Seqno(keyspace.drained_through.load(Relaxed)))
 }
 
-/// Converts a full disk to a final error, for the point at which it is no longer an ordinary error.
+/// Converts the error of a full disk to an error that poisons the store. This is for failures that cannot be undone.
 fn final_error(error: Error) -> Error {
     match error {
         Error::DiskFull { op } => {

@@ -1,7 +1,7 @@
-//! [`Checkpointer`] holds the durable root, and knows when the next checkpoint is due.
+//! [`Checkpointer`] holds the durable root, and the request for the next checkpoint.
 //!
-//! Lock order: `turn` → `root`. Creating or dropping a keyspace takes `root` alone, so each of these operations
-//! excludes the others and every checkpoint.
+//! Lock order: `turn` → `root`. Creating or dropping a keyspace takes only `root`. Therefore creations, drops and
+//! checkpoints never run concurrently.
 
 use super::catalog::{Catalog, most_bytes_of};
 use crate::base::Seqno;
@@ -11,7 +11,7 @@ use crate::space::Superblock;
 /// The state of checkpoints.
 pub(crate) struct Checkpointer {
     pub root: Mutex<DurableRoot>,
-    /// Held by the thread that takes a checkpoint for background work.
+    /// This lock is held by the thread that takes a checkpoint for background work.
     turn: Mutex<()>,
     due: AtomicBool,
     /// Bytes of memtables packed since the last checkpoint began.
@@ -73,13 +73,13 @@ impl Checkpointer {
         self.due.store(true, Relaxed);
     }
 
-    /// Whether a checkpoint was requested and has not begun.
+    /// Whether a checkpoint was requested and has not begun yet.
     pub(crate) fn is_due(&self) -> bool {
         self.due.load(Relaxed)
     }
 
-    /// Withdraws the request for a checkpoint. Returns whether there was a request. REQUIRES: if there was one, the
-    /// caller takes a checkpoint or repeats the request.
+    /// Accepts the request for a checkpoint, which removes the request. Returns whether there was a request. REQUIRES:
+    /// if there was a request, the caller takes a checkpoint or repeats the request.
     pub(crate) fn accept(&self) -> bool {
         self.due.swap(false, Relaxed)
     }
@@ -104,8 +104,8 @@ impl Checkpointer {
         self.uncovered.load(Relaxed)
     }
 
-    /// Records that a checkpoint begins. It covers everything that was packed before this call. REQUIRES: the caller
-    /// has the turn.
+    /// Records that a checkpoint begins. The checkpoint covers everything that was packed before this call. REQUIRES:
+    /// the caller has the turn.
     pub(crate) fn begin(&self) {
         self.uncovered.store(0, Relaxed);
     }

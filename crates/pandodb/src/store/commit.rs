@@ -1,4 +1,5 @@
-//! The commit of a write: the part under the sequencer, the concurrent part, and the condition for its completion.
+//! The commit of a write: the part that runs under the sequencer, the part that runs concurrently with other commits,
+//! and the condition for the end of the commit.
 //!
 //! ```text
 //!            check ─▶ admission: wait for background work                       each thread for itself
@@ -15,24 +16,25 @@
 //! ```
 //!
 //! The value of a put is copied three times: into the buffer of the stream, into the memtable, and from the buffer into
-//! the log file. The stream's lock is released between reservation and append. Otherwise a thread that holds the
-//! sequencer might wait for a ticket whose owner needs that lock to write.
+//! the log file. The lock of the stream's state (not its append lock) is released between the reservation and the
+//! append. Otherwise a thread that holds the sequencer might wait for a ticket whose owner needs this lock in order to
+//! write.
 //!
 //! 1. A ticket is drawn in the order of seqnos, while the commit holds an append reservation for its record. Once the
 //!    ticket is drawn, the commit either completes or poisons the store. The reservation includes the stream's append
 //!    lock, so records are in ascending order in each stream.
-//! 2. Operations are applied to the active memtable. The active memtable is the right one, because sealing first
-//!    quiesces the sequencer. Therefore no memtable is sealed between the draw of a ticket and its end.
+//! 2. Operations are applied to the active memtable. The active memtable cannot change during this step: sealing first
+//!    quiesces the sequencer, so no memtable is sealed between the draw of a ticket and its end.
 //! 3. `visible` advances to a commit's last seqno once this commit and all earlier commits are applied, in the log, and
-//!    written as far as requested ([`Watermark`]). It never advances into a batch, and never past a gap. When `visible`
-//!    has advanced, the commit returns.
+//!    written as far as requested ([`Watermark`]). It never advances to a seqno in the middle of a batch, and never
+//!    past a seqno whose commit is not complete. When `visible` has advanced, the commit returns.
 //!
 //! **Failures.** Before the ticket is drawn, a failure has no effect: a full disk is an ordinary error. A failure after
-//! the draw, even a panic, poisons the store and gives up the ticket ([`Ticket`]). Later commits in flight end as
-//! `Indeterminate`, none of them becomes visible, and no thread waits without end.
+//! the draw, even a panic, poisons the store and gives up the ticket ([`Ticket`]). Later commits in flight end with the
+//! error `Indeterminate`, none of them becomes visible, and no thread waits without end.
 //!
 //! Invariants: `visible` covers only complete commits that are applied and in the log. A thread that holds [`Quiesced`]
-//! finds every assigned seqno applied and visible. A newer container holds only higher seqnos.
+//! finds every assigned seqno applied and visible. A newer container holds only higher seqnos than an older container.
 //!
 //! [`Quiesced`]: super::writer::Quiesced
 //! [`Watermark`]: super::watermark::Watermark
@@ -47,12 +49,12 @@ use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
 use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
 
-/// The operations of a commit, and the facts that its checks need.
+/// The operations of a commit, and the information about them that the checks of the commit need.
 pub(crate) struct Payload<'a> {
     pub ops: PayloadOps<'a>,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// Whether the commit only deletes. If so, it may use the emergency reserve.
+    /// Whether the commit has only deletes. If so, it may use the emergency reserve.
     pub frees: bool,
     /// The keyspaces of the operations.
     pub keyspaces: &'a [Arc<KeyspaceState>],
@@ -140,7 +142,7 @@ impl Engine {
         Ok(last)
     }
 
-    /// Logs and applies a payload. Returns the payload's last seqno when this seqno is visible.
+    /// Logs and applies a payload. Returns the last seqno of the payload, after this seqno has become visible.
     fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
         seeded!(BatchInParts: self.write_parts(log, payload, durability), self.write_whole(log, payload, durability))
     }
@@ -163,25 +165,25 @@ impl Engine {
         };
         let last = ticket.last;
         if let Some(stream) = due {
-            // Write the log after the memtables were changed. Other commits append to the log during that time, and the
-            // first thread that writes does so for the whole stream.
+            // Write the log only now, after the memtables were changed. In the meantime other commits may have appended
+            // their records, and a single write by one thread includes all records of the stream.
             log.write(stream, last).inspect_err(|e| self.poison(e))?;
         }
         ticket.finish()?;
         debug_assert!(self.snapshots.visible() >= last, "a commit returns when it is visible");
         if due.is_some() && durability != Durability::Synced {
-            // At this point everything before this commit is appended. Records of commits that requested a write are
-            // already written; this call writes the other records. A lazy commit that filled its stream's buffer also
-            // writes the other streams. Therefore a kill loses at most the contents of the buffers. A sync writes all
-            // streams anyway.
+            // At this point the records of all earlier commits are appended to their streams. The records of commits
+            // that requested a write are already written. This call writes the other records. A commit that did not
+            // request a write, but filled the buffer of its stream, also writes the other streams. Therefore a kill
+            // loses at most the contents of the buffers. A sync writes all streams anyway.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
         Ok(last)
     }
 
     /// Draws the seqnos of a payload, appends its record to the log and applies its operations. Returns the stream that
-    /// must be written before the commit is complete. An error before the draw of the ticket has no effect, unless the
-    /// device failed.
+    /// must be written before the commit is complete. An error before the draw of the ticket leaves the store
+    /// unchanged, unless the device failed.
     fn log_and_apply(
         &self,
         log: &Log,
@@ -214,8 +216,9 @@ impl Engine {
         Ok(seqno)
     }
 
-    /// Paper mode: the record is appended after the operations are inserted, because it contains the generations of the
-    /// leaves that they changed (002 §3.6.4). The stream's append lock is held during the insertion.
+    /// In paper mode, the record is appended after the operations were inserted into memtables, because the record
+    /// contains the generations of the leaves that the operations changed (002 §3.6.4). The stream's append lock is
+    /// held during the insertion.
     fn apply_and_log(
         &self,
         log: &Log,
@@ -237,7 +240,7 @@ impl Engine {
         Ok((ticket, due))
     }
 
-    /// Draws the seqnos and the ticket of a payload. An error has no effect on the store.
+    /// Draws the seqnos and the ticket of a payload. If this call returns an error, the store is unchanged.
     fn draw(&self, payload: &Payload<'_>) -> Result<Ticket<'_>> {
         self.writer.draw(payload.ops.count(), || {
             // Dropping a keyspace quiesces the sequencer. Therefore a keyspace exists either for the whole commit or
@@ -258,7 +261,8 @@ impl Engine {
     ) -> Result<AppendReservation<'a>> {
         let to_sync = durability == Durability::Synced;
         if !frees && self.reserve.is_short() {
-            // A close also takes the sequencer, so a closed store does not fill its reserve.
+            // A close also takes the sequencer. So this code does not use the reserve of a store that is already
+            // closed.
             let _sequencer = self.writer.lock();
             self.check_writable()?;
             self.keep_back()?;

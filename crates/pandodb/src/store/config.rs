@@ -38,7 +38,8 @@ pub(crate) struct Config {
     pub compression: Option<Compression>,
     pub create: bool,
     pub read_only: bool,
-    /// Set for a salvage: replay ends at the first damage in the log. It implies `read_only`.
+    /// Whether the store is opened for a salvage. In this case `read_only` is also set, and the replay ends at the
+    /// first damage in the log.
     pub salvage: bool,
     pub row_cache_bytes: Option<usize>,
     pub segment_bytes: Option<u64>,
@@ -51,10 +52,11 @@ pub(crate) struct Config {
     pub disk_bytes: Option<u64>,
 }
 
-/// A default memtable takes at most 1/DISK_MEMTABLES of the disk: the log, the reserve and the smallest compaction are
-/// each as large as several memtables.
+/// A default memtable takes at most 1/DISK_MEMTABLES of the disk. The reason: the log, the reserve and the smallest
+/// compaction each need as much space as several memtables.
 const DISK_MEMTABLES: u64 = 32;
-/// Bounds, in bytes, of the reserve's share for checkpoints, before the size of the roots is known.
+/// The bounds of the reserve's share for checkpoints, in bytes. They apply as long as the size of the roots is not
+/// known.
 const CHECKPOINT_SHARE: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
 /// The target size in bytes of a piece of a compaction on a full disk. A piece is never smaller than a memtable.
 const PIECE: u64 = 1 << 20;
@@ -96,13 +98,14 @@ impl Config {
         self.memtable_bytes.unwrap_or(of_disk.min(self.memory_budget / 8)).max(MIN_MEMTABLE)
     }
 
-    /// The number of log streams. With several streams, the stream of a thread depends on the other threads of the
-    /// process. A store without background threads must be deterministic, so it has one stream.
+    /// The number of log streams. With several streams, the stream that a thread uses depends on the other threads of
+    /// the process. A store without background threads must be deterministic, so its default is one stream.
     pub(crate) fn streams(&self) -> usize {
         self.log_streams.unwrap_or(if self.background_threads == 0 { 1 } else { 2 })
     }
 
-    /// Completes `chosen`, or the default index if `chosen` is `None`, to the options of a new keyspace.
+    /// The options of the index of a new keyspace. Adds the defaults of the store to `chosen`, or to the default index
+    /// if `chosen` is `None`.
     pub(crate) fn index_options(&self, chosen: Option<&IndexOptions>) -> IndexOptions {
         let filters = self.filters.map(|filters| (FILTERS.name, filters_value(filters)));
         let compression = self.compression.map(|compression| (COMPRESSION.name, compression_value(compression)));
@@ -110,8 +113,8 @@ impl Config {
         chosen.unwrap_or(&self.index).with_defaults(&self.index, self.mode, &common)
     }
 
-    /// Bytes that are reserved for the row cache. The default is 1/16 of the budget, because the hottest rows save the
-    /// most reads.
+    /// Bytes that are reserved for the row cache. The default is 1/16 of the budget. Even this small part saves many
+    /// reads, because it holds the rows that are read most often.
     pub(crate) fn rows(&self) -> usize {
         let default = match self.mode {
             Mode::Product => self.memory_budget / 16,
@@ -121,8 +124,8 @@ impl Config {
     }
 
     /// Bytes of the pool: the budget without the row cache, and without an eighth for compactions and reads. Memtables
-    /// reserve their memory from the pool. Each takes an eighth of the budget: one active memtable, and up to two
-    /// sealed memtables if the disk keeps up.
+    /// reserve their memory from the pool. Each memtable takes an eighth of the budget. There is one active memtable,
+    /// and there are at most two sealed memtables if background work is fast enough.
     pub(crate) fn pool(&self) -> usize {
         let (work, rows) = (self.memory_budget / 8, self.rows());
         assert!(work + rows <= self.memory_budget, "the row cache takes at most a quarter of the budget");
@@ -154,8 +157,8 @@ impl Config {
         self.reserve_bytes.unwrap_or(u64::MAX)
     }
 
-    /// The minimum disk size in bytes for a new store: space for its reserve, its log and some data. The need grows
-    /// with the disk size, so the disk size is raised until it covers the need.
+    /// The minimum disk size in bytes for a new store: space for its reserve, its log and some data. The required space
+    /// grows with the disk size. So the function increases the disk size until it is at least the required space.
     pub(crate) fn least_disk(&self) -> u64 {
         let mut config = self.clone();
         while let Some(disk) = config.disk_bytes.filter(|disk| *disk < config.need()) {
@@ -174,7 +177,7 @@ impl Config {
         let unit = if self.reserve() < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT };
         let whole = |share: u64| share.next_multiple_of(unit);
         let kept = whole(shares.checkpoint) + whole(shares.freeing) + whole(shares.background);
-        // Ordinary writes leave room for a checkpoint in addition to the reserve.
+        // Ordinary writes leave space for a checkpoint free, in addition to the reserve.
         kept.min(self.reserve()) + shares.checkpoint + log + 2 * self.memtable() as u64
     }
 }

@@ -1,5 +1,5 @@
-//! Creation, change and drop of keyspaces. A creation is a record in the log, so its cost does not depend on the number
-//! of keyspaces.
+//! Creates, alters and drops keyspaces. A creation is logged as a record, so its cost does not depend on the number of
+//! existing keyspaces.
 //!
 //! ```text
 //!   create ─▶ record "created: id, name, options" ─▶ log synced ─▶ published ─▶ returned
@@ -13,20 +13,22 @@
 //! 1. The record takes a seqno like any write. A write to the keyspace has a higher seqno, because the keyspace is
 //!    published only when the record is durable. Recovery takes a contiguous prefix of seqnos, so it knows every
 //!    keyspace that a record refers to.
-//! 2. Creations, drops and checkpoints exclude each other by the lock of the durable root. Therefore a catalogue holds
-//!    exactly the creations up to its cut, and the `through` of each of its keyspaces is at most the cut.
-//! 3. The log is kept above the smallest `through` in the catalogues of both superblocks, which is at most the smaller
-//!    cut. Therefore a creation that one of the two catalogues lacks is in the log.
+//! 2. Creations, drops and checkpoints hold the lock of the durable root, so they never run concurrently. Therefore a
+//!    catalogue holds exactly the creations up to its cut, and the `through` of each of its keyspaces is at most the
+//!    cut.
+//! 3. The log is kept above the smallest `through` in the catalogues of both superblocks. This seqno is at most the
+//!    smaller of the two cuts. Therefore, if one of the catalogues lacks a creation, this creation is still in the log.
 //! 4. The name of a dropped keyspace can be used again when *neither* catalogue contains it any more. Otherwise
 //!    recovery from the older catalogue would find that the name is already used.
 //! 5. The size of a catalogue has a limit, which an opening checks. A creation that could exceed the limit is refused
-//!    with [`Error::TooLarge`] before anything is written. For this check, every record is counted with the longest
-//!    root record. Therefore no later checkpoint fails because of a creation.
+//!    with [`Error::TooLarge`] before anything is written. This check assumes that every keyspace has a root record of
+//!    the maximum length. Therefore no later checkpoint fails because of a creation.
 //!
-//! A checkpoint is due when about a fifth of the keyspaces is only in the log, so n creations cost O(n).
+//! A checkpoint is taken when about a fifth of the keyspaces are only in the log. So the total cost of n creations is
+//! O(n).
 //!
-//! Locks: the durable root is held for the whole operation. The sequencer (quiesced) and the table of keyspaces are
-//! held to publish the change.
+//! Locks: the durable root is held for the whole operation. While the change is published, the sequencer is quiesced
+//! and the lock of the table of keyspaces is held.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -45,7 +47,8 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::space::Prefetch;
 use crate::wal::{Record, Visit};
 
-/// A checkpoint is due when more creations are logged than this number plus a quarter of the number of keyspaces.
+/// A checkpoint is taken when the number of creations that are only in the log exceeds this number plus a quarter of
+/// the number of keyspaces.
 const MOST_LOGGED: u64 = 64;
 
 impl Engine {
@@ -63,12 +66,12 @@ impl Engine {
         if let Some(state) = self.keyspaces.named(name) {
             return Ok(state);
         }
-        // Neither catalogue may contain the name.
+        // Take checkpoints until neither catalogue contains a dropped keyspace with this name.
         while root.dropped.iter().any(|dropped| dropped == name) {
             self.checkpoint_with(&mut root)?;
         }
         if self.reserve.bytes() == 0 {
-            // A new store has not taken a checkpoint yet, which would have filled the reserve.
+            // Fill the reserve. Checkpoints do this as well, but a new store has not taken a checkpoint yet.
             self.refill();
         }
         let index = self.config.index_options(options.index.as_ref());
@@ -122,7 +125,7 @@ impl Engine {
         self.keyspaces.named(name)
     }
 
-    /// Drops a keyspace. Its space can be used again when two more checkpoints were taken, which this call does.
+    /// Drops a keyspace. Its space can be used again after two further checkpoints. This call takes these checkpoints.
     pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.check_writable()?;
         let mut root = self.checkpointer.root.lock();
@@ -130,7 +133,8 @@ impl Engine {
             return Err(Error::NoKeyspace { name: name.to_owned() });
         };
         {
-            // The sequencer is quiesced, so no commit has checked that the keyspace exists without being applied yet.
+            // The sequencer is quiesced. So there is no commit that has already checked that the keyspace exists but is
+            // not applied yet.
             let sequencer = self.writer.quiesce();
             // The index frees the large values that the memtable refers to.
             self.seal(&sequencer, &state);
@@ -141,8 +145,8 @@ impl Engine {
         seeded!(DropNotDurable: Ok(()), self.make_drop_durable(&mut root, state))
     }
 
-    /// Takes the checkpoint without the keyspace, and two more, after which the keyspace's pages can be used again. If the
-    /// first one fails, the keyspace is there as before.
+    /// Takes the checkpoint without the keyspace, and two more, after which the keyspace's pages can be used again. If
+    /// the first of these checkpoints fails, the keyspace is not dropped.
     fn make_drop_durable(&self, root: &mut DurableRoot, state: Arc<KeyspaceState>) -> Result<()> {
         let dropped = self.freeing_checkpoint(root);
         if let Err(e) = dropped {
@@ -155,7 +159,7 @@ impl Engine {
         root.dropped.push(state.name.clone());
         state.index.clear();
         events::dropped(&state.name);
-        // Two more superblocks, after which its pages can be used again.
+        // Take two more checkpoints. After them, the pages of the keyspace can be used again.
         self.freeing_checkpoint(root)?;
         self.freeing_checkpoint(root)
     }
@@ -179,8 +183,8 @@ impl Engine {
         self.checkpoint_with(&mut root).inspect_err(|_| *state.options.lock() = before)
     }
 
-    /// Recovers a created keyspace from its record in the log. `cut` is the cut of the catalogue, and `next_id` is the
-    /// id of the next keyspace.
+    /// Makes the keyspace whose creation is recorded in the log. `cut` is the cut of the catalogue, and `next_id` is
+    /// the id of the next keyspace.
     pub(super) fn recover_creation(&self, record: &Record<'_>, cut: Seqno, next_id: &mut u32) -> Result<Visit> {
         let identity = Identity::decode(record.payload)?;
         let again = SeededBug::CreatedAgain.is_on() && self.keyspaces.get(identity.id).is_none();
@@ -257,7 +261,7 @@ mod tests {
     use crate::device::MemDevice;
     use crate::resolve::MergeOperator;
 
-    /// The keyspace was created, and a reopening found it without an operator.
+    /// Regression: a keyspace was created with this operator, but a reopening found it without an operator.
     #[test]
     fn an_operator_without_a_name_is_refused() {
         struct Nameless;
@@ -298,7 +302,8 @@ mod tests {
                 Err(e) => break e,
             }
             made += 1;
-            // Checkpoints in between: the size counts in the same way in the log and in the catalogue.
+            // Take checkpoints in between: creations must count with the same size, regardless of whether they are in
+            // the log or in the catalogue.
             if made % 7 == 0 {
                 store.checkpoint().expect("it fits");
             }

@@ -1,5 +1,5 @@
-//! [`Engine`] is an open store, made of parts that do not depend on each other. Procedures over several parts are in
-//! the modules in the row above the parts.
+//! [`Engine`] is an open store. It consists of parts that do not depend on each other. In the picture, the row above
+//! the parts shows the modules with the procedures that use several parts.
 //!
 //! ```text
 //!   handles      Store, Keyspace, Batch, Range, Snapshot
@@ -14,8 +14,9 @@
 //! Lock order: `gate` (shared) → a turn of the checkpointer → its durable root (checkpoint, create, drop) → a stream's
 //! append lock (commit) → the sequencer → the table of keyspaces → an index's `inner` → its `queue` → the data file's
 //! map. A thread that applies a commit holds none of these locks, except its stream's append lock until its record is
-//! in the buffer. The reason is that a thread with the sequencer waits for the ticket ([`Writer::quiesce`]). Readers
-//! take none of these locks, except the lock of the map if they drop the last reference to a run.
+//! in the buffer. The reason is that a thread that holds the sequencer may wait for the ticket of this commit
+//! ([`Writer::quiesce`]). Readers take none of these locks. The only exception is the lock of the data file's map,
+//! which a reader takes if it drops the last reference to a run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -61,8 +62,8 @@ pub(crate) struct Engine {
     pub access: Access,
     /// Whether a close has begun. A close packs all memtables.
     pub closing: AtomicBool,
-    /// Held shared by threads that write to the data file without the sequencer. A close takes it exclusively before
-    /// releasing the store's lock.
+    /// A lock that threads hold shared while they write to the data file without the sequencer. A close takes it
+    /// exclusively before it releases the store's lock.
     pub gate: RwLock<()>,
     /// The lock of the store on its directory; `None` when the store is closed.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,

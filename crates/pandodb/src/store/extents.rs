@@ -4,13 +4,14 @@
 //!   all indexes built ─▶ every extent of every index marked ─▶ damaged copies repaired ─▶ first allocation
 //! ```
 //!
-//! Until the marks are complete, nothing is allocated, freed or written, because a page of an index that has not listed
-//! its pages yet looks free.
+//! Until all pages are marked, nothing is allocated, freed or written. The reason: as long as an index has not listed
+//! its pages, these pages look free.
 
 use crate::base::{Error, Result};
 use crate::index::{Core, Index};
 
-/// Marks the pages that `indexes` own, then repairs the damaged copies that opening the indexes found.
+/// Marks the pages that `indexes` own. Then repairs the damaged copies of metadata blocks that were found when the
+/// indexes were opened.
 ///
 /// # Errors
 /// [`Error::Corruption`] if a page has two owners or is beyond the file. In that case nothing was written.
@@ -49,7 +50,7 @@ mod tests {
         Store::builder("two").device(device.clone()).background_threads(0).memory_budget(1 << 20).open()
     }
 
-    /// Writes a catalogue, changed by `change`, as the newest catalogue.
+    /// Changes the newest catalogue with `change`, and writes the result as the newest catalogue.
     fn rewrite(device: &MemDevice, change: impl FnOnce(&mut Catalog)) {
         let Roots { mut superblock, mut catalog, indexes } = Roots::read(device).expect("sound");
         let file = DataFile::open_raw(device, true).expect("there");
@@ -99,7 +100,7 @@ mod tests {
             }
             (0..20).for_each(|i| keyspace.put(format!("large {i}"), vec![i; 9_000]).expect("written"));
             store.settle().expect("packed");
-            // Freed pages can be reused when two further superblocks are written.
+            // Freed pages can be reused after two further superblocks were written.
             (0..3).for_each(|_| store.checkpoint().expect("taken"));
             let mut listed = 0;
             store.engine.keyspaces.all().iter().for_each(|keyspace| {
@@ -108,7 +109,7 @@ mod tests {
             let catalog = store.engine.checkpointer.root.lock().superblock.catalog;
             let of_catalog: u64 = catalog.extents().iter().map(|extent| extent.bytes()).sum();
             let stats = store.engine.core.data.stats();
-            // In addition, two pages hold the superblocks.
+            // Two further pages hold the superblocks.
             let used = stats.allocated_bytes - stats.quarantined_bytes - of_catalog - 2 * PAGE as u64;
             assert!(listed > 2 << 20);
             assert_eq!(listed, used, "{kind}: {stats:?}");

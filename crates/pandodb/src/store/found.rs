@@ -1,5 +1,5 @@
-//! [`Found`] is the state that the newest valid superblock describes. An opening reads it, and so do tools that only
-//! inspect a store.
+//! [`Found`] is the state that the newest valid superblock describes. It is read when a store is opened, and by tools
+//! that only inspect a store.
 
 use std::sync::Arc;
 
@@ -39,8 +39,8 @@ impl Found {
         }
     }
 
-    /// Reads both superblocks and the catalogue of the newest superblock. If one of these is damaged, the older
-    /// superblock and its catalogue are used.
+    /// Reads both superblocks and the catalogue of the newest superblock. If the newest superblock or its catalogue is
+    /// damaged, the older superblock and its catalogue are used.
     ///
     /// # Errors
     /// The first damage, if neither superblock has an intact catalogue; [`Error::NotAStore`] or [`Error::UnknownIndex`]
@@ -57,7 +57,8 @@ impl Found {
             }
         }
         whole.sort_by_key(|superblock| std::cmp::Reverse(superblock.generation));
-        // The newest superblock's statement about the durable log is valid, regardless of which catalogue is used.
+        // The newest superblock says up to which seqno the log was durable. This is valid regardless of which catalogue
+        // is used.
         let durable = whole.iter().map(|superblock| superblock.durable).max().unwrap_or_default();
         let newest = whole.first().map_or(0, |superblock| superblock.generation);
         for mut superblock in whole {
@@ -68,12 +69,12 @@ impl Found {
                     superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
                     // Choose the generation so that the next superblock overwrites the slot that could not be used, not
-                    // this one.
+                    // the slot of the superblock that is used now.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
                     return Ok(Found { data, superblock, catalog });
                 }
-                // Do not use the older catalogue in this case: the store would open without the objects that this
-                // version does not know.
+                // Do not use the older catalogue if this version does not support the newest one: the store would open
+                // without the objects that this version does not know.
                 Err(e) if !e.is_damage() => return Err(e),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
@@ -113,7 +114,7 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
     }
 }
 
-/// The pool of a store. A store without background threads must behave the same each time.
+/// The pool of a store. A store without background threads must be deterministic, so its pool must be, too.
 fn pool(config: &Config) -> Pool {
     let pool = Pool::new(config.pool());
     if config.background_threads == 0 { pool.with_one_hand() } else { pool }

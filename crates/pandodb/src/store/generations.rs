@@ -7,13 +7,13 @@
 //! ```
 //!
 //! The paper orders the messages of a key by generations, because it has no seqnos. PandoDB orders these messages by
-//! seqno. The generations in the log must agree with this order. If the generations disagree, the log has records of
-//! different histories. Recovery then returns an error instead of using these records.
+//! seqno. The generations in the log must agree with this order. If they do not agree, the log has records that do not
+//! belong to one history. Recovery then returns an error instead of using these records.
 //!
-//! Memory: one entry for each distinct key in records that carry generations; no entry for other records.
+//! Memory: there is one entry for each distinct key in records that carry generations. Other records need no memory.
 //!
-//! Invariant: a key's entry is its insertion with the highest seqno, because records are checked in the order of
-//! seqnos.
+//! Invariant: the entry of a key describes the key's insertion with the highest seqno so far, because records are
+//! checked in the order of seqnos.
 
 use std::collections::HashMap;
 
@@ -68,7 +68,8 @@ mod tests {
     use crate::base::Kind;
     use crate::wal::{RecordKind, Tags, put_op};
 
-    /// Checks records of one key, each with a life, a memtable and the generations of its operations.
+    /// Checks records of one key. Each record is given by its epoch, its memtable and the generations of its
+    /// operations.
     fn check(records: &[(u32, u64, &[Option<u64>])]) -> Result<()> {
         let mut order = Generations::default();
         let mut first = Seqno(100);

@@ -33,8 +33,8 @@ use crate::index::IndexOptions;
 /// read before the fork stay valid.
 ///
 /// A child may open stores of its own only if no thread of the parent was using a store at the moment of the fork.
-/// Otherwise the child may wait forever for a lock that such a thread held. To be safe, fork before you open the first
-/// store.
+/// Otherwise the child may wait forever for a lock that such a thread held. To be safe, a process should fork before it
+/// opens its first store.
 ///
 /// If the parent is killed, the lock of its store stays held until the child exits or drops the inherited handles. A
 /// parent that closes its store releases the lock in every case. A program that is started with `exec`, as by
@@ -42,8 +42,9 @@ use crate::index::IndexOptions;
 ///
 /// # Limits and signals of the process
 ///
-/// * **Open files.** A write that needs another file when the process has reached its limit fails with
-///   [`Error::TooManyFiles`], and the store stays usable. A store with 2 log streams has up to 20 files open.
+/// * **Open files.** If a write needs another file when the process has reached its limit of open files, the write
+///   fails with [`Error::TooManyFiles`], and the store stays usable. A store with 2 log streams has up to 20 files
+///   open.
 /// * **File size** (`ulimit -f`). When a file would exceed the limit, the system sends SIGXFSZ, which by default ends
 ///   the process. If the process ignores this signal, the write fails with [`Error::Io`] instead, and the store refuses
 ///   further writes. In both cases no acknowledged write is lost.
@@ -136,8 +137,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the name is not valid, or if the keyspace exists and does not agree with
-    /// `options`. If the keyspace has to be created, also the errors of a write. After such a failure the next opening
-    /// may find the keyspace, empty.
+    /// `options`. If the keyspace has to be created, also the errors of a write. After a failed creation, the next
+    /// opening of the store may nevertheless find the keyspace, which is then empty.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.engine.access.check()?;
         let state = match self.engine.find_keyspace(name) {
@@ -199,7 +200,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NoKeyspace`] if the keyspace does not exist. [`Error::InvalidArgument`] for another index type or a
-    /// value out of bounds. The errors of [`Store::checkpoint`].
+    /// value out of bounds. Also the errors of [`Store::checkpoint`].
     pub fn alter_keyspace(&self, name: &str, changes: impl Into<IndexOptions>) -> Result<()> {
         self.engine.access.check()?;
         self.engine.alter_keyspace(name, &changes.into())
@@ -208,7 +209,7 @@ impl Store {
     /// Drops a keyspace with all its data, and frees its space. Open handles to the keyspace fail from now on.
     ///
     /// # Errors
-    /// [`Error::NoKeyspace`] if the keyspace does not exist. The errors of [`Store::checkpoint`].
+    /// [`Error::NoKeyspace`] if the keyspace does not exist. Also the errors of [`Store::checkpoint`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.engine.drop_keyspace(name)
     }
@@ -244,8 +245,8 @@ impl Store {
     /// Moves all data from the memtables and the log into the data file, durably. After this call, an opening replays
     /// only later writes, and the earlier log is deleted. The cost is the cost of writing all memtables to disk.
     ///
-    /// [`Store::close`] does the same. The store also takes checkpoints of its own whenever a memtable is full, but
-    /// these do not write the other memtables to disk.
+    /// [`Store::close`] does the same. The store also takes checkpoints automatically whenever a memtable is full, but
+    /// these checkpoints do not write the other memtables to disk.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -288,7 +289,7 @@ impl Store {
     /// page. The call modifies nothing.
     ///
     /// # Errors
-    /// If the check cannot run. Damage is not an error here, but part of the report.
+    /// If the check cannot run. Damage is not returned as an error, but listed in the report.
     pub fn verify(&self) -> Result<VerifyReport> {
         let access = &self.engine.access;
         access.check()?;
@@ -311,14 +312,16 @@ impl Store {
     ///
     /// From this call on, all other handles, iterators and snapshots fail with [`Error::Closed`]. This includes reads
     /// that other threads have in progress. Values that were read before the close stay valid. Operations that cannot
-    /// fail still answer from memory: [`Store::keyspaces`], [`Store::debt`], [`Keyspace::approximate_len`].
+    /// return an error still return results from memory: [`Store::keyspaces`], [`Store::debt`],
+    /// [`Keyspace::approximate_len`].
     ///
     /// Dropping the last handle closes the store too, but reports no error.
     ///
     /// # Errors
-    /// [`Error::Closed`] if another handle has closed the store, or is closing it: the call on that handle returns the
-    /// result. [`Error::Io`], [`Error::Indeterminate`]. [`Error::Poisoned`] after an earlier failure: writes that were
-    /// not durable then are still not durable.
+    /// [`Error::Closed`] if another handle has closed the store, or is closing it. In that case the call of the other
+    /// handle returns the result. [`Error::Io`] or [`Error::Indeterminate`] if the data could not be written.
+    /// [`Error::Poisoned`] after an earlier failure. In that case writes that were not durable before the close are
+    /// still not durable.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

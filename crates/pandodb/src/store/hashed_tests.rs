@@ -1,4 +1,4 @@
-//! Tests of a keyspace whose index keeps keys in the order of a hash (the test index `stub`), through a store.
+//! Tests of whole stores with a keyspace whose index keeps keys in the order of a hash (the test index `stub`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -142,7 +142,8 @@ fn contents_survive_a_close_and_a_crash() {
     store.checkpoint().unwrap();
     change(&keyspace, &mut model, &mut Rng(4), 2_000);
     drop(keyspace);
-    // As after a SIGKILL, only the part of the log that is newer than the checkpoint is replayed.
+    // Make an image of the files as a SIGKILL would leave them. Only the part of the log that is newer than the
+    // checkpoint is replayed.
     let killed = SimDevice::from_image(&device.image(), 2);
     store.close().unwrap();
     for device in [killed, device] {

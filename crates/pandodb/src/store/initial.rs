@@ -1,4 +1,4 @@
-//! Creation of a store: an empty directory becomes an empty store, completely or not at all.
+//! The creation of a store turns an empty directory into an empty store, completely or not at all.
 //!
 //! The data file is written under another name, synced and renamed, so a crash leaves either no store or a complete
 //! store.
@@ -17,7 +17,8 @@ const UNFINISHED: &str = "data.new";
 /// Creates a store in a directory that has none.
 ///
 /// # Errors
-/// [`Error::NotAStore`] if the settings forbid it or the directory holds other files; [`Error::DiskTooSmall`].
+/// [`Error::NotAStore`] if the settings forbid the creation, or if the directory holds other files.
+/// [`Error::DiskTooSmall`] if the disk is too small for a store.
 pub(super) fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {
     let no = |detail: &str| Err(Error::NotAStore { path: device.path(), detail: detail.into() });
     if !config.create || config.read_only {
@@ -37,8 +38,8 @@ pub(super) fn refuse_or_create(device: &dyn Device, config: &Config, names: &[St
 }
 
 /// Returns the error of reading the superblocks, or [`Error::NotAStore`] if no file of the directory comes from a
-/// store. In the second case there is no beginning of a superblock, no log and no reserve (every store that was opened
-/// for writing has a reserve). A damaged store must not be reported as a foreign directory.
+/// store. A file comes from a store if it begins like a superblock, or if it is a log segment or a reserve (every store
+/// that was opened for writing has a reserve). A damaged store must not be reported as a foreign directory.
 pub(super) fn unless_foreign(device: &dyn Device, names: &[String], error: Error) -> Error {
     let of_a_store = |name: &String| name.starts_with("wal-") || name == RESERVE_FILE;
     let traces = || DataFile::open_raw(device, false).map_or(true, |file| Superblock::has_traces(&*file));
@@ -76,7 +77,7 @@ fn create(device: &dyn Device) -> Result<()> {
         catalog_generation: 1,
         checkpointed_at: now_in_seconds(device),
     };
-    // Both slots are written, so that a single damaged sector never makes a new store unreadable.
+    // Write both slots, so that a single damaged sector never makes a new store unreadable.
     data.write_superblock(&superblock)?;
     superblock.generation = 2;
     data.write_superblock(&superblock)?;

@@ -50,9 +50,9 @@ impl std::fmt::Debug for Keyspace {
 
 /// # Writes
 ///
-/// Each write is atomic and blind: it reads nothing, and therefore does not return the old value. The plain form has
-/// the default durability of the store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)). The `_with`
-/// form takes the durability as an argument. To write several keys atomically, use a [`Batch`](crate::Batch).
+/// Each write is atomic. It reads nothing, and therefore does not return the old value. The plain form has the default
+/// durability of the store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)). The `_with` form takes the
+/// durability as an argument. To write several keys atomically, use a [`Batch`](crate::Batch).
 impl Keyspace {
     /// Commits one operation. REQUIRES: the arguments were checked, and a value above the threshold is already written
     /// to an extent of its own.
@@ -239,8 +239,8 @@ impl Keyspace {
         self.iter().next().transpose()
     }
 
-    /// Returns the largest key that has a value, with its value. Costs as much as the last item of [`Keyspace::iter`]:
-    /// see [`Keyspace::first_key_value`].
+    /// Returns the largest key that has a value, with its value. Costs as much as the last item of [`Keyspace::iter`];
+    /// see also [`Keyspace::first_key_value`].
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`].
@@ -251,8 +251,8 @@ impl Keyspace {
 
 /// # Ranges
 ///
-/// An iterator sees the keyspace as of the iterator's creation. See [`Range`] for its cost and the resources that it
-/// holds.
+/// An iterator sees the keyspace as it was when the iterator was created. See [`Range`] for its cost and the resources
+/// that it holds.
 impl Keyspace {
     /// Iterates over the keys of a range with their values, from both ends.
     ///
@@ -284,7 +284,7 @@ impl Keyspace {
         Range::new(&self.engine, &self.state, KeyRange::all(), None)
     }
 
-    /// Returns the keyspace as of a snapshot, for reading.
+    /// Returns a read-only handle to the keyspace as of a snapshot.
     pub fn at(&self, snapshot: &Snapshot) -> KeyspaceAt {
         KeyspaceAt { engine: self.engine.clone(), state: self.state.clone(), snapshot: snapshot.clone() }
     }
@@ -292,12 +292,12 @@ impl Keyspace {
 
 /// # Properties and maintenance
 impl Keyspace {
-    /// The name.
+    /// The name of the keyspace.
     pub fn name(&self) -> &str {
         &self.state.name
     }
 
-    /// The id, which is never reused within a store.
+    /// The id of the keyspace, which is never reused within a store.
     pub fn id(&self) -> u32 {
         self.state.id.0
     }

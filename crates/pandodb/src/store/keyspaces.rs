@@ -1,8 +1,9 @@
-//! The open keyspaces of a store, by id and by name, and the memory of their active memtables.
+//! The table of a store's open keyspaces, by id and by name, and the memory of their active memtables.
 //!
-//! Locks: only the lock of the table. A write does not take this lock: it already has its keyspace, and the debt of all
-//! keyspaces is a sum ([`crate::index::owed`]). A thread that walks the table first clones the `Arc`s and then releases
-//! the lock. Therefore a walk never delays a creation, which would delay the next reader of the table.
+//! Locks: only the lock of the table. A write does not take this lock, because it already has its keyspace, and because
+//! the debt of all keyspaces is kept as a sum ([`crate::index::owed`]). A thread that walks the table first clones the
+//! `Arc`s and then releases the lock. Therefore a thread that walks the keyspaces never delays a creation. A waiting
+//! creation would in turn delay the next reader of the table.
 //!
 //! Invariant: while no writer is active, `active_bytes` is the sum of the bytes that are charged for all keyspaces.
 
@@ -26,7 +27,7 @@ pub(crate) struct Keyspaces {
     /// The bytes in all active memtables. Commits add and subtract in any order, so read the value through
     /// [`Keyspaces::active`].
     active_bytes: CachePadded<AtomicU64>,
-    /// The number of active memtables that are not empty. It is counted in the same way, so read it through
+    /// The number of active memtables that are not empty. Commits change it in any order, too, so read it through
     /// [`Keyspaces::occupied`].
     occupied: CachePadded<AtomicU64>,
 }
@@ -46,8 +47,8 @@ impl Keyspaces {
         self.table.read()
     }
 
-    /// Locks the table for writing. REQUIRES: the caller holds the durable root. If the store is already being written,
-    /// the caller also holds the sequencer.
+    /// Locks the table for writing. REQUIRES: the caller holds the durable root. If the opening of the store is
+    /// complete, the caller also holds the sequencer.
     pub(crate) fn write(&self) -> impl DerefMut<Target = Table> + '_ {
         self.table.write()
     }
@@ -57,7 +58,7 @@ impl Keyspaces {
         self.read().by_id.values().cloned().collect()
     }
 
-    /// Counts the call if the table is locked, because a walk must have released the lock.
+    /// Counts the call if the table is locked, although a thread that walks the keyspaces must have released the lock.
     #[cfg(test)]
     pub(crate) fn note_if_held(&self) {
         tests::HELD.set(tests::HELD.get() + u64::from(self.table.try_write().is_none()));
@@ -79,8 +80,8 @@ impl Keyspaces {
     /// Bytes in all active memtables.
     #[inline]
     pub(crate) fn active(&self) -> u64 {
-        // If range tombstones made a memtable smaller, this thread may see the subtraction before the addition to which
-        // it belongs.
+        // The sum may be negative for a moment: if range tombstones made a memtable smaller, this thread may see the
+        // subtraction of bytes before their addition.
         self.active_bytes.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
@@ -94,8 +95,8 @@ impl Keyspaces {
     #[inline]
     pub(crate) fn charge_growth(&self, keyspace: &KeyspaceState) {
         loop {
-            // Load this value before the memtable's size: if it is unchanged at the exchange, the size is the newer
-            // figure.
+            // Load this value before the size of the memtable. If the exchange succeeds, the size is newer than the
+            // value that it replaces.
             let before = keyspace.charged.load(Acquire);
             let bytes = keyspace.active_bytes() as u64;
             if bytes == before {
@@ -126,7 +127,8 @@ impl Keyspaces {
         };
     }
 
-    /// Asserts that the sums equal the sums that a walk computes. REQUIRES: the sequencer is quiesced.
+    /// Asserts that the sums equal the sums that a walk over all keyspaces computes. REQUIRES: the sequencer is
+    /// quiesced.
     pub(crate) fn check_sums(&self) {
         if cfg!(debug_assertions) {
             let charged: Vec<u64> = self.all().iter().map(|keyspace| keyspace.charged.load(Acquire)).collect();
@@ -186,7 +188,7 @@ pub(super) mod tests {
         store
     }
 
-    /// The number of times that `puts` puts into the first of `keyspaces` keyspaces read the table.
+    /// Returns how often the table is read during `puts` puts into the first of `keyspaces` keyspaces.
     fn reads_of(keyspaces: usize, puts: u32) -> u64 {
         let store = store(keyspaces, 64 << 20);
         let keyspace = store.keyspace("keyspace 0").expect("it is there");

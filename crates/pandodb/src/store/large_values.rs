@@ -1,11 +1,13 @@
-//! Writing large values: each is written to an extent of its own before the commit of the record that refers to it.
+//! Writes large values. Each large value is written to an extent of its own, before the record that refers to it is
+//! committed.
 //!
 //! ```text
 //!   value ─▶ extent of the data file ─▶ commit of a record with the reference ─▶ memtable, later the index
 //!                                        └ refused: the extent is freed
 //! ```
 //!
-//! Lock: the gate, held shared. The index owns the extents once it holds the references (`index/blobs`).
+//! Lock: the gate, which is held shared. The index owns the extents once it holds the references to the values
+//! (`index/blobs`).
 
 use super::engine::Engine;
 use crate::base::sync::Ordering::Relaxed;
@@ -15,7 +17,8 @@ use crate::wal::Log;
 impl Engine {
     /// Writes a large value and encodes the reference to this value.
     pub(crate) fn write_blob(&self, value: &[u8]) -> Result<(BlobRef, Vec<u8>)> {
-        // Check this before taking the gate, because a forked child and an operator must not wait for the gate.
+        // Check whether the store accepts writes before taking the gate, because a forked child and an operator must
+        // not wait for the gate.
         self.check_writable()?;
         let _gate = self.gate.read();
         self.check_writable()?;

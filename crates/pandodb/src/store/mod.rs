@@ -1,5 +1,5 @@
-//! The store: the types that users hold. A store is a directory with keyspaces. This folder combines all layers below
-//! it.
+//! The store, and the types through which users access it. A store is a directory with keyspaces. This folder combines
+//! all layers below it.
 //!
 //! | files | content |
 //! | --- | --- |

@@ -110,8 +110,8 @@ pub(crate) fn open(
     Ok(engine)
 }
 
-/// Opens the reserve. The sizes of the reserve and of the data file tell how much disk space the store has, and the
-/// default sizes follow from this space.
+/// Opens the reserve. The disk space of the store is computed from the sizes of the reserve and of the data file, and
+/// from the free space. The default sizes are derived from this disk space.
 fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Result<Reserve> {
     if config.read_only {
         return Ok(Reserve::none());
@@ -123,7 +123,7 @@ fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Re
 }
 
 /// Opens the keyspaces of the catalogue, and marks the pages of their indexes as used. If there are many keyspaces, the
-/// first reads of several are in flight together, and several threads decode the blocks.
+/// first blocks of several keyspaces are read concurrently, and several threads decode the blocks.
 fn keyspaces(
     config: &Config,
     core: &Core,
@@ -134,8 +134,8 @@ fn keyspaces(
     let keyspaces = Keyspaces::default();
     let groups: Vec<&[KeyspaceRecord]> = found.catalog.keyspaces.chunks(KEYSPACES_TOGETHER).collect();
     let next = AtomicUsize::new(0);
-    // The error of the first group of keyspaces that has an error. All groups before this group began earlier, so the
-    // error is always the same.
+    // The error of the first group of keyspaces, in the order of the groups, that has an error. Groups are started in
+    // this order, so all groups before this group were also opened. Therefore the result does not depend on timing.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
     let read_group = |group: &[KeyspaceRecord], prefetch: &mut Prefetch| -> Result<()> {
         let first: Vec<BlockAddr> = group.iter().flat_map(|record| record.first_blocks(core)).collect();

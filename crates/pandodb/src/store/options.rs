@@ -8,7 +8,7 @@ use crate::base::{Error, MAX_INLINE_VALUE, Result};
 use crate::index::IndexOptions;
 use crate::resolve::{MergeOperator, builtin};
 
-/// The failures that an acknowledged write survives.
+/// The kinds of failures that an acknowledged write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
     /// The write is buffered in memory and written later. If the process crashes, the last writes may be lost. The lost

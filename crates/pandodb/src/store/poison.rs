@@ -24,7 +24,7 @@ impl Poison {
         self.0.get().is_some()
     }
 
-    /// Fails if the store refuses writes.
+    /// Returns an error if the store refuses writes.
     ///
     /// # Errors
     /// [`Error::Poisoned`] with the first failure.
@@ -39,7 +39,7 @@ impl Poison {
     /// Records a failure, unless another failure is already recorded.
     pub(crate) fn set(&self, error: &Error) {
         let first = match error {
-            // The log failed before the store noticed it.
+            // The log had already recorded the first failure before the store was poisoned, so use that failure.
             Error::Poisoned { first } | Error::Indeterminate { first } => first.clone(),
             other => other.to_string(),
         };

@@ -1,4 +1,4 @@
-//! [`Pressure`] is the state of work on a full disk. The work itself is in `relief`.
+//! [`Pressure`] is the state of background work on a full disk. The module `relief` does the work itself.
 //!
 //! Lock: `relieving`, which is taken before all other locks except the gate.
 
@@ -14,12 +14,13 @@ pub(crate) struct Pressure {
     pub relieving: Mutex<()>,
     /// Whether packing or compacting has succeeded since the disk was full.
     pub relieved: AtomicBool,
-    /// Whether free pages that earlier openings had written were returned to the file system.
+    /// Whether the free pages that earlier openings had written were already returned to the file system.
     pub punched: AtomicBool,
     /// Whether a delete waits for space in the log.
     pub starved: AtomicBool,
     /// Whether compactions are pending and none of them fits.
     pub stalled: AtomicBool,
-    /// The number of times that something was packed, compacted or returned on a full disk.
+    /// The number of times that the work on a full disk packed or compacted something, or returned space to the file
+    /// system.
     pub steps: AtomicU64,
 }

@@ -1,7 +1,7 @@
 //! The iterators of the public API: [`Range`] returns keys with values, and [`Keys`] returns only keys.
 //!
-//! Both ends share the state `rest`, which contains the keys that neither end has passed. Each end reads through its
-//! own [`Side`]. A side is opened over `rest` at its first use, and reopened when it has become too old
+//! Both ends share the field `rest`, which is the range of the keys that neither end has passed yet. Each end reads
+//! through its own [`Side`]. A side is opened over `rest` at its first use, and reopened when it has become too old
 //! ([`Side::is_old`]).
 //!
 //! ```text
@@ -35,12 +35,12 @@ use crate::base::{Error, KeyRange, Result, SeededBug, events};
 /// **Resources.** The iterator keeps the store open, and therefore locked against other processes, until it is dropped.
 /// It can be sent to another thread.
 ///
-/// **Errors.** If a block is damaged, the item is an error, and the iterator ends. To continue after the damage,
-/// [`Range::seek`] to a key above the damage, or [`crate::check::salvage`] the store.
+/// **Errors.** If a block is damaged, the item is an error, and the iterator ends. To continue after the damage, call
+/// [`Range::seek`] with a key above the damage, or salvage the store with [`crate::check::salvage`].
 ///
-/// **Cost.** The first item of each end costs about one block read for each run on the path, and so does each
-/// [`Range::seek`] to a key that is not in memory. Later blocks are read ahead. The iterator also steps over each
-/// deleted key that no compaction has removed yet.
+/// **Cost.** The first item of each end costs about one block read for each run that may hold the key. Each
+/// [`Range::seek`] to a key that is not in memory costs the same. Later blocks are read ahead. The iterator also steps
+/// over each deleted key that no compaction has removed yet.
 pub struct Range {
     engine: Arc<Shared>,
     state: Arc<KeyspaceState>,
@@ -103,10 +103,11 @@ impl Range {
     ///
     /// The back end does not move. The remaining keys are always the keys between the two ends. If an end moves back
     /// over keys that were returned, these keys are returned again. If an end moves beyond the other end, no key
-    /// remains. The iterator keeps its view of the keyspace. A seek also revives an iterator that had ended.
+    /// remains. The iterator keeps its view of the keyspace. After a seek, even an iterator that had ended can return
+    /// keys again.
     ///
-    /// The call itself reads nothing. The next item costs a search in blocks that are in memory, or as much as the
-    /// first item of an iterator.
+    /// The call itself reads nothing. If the sought key is in blocks that are in memory, the next item costs a search
+    /// in these blocks. Otherwise it costs as much as the first item of an iterator.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -175,8 +176,8 @@ impl Range {
     }
 
     /// Adapts the sides after one end was moved. If the end moved outwards, `wider` names this end (`true`: the back
-    /// end). The side of this end is closed, because it may have dropped sources as exhausted. The other side is closed
-    /// if `rest` exceeds the range over which it was opened.
+    /// end). The side of this end is closed, because it may have dropped sources in which it found no further keys. The
+    /// other side is closed if `rest` exceeds the range over which it was opened.
     fn reopen(&mut self, wider: Option<bool>) {
         self.finished = self.bounds.is_empty() || self.point.is_none() && self.broken.is_none();
         let Some(reverse) = wider.filter(|_| !self.engine.access.is_inherited()) else { return };
@@ -188,7 +189,8 @@ impl Range {
         self.check_sides();
     }
 
-    /// Asserts the invariants of the module. REQUIRES: not in a forked child, where sides are not closed.
+    /// Asserts the invariants of the module. REQUIRES: the process is not a forked child, because a forked child does
+    /// not close sides.
     fn check_sides(&self) {
         let covers = |side: &Option<Side>| side.as_ref().is_none_or(|side| side.over().covers(&self.rest));
         debug_assert!(self.bounds.covers(&self.rest), "{:?} is not within {:?}", self.rest, self.bounds);
@@ -214,7 +216,7 @@ impl Range {
             return None;
         }
         if let Err(e) = self.engine.access.check() {
-            // The sides stay open, because dropping them takes locks, which a forked child must not do.
+            // Keep the sides open, because dropping them takes locks, which a forked child must not do.
             self.finished = true;
             return Some(Err(e));
         }

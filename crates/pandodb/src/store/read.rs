@@ -4,9 +4,9 @@
 //!   read point ─▶ containers (memtables) ─▶ view of the index ─▶ is the keyspace alive? ─▶ lookup ─▶ was the store closed?
 //! ```
 //!
-//! This order is necessary: a message that left the memtables after a reader loaded them is in the view, which is
-//! loaded later. A view whose horizon has passed the read point may lack versions that the read needs. In that case the
-//! read is repeated with a newer read point. A read at a snapshot is never repeated.
+//! This order is necessary. A message may leave the memtables before a reader loads them. In that case it is in the
+//! view, because the view is loaded later. A view whose horizon has passed the read point may lack versions that the
+//! read needs. In that case the read is repeated with a newer read point. A read at a snapshot is never repeated.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -34,8 +34,8 @@ pub(crate) enum ReadPoint<'a> {
     At(&'a Snapshot),
 }
 
-/// A consistent state to read from during one call. This thread guards the state, so that readers do not contend on
-/// reference counts.
+/// A consistent state to read from during one call. Guards of this thread protect the state, so that readers do not
+/// contend on reference counts.
 pub(crate) struct World<'w> {
     pub at: Seqno,
     pub containers: &'w Containers,
@@ -86,7 +86,7 @@ pub(crate) fn within<T>(
         let at = fixed.unwrap_or_else(|| engine.snapshots.visible());
         let containers = keyspace.containers.load();
         keyspace.index.with_view(&mut |view| {
-            // Check this last, as in `Pinned::at`.
+            // Check last whether the keyspace was dropped, as in `Pinned::at`.
             if let Err(e) = keyspace.check_alive() {
                 result = Some(Err(e));
             } else if (fixed.is_some() || view.horizon() <= at)
@@ -103,8 +103,9 @@ pub(crate) fn within<T>(
 }
 
 impl<'w> World<'w> {
-    /// The memtables that hold messages which the view lacks, newest first. Even the active memtable may have been
-    /// sealed and packed between the loads of memtables and view. Its id is the seqno before its first message.
+    /// The memtables that hold messages which the view lacks, newest first. Even the active memtable may already be in
+    /// the view, if it was sealed and packed after the memtables were loaded and before the view was loaded. The id of
+    /// a memtable is the seqno before its first message.
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &'w Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
@@ -147,8 +148,8 @@ impl<'w> World<'w> {
     }
 }
 
-/// The value that a finished lookup found: the base of the lookup, with the operands above the base applied. This is
-/// the only place that turns messages into a value, for lookups, scans and salvage.
+/// The value that a finished lookup found. This is the base, to which the operands newer than the base were applied.
+/// This is the only place that turns messages into a value, for lookups, scans and salvage.
 pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
     let Lookup { key, gather, base, .. } = lookup;
     if gather.is_empty() {
@@ -236,7 +237,7 @@ pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], po
         match (&lookup.base, lookup.gather.is_empty()) {
             (Base::Absent, true) => Ok(false),
             (_, true) => Ok(true),
-            // Compute the value, because an operator may leave a key without a value.
+            // Compute the value, because an operator may decide that the key has no value.
             _ => Ok(answer(engine, keyspace, lookup)?.is_some()),
         }
     })
@@ -272,7 +273,7 @@ fn look_up_all(
     let mut flights: Vec<Flight<'_>> = Vec::with_capacity(IN_FLIGHT.min(keys.len()));
     let mut loads = BlockLoads::default();
     let mut answered = 0;
-    // First start the lookups of the first keys. Each runs up to its first block that is not in memory.
+    // First start the lookups of the first keys. Each lookup runs until it needs a block that is not in memory.
     let mut land = |flight: &mut Flight<'_>| {
         count(engine, &flight.lookup, flight.blocks);
         answered += 1;

@@ -32,7 +32,8 @@ impl Engine {
     pub(super) fn recover(&mut self) -> Result<events::Recovery> {
         let recovered = self.replay_log()?;
         let last = recovered.report.last;
-        // A seqno is assigned only once. A keyspace that holds later seqnos than the log would ignore new messages.
+        // A seqno must be assigned only once. If a keyspace already held seqnos above the end of the log, it would
+        // ignore new messages with these seqnos.
         let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
         let found = self.keyspaces.read().values().find(ahead).cloned();
         if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
@@ -100,7 +101,8 @@ impl Engine {
             let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
             return Err(Error::corruption("log", report.last.0, detail));
         }
-        // The second pass ended at the same record as the first pass, without an error of its own.
+        // If only the first pass reports the damage at which the log ends, use its report, because both passes ended at
+        // the same record.
         report.cut = report.cut.or(seen.cut);
         let (moved, first_moved) = (replayer.moved, replayer.first_moved);
         if first_moved.is_some() {
@@ -212,7 +214,7 @@ impl Engine {
 /// The result of a recovery.
 struct Recovered {
     report: ReplayReport,
-    /// The old pages of those large values that were copied.
+    /// The old pages of the large values that were copied.
     moved: Vec<Extent>,
     /// The seqno of the first record with a large value that was not known to be durable.
     first_moved: Option<Seqno>,

@@ -12,10 +12,10 @@
 //! ```
 //!
 //! Invariants: ordinary writes take no space while the reserve is short, so the space that relief frees stays available
-//! for relief. Every turn that reports work has packed, compacted, sealed or released something. Therefore the turns
-//! end.
+//! for relief. Every turn that reports work has packed, compacted, sealed or released something. Therefore the number
+//! of turns is finite.
 //!
-//! Locks: `relieving`, then the locks of a checkpoint and of a step.
+//! Locks: `relieving` is taken first, and the locks of a checkpoint or of an index's step after it.
 //!
 //! [`Index::relieve`]: crate::index::Index::relieve
 
@@ -27,8 +27,8 @@ use crate::index::Room;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::wal::{self, Log};
 
-/// The number of times that a delete waits for background work before the delete is refused, and the length of each
-/// wait.
+/// A delete waits for background work this number of times before it is refused. The constant below is the length of
+/// each wait.
 const ROUNDS: u32 = 400;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 /// If background work makes no progress for this number of rounds, a delete uses its share of the reserve.
@@ -39,17 +39,17 @@ const WAITS: u32 = 20;
 
 /// If more sealed memtables than this number exist on a full disk, a delete waits until one of them is packed.
 const MOST_WAITING: u64 = 2;
-/// Disk space of the largest compaction, in memtables: a leaf of the default index and its output.
+/// The disk space that the largest compaction needs, in memtables. It rewrites a leaf of the default index.
 const LARGEST_WORK: u64 = 16;
 
-/// Disk space of the smallest run: a leaf, an inner block and a filter.
+/// The disk space of the smallest run, which has one leaf, one inner block and one filter block.
 const LEAST_RUN: u64 = 3 * PAGE as u64;
 
 const _: () = assert!(IDLE < WAITS && WAITS < ROUNDS, "the reserve is used before a wait is given up");
 
 impl Engine {
-    /// Refuses `bytes` bytes of disk to an ordinary write if the memtables would no longer fit on the disk when they
-    /// are packed.
+    /// Refuses an ordinary write of `bytes` bytes if the memtables would afterwards be too large to be packed into the
+    /// free disk space.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let Some(available) = self.device.available() else { return Ok(()) };
         let unpacked = self.keyspaces.active() + self.debt().memory_bytes;
@@ -58,9 +58,9 @@ impl Engine {
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
     }
 
-    /// Refuses `bytes` bytes of log to a delete in two cases. First, while compactions need the rest of the disk,
-    /// because they free more space than the log takes. Second, while memtables wait to be packed. Otherwise deletes
-    /// would fill the freed space with log records, and the memory with memtables.
+    /// Refuses a delete that needs `bytes` bytes of log in two cases. First, as long as compactions need the rest of
+    /// the disk: they free more space than they use. Second, as long as too many memtables wait to be packed. Otherwise
+    /// deletes would fill the freed space with log records, and the memory with memtables.
     pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
         let least = bytes + self.config.shares().background / 2;
         let is_short = || self.device.available().is_some_and(|room| room < least);
@@ -98,7 +98,7 @@ impl Engine {
         self.reserve.refill(space.allocated_bytes + log);
     }
 
-    /// Frees space of the reserve. Returns the number of freed bytes.
+    /// Frees space that the reserve occupies. Returns the number of freed bytes.
     pub(super) fn draw_reserve(&self, purpose: Purpose) -> Result<u64> {
         // A close also takes the sequencer. After a close the reserve may belong to another process.
         let _sequencer = self.writer.lock();
@@ -106,9 +106,9 @@ impl Engine {
         self.reserve.draw(purpose)
     }
 
-    /// Finds space in the log for a delete that was refused. The delete first uses space that background work frees.
-    /// Once that work makes no progress, the delete uses the reserve. `reserve` requests space in the log. Its argument
-    /// `true` requests the space even if compactions need it.
+    /// Finds space in the log for a delete that found the disk full. The delete first waits for space that background
+    /// work frees. Once this work makes no progress, the delete uses the reserve. `reserve` requests space in the log.
+    /// Its argument says whether to request the space even if compactions need it.
     pub(super) fn room_to_free<'a>(
         &self,
         reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
@@ -132,12 +132,12 @@ impl Engine {
             if let Some(room) = room(false) {
                 return room;
             }
-            // While compactions free space, the share of deletes is not used, because more deletes would mean more data
-            // to compact.
+            // As long as compactions free space, do not use the reserve's share for deletes, because further deletes
+            // would add data that has to be compacted.
             let steps = self.pressure.steps.load(Relaxed);
             idle = if steps == seen { idle + 1 } else { 0 };
             seen = steps;
-            // Rounds without progress do not matter while memtables wait, because packing a memtable takes longer than
+            // Do not count rounds without progress while memtables wait, because packing one memtable takes longer than
             // a few rounds.
             if stuck || idle >= IDLE && !self.is_behind() {
                 if self.draw_reserve(Purpose::Freeing)? > 0
@@ -158,15 +158,15 @@ impl Engine {
         self.pressure.stalled.load(Relaxed)
     }
 
-    /// The reason why background work is stuck, if it is stuck.
+    /// The reason why background work makes no progress, if it makes none.
     pub(super) fn obstacle(&self) -> Option<Error> {
         let stalled = || self.is_stalled().then_some(Error::DiskFull { op: "compaction" });
         self.background.trouble().or_else(stalled)
     }
 
-    /// Whether a thread that waits for background work on a full disk should continue to wait. It should if the work
-    /// has made progress in its last rounds. The thread keeps the variables `seen` (the steps at its last call) and
-    /// `rounds` (the number of its calls since the last progress).
+    /// Whether a thread that waits for background work on a full disk should continue to wait. It should continue if
+    /// the work has made progress in the last rounds of the wait. The thread keeps the variables `seen` (the steps at
+    /// its last call) and `rounds` (the number of its calls since the last progress).
     pub(super) fn may_wait_on(&self, seen: &mut u64, rounds: &mut u32) -> bool {
         let steps = self.pressure.steps.load(Relaxed);
         *rounds = if steps == *seen { *rounds + 1 } else { 0 };
@@ -208,7 +208,7 @@ impl Engine {
             Ok(released) => released,
             Err(e) => return self.note_trouble(e),
         };
-        // Provide the space for checkpoints and deletes before all other work.
+        // Refill the reserve before all other work, because it provides the space for checkpoints and deletes.
         if self.reserve.is_short() {
             self.refill();
         }
@@ -222,8 +222,8 @@ impl Engine {
             Ok(None) => {
                 self.pressure.pressed.store(false, Relaxed);
                 self.background.clear_trouble();
-                // A compaction that does not fit stays pending until something is deleted. Threads that wait for such a
-                // compaction get an error.
+                // A compaction that does not fit stays pending until other data is deleted. Threads that wait for such
+                // a compaction get an error.
                 self.pressure.stalled.store(self.debt().total() > 0, Relaxed);
                 Turn::Idle
             }
@@ -251,12 +251,12 @@ impl Engine {
         Ok(taken() < before)
     }
 
-    /// Does one piece of work. If necessary, the work uses the background share of the reserve. Returns the bytes that
-    /// the work processed; `None` if there is nothing to do.
+    /// Does one piece of work. If necessary, the work uses the reserve's share for background work. Returns the bytes
+    /// that the work processed; `None` if there is nothing to do.
     fn relieve_one(&self) -> Result<Option<u64>> {
         let background = self.config.shares().background;
         assert!(background >= LEAST_RUN, "the share of background work holds a run");
-        // Only urgent work uses gaps, because runs in gaps consist of many short extents.
+        // Only urgent work uses gaps between used pages, because a run in such gaps consists of many short extents.
         let available = |urgent: bool| {
             let gaps = if urgent { self.core.data.gap_bytes() } else { 0 };
             self.device.available().unwrap_or(background) + gaps
@@ -273,7 +273,8 @@ impl Engine {
             drawn += self.draw_reserve(Purpose::Background)?;
         }
         let mut result = self.relieve_in(room(drawn, urgent));
-        // If necessary, also use the share of deletes, because work on a full disk frees more space than it takes.
+        // If necessary, also use the reserve's share for deletes, because work on a full disk frees more space than it
+        // takes.
         for purpose in [Purpose::Background, Purpose::Freeing] {
             if !matches!(result, Err(Error::DiskFull { .. })) {
                 break;
@@ -288,8 +289,8 @@ impl Engine {
         result
     }
 
-    /// Does one piece of work within `room`. It is done for the keyspace whose sealed memtables take the most memory,
-    /// or else for a keyspace that can free space.
+    /// Does one piece of work within `room`. The keyspaces are tried one after the other. The keyspace whose sealed
+    /// memtables take the most memory comes first.
     fn relieve_in(&self, room: Room) -> Result<Option<u64>> {
         let mut keyspaces = self.keyspaces.all();
         keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().memory_bytes));

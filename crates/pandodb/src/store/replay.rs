@@ -8,8 +8,8 @@ use crate::base::{BlobRef, Error, Extent, Kind, Result, SeededBug, Seqno};
 use crate::sched::{BACKGROUND_STEP, SPREAD};
 use crate::wal::{Record, RecordKind, Visit};
 
-/// The first pass over the log: checks the order of the records and the objects that they refer to, makes the keyspaces
-/// that they create, and marks the pages of large values.
+/// The first pass over the log. It checks the order of the records and the objects that the records refer to. It also
+/// makes the keyspaces whose creations are recorded, and marks the pages of large values.
 pub(super) struct Survey<'a> {
     pub(super) engine: &'a Engine,
     /// The log is known to have been durable up to this seqno.
@@ -18,8 +18,8 @@ pub(super) struct Survey<'a> {
     pub(super) cut: Seqno,
     pub(super) next_id: u32,
     pub(super) order: Generations,
-    /// The error of an unreadable large value. The log ends before this value, unless later records show that the value
-    /// had been durable. In that case the opening fails with this error.
+    /// The error of an unreadable large value. The replay ends before the record with this value, unless later records
+    /// prove that the value had been durable. If they do, the opening fails with this error.
     pub(super) damaged: Option<Error>,
 }
 
@@ -66,17 +66,18 @@ impl Survey<'_> {
 
 /// The second pass over the log: applies log records to memtables.
 ///
-/// A large value that is not known to be durable is **copied** to new pages, and the message then refers to the copy. A
-/// sync that failed before the crash may have marked the old pages clean, so a successful read does not prove that the
-/// value is on the disk. Overwriting the old pages could tear a value that *is* durable. If there is no space for a
-/// copy, the value is written to its old pages again.
+/// A large value that is not known to be durable is **copied** to new pages, and the message then refers to the copy.
+/// The reason: a successful read does not prove that the value is on the disk. If a sync failed before the crash, the
+/// system may keep the value only in its page cache and never write it. The old pages are not overwritten, because a
+/// crash during the write could damage a value that *is* durable. If there is no space for a copy, the value is written
+/// to its old pages again.
 pub(super) struct Replayer<'a> {
     pub(super) engine: &'a Engine,
     /// The log was known to be durable up to this seqno.
     pub(super) durable: Seqno,
     pub(super) moved: Vec<Extent>,
     pub(super) first_moved: Option<Seqno>,
-    /// Compaction debt before the replay, in bytes.
+    /// The compaction debt that existed before the replay, in bytes.
     pub(super) owed: u64,
     /// The bytes of all records.
     pub(super) log_bytes: u64,
@@ -142,13 +143,13 @@ impl Replayer<'_> {
         self.compact()
     }
 
-    /// Compacts as long as the replay has caused more debt than writers may cause. Without these compactions, a log of
-    /// thousands of memtables (written under a larger budget) would leave thousands of runs in each leaf of the tree.
-    /// The nodes of the tree would then not fit into memory.
+    /// Compacts while the debt that the replay has caused exceeds the debt that writers may cause. Without these
+    /// compactions, a log of thousands of memtables (written under a larger budget) would leave thousands of runs in
+    /// each leaf of the tree. The nodes of the tree would then not fit into memory.
     ///
-    /// Debt from before the opening is left to background work, and each memtable causes compactions of at most four
-    /// times [`SPREAD`] of its size. Therefore the time of an opening is proportional to the log. If the disk may be
-    /// too small for packing and compaction, no compaction is done.
+    /// Debt from before the opening is left to background work. Each replayed memtable causes compactions of at most
+    /// four times [`SPREAD`] times its size. Therefore the time of an opening is proportional to the log. If the disk
+    /// may be too small for packing and compaction, no compaction is done.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
         let most = SPREAD * engine.config.memtable() as u64;
@@ -159,7 +160,8 @@ impl Replayer<'_> {
                 match keyspace.index.step(BACKGROUND_STEP, &|| engine.snapshots.stripes()) {
                     Ok(progress) if progress.idle => break,
                     Ok(progress) => worked += engine.note_progress(&keyspace, progress).max(1),
-                    // The store opens nevertheless; background work will later find the full disk and report it.
+                    // The store opens even if the disk is full. Background work will later find the full disk and
+                    // report it.
                     Err(Error::DiskFull { .. }) => self.is_full = true,
                     Err(e) if e.is_damage() => break,
                     Err(e) => return Err(e),

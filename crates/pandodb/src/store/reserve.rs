@@ -11,11 +11,11 @@
 //! ```
 //!
 //! The shares are in the order of their importance. Only a checkpoint makes freed pages reusable, so no other work may
-//! use its share. Deletes need space in the log. Packing and compaction use the rest of the file. They free more space
-//! than they used, but only after the next checkpoint.
+//! use the share of checkpoints. Deletes need space in the log. Packing and compaction use the rest of the file. They
+//! free more space than they use, but the freed space is available only after the next checkpoint.
 //!
-//! The shares are multiples of [`ALLOCATED_UNIT`], so that truncating the file really frees the space. The exception is
-//! a limit below [`LEAST_IN_UNITS`], where whole units would be too coarse.
+//! The shares are multiples of [`ALLOCATED_UNIT`], so that truncating the file really frees the space. If the limit of
+//! the reserve is below [`LEAST_IN_UNITS`], the shares are not multiples, because whole units would be too large.
 //!
 //! Invariants: `held` is at most the length of the file, and changes only under the lock of the file. While the reserve
 //! is short ([`Reserve::is_short`]), ordinary writes fail, because they would use the space that is needed to free
@@ -32,15 +32,16 @@ use crate::space::data::SpaceStats;
 pub(crate) const RESERVE_FILE: &str = "reserve";
 /// The minimum reserve in bytes, unless the user has set a lower limit.
 const MIN_RESERVE: u64 = 1 << 20;
-/// The minimum number of bytes that is freed at a time for a checkpoint. It is also the minimum step of an extension.
+/// The minimum number of bytes that is freed at a time for a checkpoint. It is also the minimum number of bytes by
+/// which the file is extended at a time.
 const LEAST_STEP: u64 = 32 << 10;
 /// If the limit is below this number of bytes, the shares are not rounded to units of the file system.
 pub(crate) const LEAST_IN_UNITS: u64 = 16 * ALLOCATED_UNIT;
-/// The share of checkpoints grows with the size of the roots, up to this number of bytes of roots.
+/// The share of checkpoints grows with the size of the index nodes and the catalogue, up to this size in bytes.
 const MAX_ROOTS: u64 = 64 << 20;
 
-/// The share of background work is at least 1/PART_FOR_WORK of the store, because packing deletes needs this space. The
-/// more deletes reach a leaf before it is compacted, the more space its compaction frees.
+/// The share of background work is at least 1/PART_FOR_WORK of the store, because packing deletes needs this space. If
+/// there is space to pack more deletes before a leaf is compacted, the compaction of the leaf frees more space.
 const PART_FOR_WORK: u64 = 16;
 /// The share of background work grows with the size of the store, up to this number of bytes.
 const MAX_FOR_WORK: u64 = 64 << 20;
@@ -104,7 +105,7 @@ impl Reserve {
         Reserve { shares, ..self }
     }
 
-    /// Returns an empty reserve, for a store that is open for reading only.
+    /// Makes a reserve without a file, for a store that is open for reading only.
     pub(crate) fn none() -> Reserve {
         Reserve {
             file: Mutex::new(None),
@@ -151,9 +152,9 @@ impl Reserve {
         shares
     }
 
-    /// Frees space for a purpose, and returns the number of freed bytes. Background work gets all the space that it may
-    /// use, a delete gets the share for log segments, and a checkpoint gets its own share. Deletes and checkpoints can
-    /// call this function again to get more space.
+    /// Truncates the reserve file to free space for a purpose, and returns the number of freed bytes. Background work
+    /// gets all the space that it may use, a delete gets the share for log segments, and a checkpoint gets its own
+    /// share. Deletes and checkpoints can call this function again to get more space.
     ///
     /// # Errors
     /// [`Error::Io`] if the file cannot be truncated.
@@ -187,8 +188,8 @@ impl Reserve {
     }
 
     /// Extends the file to the sum of the shares, but not beyond the size of the store. If [`MIN_RESERVE`] is larger
-    /// than the store, it is the limit instead. The shares of checkpoints and deletes are reserved first. A full disk
-    /// is not an error, because the next checkpoint retries.
+    /// than the store, [`MIN_RESERVE`] is used in place of the size of the store. The shares of checkpoints and deletes
+    /// are reserved first. A full disk is not an error, because the next checkpoint retries.
     pub(crate) fn refill(&self, store_bytes: u64) {
         let shares = self.scaled();
         let most = store_bytes.max(MIN_RESERVE).min(self.limit);
@@ -209,8 +210,8 @@ impl Reserve {
         self.short.store(false, Relaxed);
     }
 
-    /// Extends the file to `want` bytes, or as far as the disk allows: after a failure the step is halved. Returns
-    /// whether the file is `want` bytes long.
+    /// Extends the file to `want` bytes, or as far as the disk allows. After a failure, the extension is retried with
+    /// half the step. Returns whether the file is `want` bytes long.
     fn extend(&self, file: &dyn File, want: u64) -> bool {
         assert!(want > self.bytes(), "REQUIRES: the file is shorter than {want} bytes");
         let mut step = want - self.bytes();

@@ -1,9 +1,9 @@
-//! [`Roots`] has the catalogue and the trunks that the newest superblock refers to. It is read without a lock, without
-//! the log and without a write.
+//! [`Roots`] has the catalogue and the trunks that the newest superblock refers to. They are read without taking a
+//! lock, reading the log or writing anything.
 //!
-//! It is for tools that only inspect a store ([`crate::check`]). A writer may have the store open and modify it during
-//! the read. Therefore only its checksum makes a block trustworthy, and the caller retries if a checkpoint has reused
-//! blocks during the read.
+//! [`Roots`] is for tools that only inspect a store ([`crate::check`]). A writer may have the store open and modify it
+//! during the read. Therefore a block is accepted only if its checksum is right, and the caller retries if a writer has
+//! reused blocks during the read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Roots {
     /// Reads the newest intact superblock, its catalogue, and the trunk of each keyspace.
     ///
     /// # Errors
-    /// The errors of a read-only opening. A trunk node of which both copies are lost is not an error here: see
+    /// The errors of a read-only opening. If both copies of a trunk node are damaged, this call returns no error; see
     /// [`Roots::loss`].
     pub(crate) fn read(device: &dyn Device) -> Result<Roots> {
         let config = StoreBuilder::new(Path::new("")).read_only(true).memory_budget(MEMORY).config;

@@ -1,4 +1,5 @@
-//! A [`Side`] is one end of a scan. A [`Range`](crate::Range) has two sides, and the scan ends where their keys cross.
+//! A [`Side`] reads the keys of a scan from one end. A [`Range`](crate::Range) has two sides, and the scan ends where
+//! the two sides meet.
 //!
 //! ```text
 //!  active memtable ─┐
@@ -7,11 +8,12 @@
 //! ```
 //!
 //! A scan registers its read point like a snapshot. A side pins the memtables and the view with which it was opened for
-//! at most [`HOLD`]. After this time it is reopened with the newest ones and seeks to its position, so that a slow
-//! reader does not keep old runs alive.
+//! at most [`HOLD`]. After this time, the side is reopened with the newest memtables and the newest view, and seeks to
+//! its position. So a slow reader does not keep old runs on the disk.
 //!
-//! When a side is opened, the range tombstones of its range are collected into [`Fragments`]. Seqnos are global.
-//! Therefore a message is deleted exactly if a newer tombstone covers its key and is visible at the read point.
+//! When a side is opened, the range tombstones of its range are collected into [`Fragments`]. Seqnos are comparable
+//! across all containers. Therefore a message is deleted exactly if a tombstone with a higher seqno covers its key and
+//! is visible at the read point.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +28,12 @@ use crate::memtable;
 
 /// The maximum time for which a side pins its memtables and its view.
 const HOLD: Duration = Duration::from_secs(2);
-/// The clock is checked only once in QUICK_KEYS keys while this number of keys takes less time than QUICK.
+/// As long as QUICK_KEYS keys take less time than QUICK, the clock is read only once for this number of keys.
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
-/// Bytes of the first block that a side fetches from each source, and bytes of the largest block. A block between the
-/// two has half of the bytes fetched before, so at most a third of the fetched bytes are unused when the scan ends.
+/// The size in bytes of the first block that a side fetches from each source. The constant below is the size of the
+/// largest block. The size of each other block is half of all bytes that the side has fetched from the source before.
+/// So at most about a third of the fetched bytes are unused when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
@@ -46,12 +49,13 @@ pub(super) struct Side {
     /// A pending seek. Its key is always beyond the position of the sources.
     sought: Option<Vec<u8>>,
     opened: Duration,
-    /// The time when the side last read the clock, and the number of keys until it does so again.
+    /// The time when the side last read the clock. The next field is the number of keys until the side reads the clock
+    /// again.
     asked: Duration,
     quick: u32,
 }
 
-/// A source of entries: a memtable or the index. It is read a block of entries at a time.
+/// A source of entries: a memtable or the index. Its entries are read one block at a time.
 struct Source {
     from: From,
     block: Arc<EntryBlock>,
@@ -71,12 +75,13 @@ impl Source {
         Source { from, block: Arc::default(), at: 0, taken: 0, exhausted: false }
     }
 
-    /// Reads a block if necessary, so that there is a current entry unless the source is at its end.
+    /// If the current block has no further entry, reads the next block. After the call there is a current entry, unless
+    /// the source is at its end.
     fn prepare(&mut self) -> Result<()> {
         if self.at < self.block.len() || self.exhausted {
             return Ok(());
         }
-        // The old block is reused, unless returned values point into it.
+        // Reuse the old block, unless returned values point into it.
         let mut block = match Arc::get_mut(&mut self.block) {
             Some(block) => std::mem::take(block),
             None => EntryBlock::new(),
@@ -95,8 +100,8 @@ impl Source {
         Ok(())
     }
 
-    /// Continues at the first key that is not before `key`, which is beyond the current position. This key is searched
-    /// in the current block, or in a new block if the current block does not reach it.
+    /// Continues at the first key that is not before `key`. `key` must be beyond the current position. This key is
+    /// searched in the current block, or in a new block if the current block does not reach it.
     fn seek(&mut self, key: &[u8], reverse: bool) -> Result<()> {
         let is_before = |at: usize| if reverse { self.block.get(at).key > key } else { self.block.get(at).key < key };
         let len = self.block.len();
@@ -129,7 +134,7 @@ impl Source {
 }
 
 impl Side {
-    /// Opens an end of a scan of the keys in `over`. The end is at the first key, or at the last key if `reverse`.
+    /// Opens a side that scans the keys in `over`. It starts at the first key, or at the last key if `reverse`.
     pub(super) fn open(
         state: &Arc<KeyspaceState>,
         at: Seqno,

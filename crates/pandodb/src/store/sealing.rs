@@ -5,7 +5,8 @@
 //!   fresh memtable  ◀──────────────────────────────────────────────┘
 //! ```
 //!
-//! All keyspaces share one memory limit for memtables. Locks: the sequencer (quiesced), then the table of keyspaces.
+//! All keyspaces share one memory limit for memtables. Locks: first the sequencer, which is quiesced, then the table of
+//! keyspaces.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -18,11 +19,11 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
 
-/// A memtable is sealed if its large values have this number of times its own size, because replay has to read these
-/// values.
+/// Memtables are sealed if their large values are this number of times as large as their memory limit, because a replay
+/// has to read these values.
 const BLOB_FACTOR: u64 = 8;
-/// If memtables are small, several are sealed at a time: together they have at least 1/SEALED_AT_ONCE of the memory
-/// limit.
+/// If the memtables are small, several memtables are sealed at a time, which together have at least 1/SEALED_AT_ONCE of
+/// the memory limit.
 const SEALED_AT_ONCE: u64 = 4;
 /// The fixed memory of all active memtables ([`Memtable::LEAST_BYTES`] each) may take 1/MANY_SHARE of the memory budget
 /// before some of them are sealed.
@@ -31,8 +32,8 @@ const MANY_SHARE: u64 = 4;
 const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
 
 impl Engine {
-    /// Whether the active memtables have reached their memory limit, or their fixed memory takes too much of the
-    /// budget.
+    /// Whether the active memtables have reached their memory limit, or the fixed memory of all active memtables takes
+    /// too much of the budget.
     pub(crate) fn is_filled(&self) -> bool {
         let limit = self.config.memtable() as u64;
         let active = self.keyspaces.active();
@@ -40,8 +41,8 @@ impl Engine {
         active >= limit || active + least >= limit + self.config.memory_budget as u64 / MANY_SHARE
     }
 
-    /// Whether memtables must be sealed. The value says whether all of them must be sealed, because they refer to too
-    /// many bytes of large values.
+    /// Whether memtables must be sealed. Returns `None` if no memtable must be sealed. Otherwise the value says whether
+    /// all memtables must be sealed, because they refer to too many bytes of large values.
     fn is_full(&self) -> Option<bool> {
         let limit = self.config.memtable() as u64;
         let active = self.keyspaces.active();
@@ -55,9 +56,10 @@ impl Engine {
         (!crowded).then_some(heavy)
     }
 
-    /// Seals the largest memtables when their common budget is used up. Seals all memtables if they refer to too many
-    /// bytes of large values. Small memtables are sealed until together they have a fraction of the limit, because each
-    /// call walks all keyspaces.
+    /// Seals the largest memtables when the active memtables have reached their common limit. Seals all memtables if
+    /// they refer to too many bytes of large values. If the memtables are small, the call seals several of them, until
+    /// these have a certain fraction of the limit. The reason: each call walks all keyspaces, so there should be few
+    /// calls.
     pub(super) fn seal_if_full(&self) {
         if self.is_full().is_none() {
             return;

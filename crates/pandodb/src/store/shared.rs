@@ -1,7 +1,8 @@
-//! [`Shared`] is the reference that all handles have to the engine. This module also has the close of a store.
+//! [`Shared`] is the reference that all handles have to the engine. This module also contains the procedure that closes
+//! a store.
 //!
-//! Workers hold the engine, never `Shared`. Therefore dropping the last handle closes the store on the thread of this
-//! handle, which waits for the workers.
+//! Workers hold the engine, never `Shared`. Therefore dropping the last handle closes the store. The close runs on the
+//! thread that drops this handle, and waits for the workers.
 
 use std::sync::Arc;
 
@@ -78,13 +79,14 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let engine = self.0.clone();
         if engine.access.is_inherited() {
-            // The parent process continues to use the files. No memory is freed, because threads that exist only in the
-            // parent may hold the locks of the engine.
+            // In a forked child, only drop the copy of the lock: the parent process continues to use the files. Free no
+            // memory, because the locks of the engine may be held forever, by threads that exist only in the parent.
             let lock = engine.lock.try_lock().and_then(|mut lock| lock.take());
             drop(lock);
             std::mem::forget(engine);
         } else if in_operator() {
-            // A merge operator that drops the last handle may run on a thread that the close waits for.
+            // A merge operator may drop the last handle, and may run on a thread for which the close waits. So run the
+            // close on another thread.
             let close = engine.clone();
             let closer = engine.device.spawn("pando-close", Box::new(move || drop(close.close())));
             if closer.is_err() {

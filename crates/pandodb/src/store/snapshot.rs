@@ -5,7 +5,7 @@
 //! are visible at each live read point ([`Stripes`]).
 //!
 //! Invariants: no registered read point is above `visible`. `visible` never decreases while the store is open. Each
-//! entry of the list has a count of at least 1.
+//! entry of the list has at least one registration that still exists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ impl Snapshots {
         }
     }
 
-    /// Registers the newest read point. The lock orders this call relative to [`Snapshots::stripes`]: if a compaction
-    /// does not know the new read point, no newer message was visible when the compaction started.
+    /// Registers the newest read point. The lock orders this call relative to [`Snapshots::stripes`]. If a compaction
+    /// does not know the new read point, no message newer than this read point was visible when the compaction started.
     pub(crate) fn register(self: &Arc<Self>) -> Registered {
         if !self.made_in.is_current() {
             return Registered { seqno: self.visible(), of: self.clone() };
@@ -78,7 +78,7 @@ impl Snapshots {
         Stripes { snapshots, horizon: self.visible() }
     }
 
-    /// Returns the number of registrations.
+    /// Returns the number of registrations that exist at the moment.
     pub(crate) fn len(&self) -> usize {
         self.live.lock().values().sum()
     }

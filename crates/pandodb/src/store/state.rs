@@ -1,5 +1,5 @@
-//! [`KeyspaceState`] has everything that the store holds for one keyspace, and the checks of arguments that need only
-//! this state.
+//! [`KeyspaceState`] is everything that an open store holds for one keyspace. It also has the checks of arguments that
+//! need only this state.
 //!
 //! ```text
 //!   containers (swapped as one):  active memtable | sealed memtables, newest first
@@ -7,8 +7,8 @@
 //!                                        └────────────▶└──────────────▶ index
 //! ```
 //!
-//! A reader first loads the containers and then the index's view. Therefore a memtable that was packed between the two
-//! loads is in the view. Locks: only `options`, which is taken last.
+//! A reader first loads the containers and then the index's view. Therefore the view includes a memtable that was
+//! packed between the two loads. Locks: only `options`, which is taken after all other locks.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ pub(crate) struct KeyspaceState {
     /// The operator's name and version in the catalogue, regardless of whether the operator is registered.
     pub operator_name: Option<(String, u32)>,
     pub blob_threshold: usize,
-    /// The index type, its mode and its options. Changed under the lock of the durable root. The index uses the changed
-    /// options from the next opening on.
+    /// The index type, its mode and its options. They are changed under the lock of the durable root. The index uses
+    /// the changed options from the next opening on.
     pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
     /// The stored form of the keys in memtables and in the index.
@@ -43,7 +43,8 @@ pub(crate) struct KeyspaceState {
     /// Bytes of the active memtable that are counted in [`Keyspaces`](super::keyspaces::Keyspaces).
     pub charged: CachePadded<AtomicU64>,
     pub dropped: AtomicBool,
-    /// Every message up to this seqno was in the index at some checkpoint. It may be above the index's own `through`.
+    /// At some checkpoint, the index held every message of the keyspace up to this seqno. The seqno may be above the
+    /// index's own `through`.
     pub drained_through: AtomicU64,
 }
 
@@ -87,7 +88,7 @@ impl KeyspaceState {
     /// Whether the index holds all messages of the keyspace. `through` is the seqno up to which the index holds them,
     /// and no memtable has a message that the index lacks. If so, the keyspace needs no log.
     ///
-    /// The containers are loaded first, because a memtable leaves them only when the index has advanced past `through`.
+    /// Load the containers first, because a memtable leaves them only after the index has advanced past `through`.
     pub(crate) fn is_drained(&self, through: Seqno) -> bool {
         let containers = self.containers.load();
         let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
@@ -104,7 +105,7 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 }
 
 impl KeyspaceState {
-    /// Fails if the keyspace was dropped.
+    /// Returns an error if the keyspace was dropped.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.dropped.load(Relaxed) {
             return Err(Error::NoKeyspace { name: self.name.clone() });
@@ -139,7 +140,8 @@ impl KeyspaceState {
         self.check_alive()
     }
 
-    /// Fails if the merge operator rejects a value. An operator that is not registered accepts all values.
+    /// Returns an error if the merge operator rejects a value. If the operator is not registered, all values are
+    /// accepted.
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
         self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
     }
@@ -149,7 +151,7 @@ impl KeyspaceState {
         self.options.lock().clone()
     }
 
-    /// Refuses options that differ from the options with which the keyspace was created.
+    /// Returns an error if `options` differ from the options with which the keyspace was created.
     pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
         let refuse = |stored: String, wanted: String| {
             let name = &self.name;
@@ -191,7 +193,7 @@ impl KeyspaceState {
         self.operator()?.validate(operand)
     }
 
-    /// Refuses ranges of keys if the index does not keep keys in their order.
+    /// Returns an error for a range of keys if the index does not keep the keys in bytewise order.
     pub(crate) fn check_sorted(&self, range: &KeyRange) -> Result<()> {
         if self.codec == KeyCodec::Plain || *range == KeyRange::all() {
             return Ok(());

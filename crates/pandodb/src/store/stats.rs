@@ -1,4 +1,4 @@
-//! Statistics of an open store: its contents, the bytes that it has written, the latency of operations.
+//! Statistics of an open store: its contents, the bytes that it has written, and the latency of its operations.
 
 use super::engine::Engine;
 use super::tallies::Latency;
@@ -10,13 +10,15 @@ use crate::index::IndexStats;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BytesByCause {
-    /// Keys, values and operands that users wrote. This is the base of write amplification.
+    /// Keys, values and operands that users wrote. Write amplification is computed relative to this number.
     pub user: u64,
     /// Log records, with their headers and padding.
     pub log: u64,
-    /// Runs that packing memtables wrote. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
+    /// Runs that were written by packing memtables. The number falls when a keyspace is dropped, because the keyspace's
+    /// part is subtracted.
     pub pack: u64,
-    /// Runs that compactions wrote. Falls when a keyspace is dropped, because the keyspace's part is subtracted.
+    /// Runs that compactions wrote. The number falls when a keyspace is dropped, because the keyspace's part is
+    /// subtracted.
     pub compact: u64,
     /// Trunk nodes, catalogues and superblocks.
     pub checkpoint: u64,
@@ -43,7 +45,7 @@ pub struct MemoryStats {
     pub rows: u64,
 }
 
-/// Statistics of one keyspace. All fields are gauges, except that the fields of `index` document their own kind.
+/// Statistics of one keyspace. The fields of `index` document their own kind. All other fields are gauges.
 #[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceStats {
@@ -68,8 +70,8 @@ pub struct KeyspaceStats {
 ///   the value of the last checkpoint.
 ///
 /// Sizes are in bytes. A call walks the index nodes in memory and does one `stat` of the data file. It takes from some
-/// microseconds to some milliseconds, and never blocks writers for a long time. Therefore one call per second is no
-/// problem. `examples/prometheus.rs` exports the statistics to Prometheus.
+/// microseconds to some milliseconds, and never blocks writers for a long time. Therefore the statistics can be read
+/// once per second. `examples/prometheus.rs` exports the statistics to Prometheus.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -90,7 +92,8 @@ pub struct StoreStats {
     pub logical_bytes: u64,
     /// Gauge: bytes that the data file occupies on the device. The file may be longer, because it has holes.
     pub disk_bytes: u64,
-    /// Gauge: bytes of log segments. These are segments that the next opening may need, and preallocated segments.
+    /// Gauge: bytes of log segments. This includes the segments that the next opening may need, and preallocated
+    /// segments.
     pub log_bytes: u64,
     /// Gauge: bytes of disk reserved for work on a full disk.
     pub reserve_bytes: u64,
@@ -116,7 +119,7 @@ pub struct StoreStats {
     pub row_hits: u64,
     /// Counter: runs that lookups searched without success, because of a false positive of the filter.
     pub false_positives: u64,
-    /// Gauge: outstanding background work, in bytes. If there is more such work, the store throttles writers more.
+    /// Gauge: outstanding background work, in bytes. The more such work exists, the more the store throttles writers.
     pub debt_bytes: u64,
     /// Lifetime counter: bytes of keys and values that users wrote.
     pub lifetime_user_bytes: u64,
@@ -134,14 +137,14 @@ pub struct StoreStats {
     pub snapshots: u64,
     /// Gauges: memory by use.
     pub memory: MemoryStats,
-    /// Latency of commits. Each commit is a put, a merge, a delete or a whole batch. It includes the sync, if the
-    /// commit requested a sync, and the time for which the store throttled the commit.
+    /// Latency of commits. Each commit is a put, a merge, a delete or a whole batch. The latency includes the sync, if
+    /// the commit requested one, and the time for which the store throttled the commit.
     pub write_latency: Latency,
     /// Latency of `get`.
     pub read_latency: Latency,
-    /// A problem, if there is one. This is the failure that made the store refuse writes; or the last failure of
-    /// background work, until background work succeeds again; or the first damage found by compactions that no call has
-    /// returned yet.
+    /// A problem, if there is one. If the store refuses writes, this is the failure that caused the refusal. Otherwise
+    /// it is the last failure of background work, until background work succeeds again. Otherwise it is the first
+    /// damage that a compaction has found and that no call has returned yet.
     pub trouble: Option<String>,
 }
 

@@ -1,10 +1,10 @@
 //! Counters and histograms of an open store, which many threads update concurrently.
 //!
-//! Each thread updates one of [`TALLIES`] tallies, chosen by its number. Each tally has its own cache lines, so that
-//! threads do not contend for them. A reader adds up all tallies.
+//! Each thread updates one of [`TALLIES`] tallies, which is chosen by the number of the thread. Each tally has its own
+//! cache lines, so that threads do not contend for them. A reader adds up all tallies.
 //!
-//! Invariant: counters only grow. Each counter is read atomically, but not all of them at the same moment, so a sum may
-//! lack operations in progress.
+//! Invariant: counters only grow. Each counter is read atomically, but the counters are read one after the other. So a
+//! sum may lack operations in progress.
 
 use std::time::Duration;
 
@@ -48,11 +48,12 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// Number of sub-buckets for each power of two. The bounds of a bucket differ by about 6 %.
+/// Number of sub-buckets for each power of two. The upper bound of a bucket is about 6 % above its lower bound.
 const SUB: u64 = 1 << SUB_BITS;
 const SUB_BITS: u64 = 4;
 const BUCKETS: usize = 64 * SUB as usize;
-/// Longer durations are recorded as this number of nanoseconds, so that the bounds of buckets fit into 64 bits.
+/// A duration that is longer than this number of nanoseconds is recorded as this number, so that the bounds of buckets
+/// fit into 64 bits.
 const LONGEST: u64 = u64::MAX >> 1;
 
 /// A histogram of durations into which many threads record. Buckets are log-linear in nanoseconds; counters are
@@ -101,7 +102,7 @@ impl Histogram {
         }
     }
 
-    /// Summarises several histograms as if they were one.
+    /// Computes the latencies of several histograms as if they were one histogram.
     fn summary_of(parts: &[&Histogram]) -> Latency {
         let sum = |i: usize| parts.iter().map(|part| part.buckets[i].load(Relaxed)).sum();
         let counts: Vec<u64> = (0..BUCKETS).map(sum).collect();
@@ -133,7 +134,7 @@ impl Histogram {
     }
 }
 
-/// The number of tallies. If at most this number of threads update counters, they do so without contention.
+/// The number of tallies. Up to this number of threads can update counters without contention.
 const TALLIES: usize = 8;
 
 /// One `T` for each of [`TALLIES`] groups of threads. Each `T` has its own cache lines.

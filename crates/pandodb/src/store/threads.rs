@@ -1,5 +1,5 @@
-//! The background threads of a store. The threads hold the engine weakly. They end when the engine is closed, which
-//! happens when the last handle is dropped.
+//! The background threads of a store. The threads hold only weak references to the engine. They end when the engine is
+//! closed, for example because the last handle was dropped.
 
 use std::sync::{Arc, Weak};
 

@@ -8,7 +8,7 @@
 //!   no threads:         a writer does both, in small steps
 //! ```
 //!
-//! Every turn holds the gate shared, so a close waits for the turn.
+//! Every turn holds the lock `gate` shared, so a close waits until the turn ends.
 
 use super::engine::Engine;
 use super::state::KeyspaceState;
@@ -17,13 +17,15 @@ use crate::base::{Error, events};
 use crate::index::Progress;
 use crate::sched::Turn;
 
-/// Workers pack at most this number of memtables, or the same number of bytes of smaller ones, before they wait for the
-/// checkpoint that covers them. Until this checkpoint the log and freed pages are kept.
+/// Workers pack at most this number of full memtables, or smaller memtables of the same total size. They then wait for
+/// the checkpoint that covers these memtables. The reason: until this checkpoint, the log of these memtables and freed
+/// pages are kept.
 const MOST_UNCOVERED: u64 = 8;
 
 impl Engine {
-    /// Does one turn of unmetered work: reclaims memory that the row cache returns, preallocates log segments, and
-    /// takes a checkpoint if one is due. Returns immediately if another thread takes a checkpoint.
+    /// Does one turn of the work that does not count as background debt: reclaims memory that the row cache returns,
+    /// preallocates log segments, and takes a checkpoint if one is due. If another thread is taking a checkpoint, this
+    /// call does not wait for it.
     pub(crate) fn checkpoint_turn(&self) -> Turn {
         self.core.rows.shrink();
         if !self.prepare_log() {
@@ -60,8 +62,9 @@ impl Engine {
     /// Does one turn of background work: a step of the keyspace with the largest debt.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
         // On a full disk, only one thread at a time works, in small pieces. Otherwise a checkpoint comes first if too
-        // much was packed since the last checkpoint. It may free space, and the amount of its work must stay bounded.
-        // Log segments are needed even while a checkpoint waits for the disk.
+        // much was packed since the last checkpoint. The checkpoint may free space, and the amount of work that it has
+        // to do must stay bounded. Log segments are also preallocated here, because they are needed even while a
+        // checkpoint waits for the disk.
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
             return self.relieve();
         }
@@ -80,7 +83,7 @@ impl Engine {
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}
                 Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
-                // The checkpoint in progress may free the missing space.
+                // Another thread is taking a checkpoint, which may free the missing space.
                 Err(Error::DiskFull { .. }) if self.checkpointer.try_turn().is_none() => {
                     drop(self.checkpointer.wait_for_turn());
                     return Turn::Worked(1);
@@ -111,7 +114,7 @@ impl Engine {
         if let Some(bytes) = progress.absorbed {
             keyspace.retire_sealed();
             let uncovered = self.checkpointer.note_packed(bytes);
-            // Many small memtables share one checkpoint.
+            // Do not request a checkpoint for every small memtable, so that many small memtables share one checkpoint.
             if uncovered >= self.config.memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
                 self.checkpointer.request();
                 self.background.scheduler.wake();
@@ -142,8 +145,9 @@ impl Engine {
         })
     }
 
-    /// Runs one turn of a background thread. A panic in the turn is a bug of the engine. It must neither end the host
-    /// process nor leave writers waiting for a thread that has ended. Therefore the panic poisons the store.
+    /// Runs one turn of a background thread. A panic in the turn is a bug of the engine. The panic must neither end the
+    /// process of the application nor leave writers waiting for a thread that has ended. Therefore the panic poisons
+    /// the store.
     pub(crate) fn guarded(&self, turn: &dyn Fn(&Engine) -> Turn) -> Turn {
         let _gate = self.gate.read();
         let turn = std::panic::AssertUnwindSafe(|| turn(self));
@@ -165,7 +169,8 @@ impl Engine {
     pub(super) fn note_trouble(&self, error: Error) -> Turn {
         match &error {
             Error::DiskFull { op } => self.press(op),
-            // A block that was just written could not be read, so the work is repeated.
+            // A block that was just written could not be read. Do not poison the store, because the work will be
+            // repeated.
             damage if damage.is_damage() => {}
             // The work itself did not fail: the store was poisoned or closed during the work. Do not poison a store
             // that is being closed, because its close would then not make all data durable.

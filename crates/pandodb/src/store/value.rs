@@ -1,9 +1,10 @@
 //! [`Value`] is a byte string that is returned to a caller, without a copy where possible.
 //!
-//! A value owns its bytes, or points into a cached block, a large value's buffer or a block of a scan. The value then
-//! keeps this block or buffer in memory. A value of at most 1 KiB from a cached block is copied, because a copy is
-//! cheaper than a pin: all readers contend for the pool's counter of pins. When a quarter of the pool is pinned, all
-//! new values from cached blocks are copied. Therefore callers who hold many values cannot exhaust the cache.
+//! A value owns its bytes, or points into a cached block, into the buffer of a large value or into a block of a scan.
+//! If it points into a block or buffer, it keeps this block or buffer in memory. A value of at most 1 KiB from a cached
+//! block is copied, because a copy is cheaper than a pin: all readers contend for the pool's counter of pins. When a
+//! quarter of the pool is pinned, all new values from cached blocks are copied. Therefore callers that hold many values
+//! cannot pin the whole cache.
 //!
 //! Invariant: the range of a value is inside the bytes that the value points into.
 
@@ -19,7 +20,7 @@ use crate::device::AlignedBuf;
 use crate::pool::{Block, Pool};
 
 /// Immutable bytes: a key or a value. Cloning is cheap; `Deref` returns the bytes. A `Value` compares, orders and
-/// hashes like its bytes, so it can be the key of a map that is looked up with a slice.
+/// hashes like its bytes, so a map with `Value` keys can be searched with a slice.
 ///
 /// A `Value` of more than 1 KiB may pin the block of 4 KiB to 64 KiB in the cache that contains it. A `Value` from an
 /// iterator keeps the iterator's block of up to 64 KiB in memory. To hold many values for a long time, copy them
@@ -82,7 +83,7 @@ impl Value {
         Value(Repr::Batch(batch.clone(), range))
     }
 
-    /// Returns the same bytes without the first `count`. REQUIRES: the value has at least `count` bytes.
+    /// Returns the same bytes without the first `count` bytes. REQUIRES: the value has at least `count` bytes.
     pub(crate) fn without_prefix(self, count: usize) -> Value {
         debug_assert!(count <= self.len(), "a prefix of {count} in {} bytes", self.len());
         match self.0 {

@@ -1,4 +1,4 @@
-//! Calls that wait until background work is done: pack, compact, checkpoint, settle.
+//! The calls that wait until background work is done: `pack`, `compact`, `checkpoint_all` and `settle`.
 //!
 //! Without background threads the caller does the work itself. A wait ends with an error when the work cannot continue.
 
@@ -52,16 +52,16 @@ impl Engine {
         self.drain(&|| waiting.iter().all(is_packed))
     }
 
-    /// Packs all memtables and takes two checkpoints, one for each superblock. When both are taken, no earlier record
-    /// of the log is needed any more, and the old log is removed.
+    /// Packs all memtables and takes two checkpoints, one for each superblock. After both checkpoints, no record that
+    /// is older than this call is needed any more, and the old log is removed.
     pub(crate) fn checkpoint_all(&self) -> Result<()> {
         self.pack()?;
         self.checkpoint()?;
         self.checkpoint()
     }
 
-    /// Waits until no debt is left, then frees the pages that wait for a superblock. Reports damage that compactions
-    /// found. Each damage is reported once.
+    /// Waits until no debt is left, then releases the pages that wait for superblocks. Returns damage that compactions
+    /// have found as an error. Each damage is returned only once.
     pub(crate) fn settle(&self) -> Result<()> {
         self.settle_all()?;
         self.background.take_damage().map_or(Ok(()), Err)

@@ -20,11 +20,11 @@ use crate::base::sync::{EXPLORED, Mutex, MutexGuard};
 use crate::base::{Error, Result, Seqno, seeded};
 use crate::wal::Log;
 
-/// The maximum number of commits in flight; further threads wait. The number is small under the explorer, so that
-/// threads really wait.
+/// The maximum number of commits in flight. Further commits wait. Under the concurrency explorer the number is small,
+/// so that the explorer also tries waiting threads.
 const MOST_IN_FLIGHT: usize = if EXPLORED { 2 } else { 64 };
 
-/// The order of writes, and the log that contains them.
+/// Assigns the order of writes, and has the log that contains the writes.
 pub(crate) struct Writer {
     /// The log; `None` in a store that was opened for reading.
     pub log: Option<Log>,
@@ -73,7 +73,8 @@ impl Writer {
         sequencer.next = last.next();
     }
 
-    /// Prevents all threads from drawing seqnos. Does not wait for commits that have already drawn.
+    /// Prevents all threads from drawing seqnos, as long as the returned guard exists. Does not wait for commits that
+    /// have already drawn their seqnos.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Sequencer> {
         self.sequencer.lock()
     }
@@ -138,8 +139,8 @@ impl Quiesced<'_> {
     }
 }
 
-/// A commit between the draw of its ticket and its end. Regardless of how the commit ends, no thread waits for it after
-/// its end: dropping an unfinished ticket poisons the store.
+/// A commit between the draw of its ticket and its end. Regardless of how the commit ends, no thread waits for it
+/// afterwards: dropping an unfinished ticket poisons the store and gives up the ticket.
 pub(crate) struct Ticket<'a> {
     writer: &'a Writer,
     number: u64,
@@ -159,8 +160,8 @@ impl Ticket<'_> {
         watermark.finish(self.number);
         watermark.wait(self.number + 1);
         if watermark.is_given_up(self.number) {
-            // The record of this commit follows a record that may be missing. The next opening finds both records, or
-            // it does not find this one.
+            // The record of this commit follows a record that may be missing. The next opening recovers this record
+            // only if it also finds the earlier one.
             let first = poison.first().cloned().unwrap_or_else(|| "an earlier commit failed".into());
             return Err(Error::Indeterminate { first });
         }
@@ -172,7 +173,8 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.is_complete {
-            // If an error occurred, it has already poisoned the store, with its own message. A panic has not.
+            // If an error occurred, it has already poisoned the store, with its own message. A panic has not poisoned
+            // it yet.
             let first = "a commit panicked; please report it with its message".into();
             self.writer.poison.set(&Error::Poisoned { first });
             self.writer.watermark.give_up(self.number);

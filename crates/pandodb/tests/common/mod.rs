@@ -3,11 +3,11 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// The longest time that a body may take.
+/// The maximum time that `body` may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs `body` on a thread of its own and fails if `body` does not end. For code whose failure would be an endless loop
-/// or a wait without end.
+/// Runs `body` on a thread of its own and fails if `body` does not end. This is for code whose failure would be an
+/// endless loop or a wait without end.
 pub fn ends(what: &str, body: impl FnOnce() + Send + 'static) {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {

@@ -25,7 +25,7 @@ pub struct Case {
     pub mode: Mode,
     /// The compression of the bottom runs.
     pub compression: Compression,
-    /// How files are read, if the store is in a directory; `None` if the store is in memory.
+    /// How the data file is read, if the store is in a directory. It is `None` if the store is in memory.
     pub io: Option<Io>,
 }
 
@@ -54,7 +54,7 @@ pub const CASES: &[Case] = &[
     Case { memtable_bytes: 4 << 10, index: "cola:growth=8,filters=quotient", compression: Compression::Lz4, ..STBE },
 ];
 
-/// The defaults of the cases.
+/// The settings that the cases have unless they say otherwise.
 const STBE: Case = Case {
     index: "stbe:fanout=3",
     memtable_bytes: 8 << 10,

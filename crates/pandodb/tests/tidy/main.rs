@@ -1,21 +1,21 @@
 //! Tests of tidiness: rules that a reviewer would otherwise have to check in every change.
 //!
-//! 1. *Layering*: a module of the engine only uses modules below it in [`LAYERS`].
+//! 1. *Layering*: a module of the engine uses only modules that come before it in [`LAYERS`].
 //! 2. *Size*: no file has over [`MAX_FILE_LINES`] lines, and no function has over [`MAX_FN_LINES`] lines without a `//
 //!    long:` reason above it.
 //! 3. *Leftovers*: no code has `todo!`, `dbg!`, `unimplemented!` or an ignored test, and the engine does not print.
 //! 4. *Purpose*: every source file begins with `//!`.
-//! 5. *Dead modules*: a `mod` reaches every source file.
+//! 5. *Dead modules*: every source file is reached by a `mod` declaration.
 //! 6. *Primitives*: the engine uses threads and locks through `base::sync` only, so that the explorer can replace them.
-//! 7. *Seeded bugs*: each has one site, in the engine or in the lab, and is no control flow ([`seeded`]). Only the
-//!    tests of the proof crate enable the switch.
-//! 8. *Links*: every relative link of the documents leads to a file.
+//! 7. *Seeded bugs*: each bug has exactly one site, in the engine or in the lab, and is not used as control flow
+//!    ([`seeded`]). Only the tests of the proof crate enable the feature that contains the switch.
+//! 8. *Links*: the target of every relative link in the documents exists.
 //! 9. *Unsafe*: in the engine, only the files of [`UNSAFE_IN`] have `unsafe` blocks. Each block is below a line that
 //!    says why the block is sound.
 //!
 //! Each check is a function from a text to a list of complaints. The checks use no parser: they count braces in code
-//! whose comments and literals were blanked ([`code_only`]). Each check has a test below, with some lines that break
-//! the rule.
+//! whose comments and literals were blanked ([`code_only`]). Each check has a test below, which applies the check to
+//! some lines that break the rule.
 
 mod seeded;
 mod structure;
@@ -28,7 +28,7 @@ const LAYERS: [&str; 15] = [
     "base", "device", "space", "wal", "pool", "rows", "filter", "blocks", "run", "resolve", "memtable", "sched",
     "index", "store", "check",
 ];
-/// Allowed uses of a higher layer. Each has its reason.
+/// The allowed uses of a higher layer. A comment gives the reason for each.
 const EXCEPTIONS: [(&str, &str); 1] = [
     // `Store::verify` passes its engine to the verifier, and the verifier reads the store's catalogue. Therefore each
     // module uses the other.
@@ -40,17 +40,17 @@ const MAX_FN_LINES: usize = 70;
 const LEFTOVERS: [&str; 4] = ["todo!", "dbg!", "unimplemented!", "#[ignore"];
 /// Words that are forbidden in the engine's sources.
 const NOT_IN_ENGINE: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
-/// The files of the engine that may contain `unsafe`. The crate denies `unsafe`, and each of these files allows it for
-/// itself.
+/// The files of the engine that may contain `unsafe`. The crate denies `unsafe` by default, and each of these files has
+/// an attribute that allows it.
 const UNSAFE_IN: [&str; 3] = ["base/slab.rs", "device/mapped.rs", "device/uring.rs"];
-/// Names that only `base::sync`, the switch of seeded bugs, the devices and unit tests may use. All modules may use
-/// `Arc` and `Weak` of `std::sync`, but nothing else of it.
+/// Names that only `base::sync`, the switch of seeded bugs, the devices and unit tests may use. From `std::sync`, other
+/// modules may use only `Arc` and `Weak`.
 const PRIMITIVES: [&str; 4] = ["parking_lot", "arc_swap", "shuttle", "std::thread"];
 const FREE: [&str; 2] = ["Arc", "Weak"];
 
 // ---- reading Rust without a parser ----
 
-/// `source` after blanking its comments, strings and character literals. Line breaks are kept.
+/// Returns `source` with spaces in place of comments, strings and character literals. Line breaks are kept.
 fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
@@ -129,7 +129,7 @@ fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     })
 }
 
-/// The identifier at the start of `text`, after white space.
+/// The identifier at the start of `text`. White space before the identifier is skipped.
 fn ident(text: &str) -> &str {
     let text = text.trim_start();
     &text[..text.bytes().position(|b| !is_word(b)).unwrap_or(text.len())]
@@ -141,7 +141,7 @@ fn line_of(text: &str, at: usize) -> usize {
 
 // ---- the rules ----
 
-/// The names that follow `crate::`, including the members of a `crate::{…}`.
+/// The names that follow `crate::` in the code, with their positions. The members of a group `crate::{…}` are included.
 fn root_names(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "crate::") {
@@ -168,7 +168,8 @@ fn root_names(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The names at the crate's root that a file reaches through `super::`. The file is `depth` modules below the root.
+/// The names in the root module of the crate that a file reaches through paths of `super::`. The file is `depth`
+/// modules below the root.
 fn names_above(code: &str, depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "super::") {
@@ -198,7 +199,7 @@ fn re_exports(lib: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Uses of layers that are not below the layer of the file. `path` is relative to `src`.
+/// The uses of layers that are not below the layer of the file. `path` is relative to `src`.
 fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<String> {
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
     let own = parts[0].trim_end_matches(".rs");
@@ -220,7 +221,7 @@ fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<
     complaints
 }
 
-/// Functions that are too long and have no reason above them: (line, name, lines).
+/// Functions that are too long and have no reason above them, as (line, name, number of lines).
 fn long_functions(source: &str) -> Vec<(usize, String, usize)> {
     let code = code_only(source);
     let lines: Vec<&str> = source.lines().collect();

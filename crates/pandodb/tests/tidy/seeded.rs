@@ -1,14 +1,16 @@
 //! Rules on the sites of seeded bugs.
 //!
-//! * *Sites*: each bug of the list has one, `seeded!(Bug: wrong, right)` or `SeededBug::Bug.is_on()`.
-//! * *No control flow*: no bug is the head of a condition, and no expression of a `seeded!` leaves its function or loop.
-//! * *Releases*: only tests ask for the cargo feature that contains the switch.
+//! * *Sites*: each bug of the list occurs at exactly one site, as `seeded!(Bug: wrong, right)` or as
+//!   `SeededBug::Bug.is_on()`.
+//! * *No control flow*: no condition of an `if`, `while` or `match` begins with a bug, and no expression in a `seeded!`
+//!   leaves its function or loop.
+//! * *Releases*: only tests enable the cargo feature that contains the switch for seeded bugs.
 
 use std::path::Path;
 
 use super::{CODE, assert_none, code_only, ident, is_word, line_of, read, root, words};
 
-/// What leads out of an expression.
+/// The tokens with which an expression can leave its function or loop.
 const EXITS: [&str; 4] = ["return", "break", "continue", "?"];
 
 /// The arguments of each `seeded!(…)` in the code: (position, text).
@@ -48,7 +50,7 @@ fn control_flow(code: &str) -> Vec<(usize, String)> {
 #[test]
 fn every_seeded_bug_has_one_site_that_is_no_control_flow_and_no_release_has_the_switch() {
     let mut files = read(CODE[0], "rs");
-    // The lab's pools for comparison contain seeded bugs too.
+    // The buffer pools that the lab has for comparison also contain seeded bugs.
     files.extend(read("crates/lab/src/pool", "rs"));
     let list = files.remove(Path::new("base/seeded.rs")).expect("the list of bugs");
     let list = list.split("bugs! {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the list of bugs");

@@ -1,8 +1,7 @@
 //! Rules on how the engine's modules refer to each other, and on how many assertions they contain.
 //!
 //! * *Indexes*: only the registry names an index type; all other code reaches an index through the trait.
-//! * *Circles*: the modules of a folder do not import each other in a circle. The circles in [`CIRCLES`] are
-//!   exceptions.
+//! * *Circles*: the modules of a folder do not import each other in a circle, except for the circles in [`CIRCLES`].
 //! * *Assertions*: there are at least [`LEAST_ASSERTIONS`] assertions for every 1,000 lines of code.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,15 +11,15 @@ use super::{CODE, assert_none, code_only, ident, line_of, read, words};
 
 /// The folders of `index/` that contain no index.
 const SHARED: [&str; 2] = ["runs", "blobs"];
-/// The places outside of its own folder where an index may be named: the file, and the allowed statements.
+/// The places outside of its own folder where an index type may be named. Each has a file and the statements that are
+/// allowed there.
 const REGISTRY: [(&str, &[&str]); 2] =
     [("index/registry.rs", &["pub static TYPES"]), ("index/mod.rs", &["pub mod ", "pub use self::"])];
 
-/// The circles of imports that exist. The list may only become shorter. In most folders `mod.rs` holds the structure
-/// that the other files implement.
+/// The circles of imports that already exist. No further circle may be added to this list.
 const CIRCLES: [(&str, &[&str]); 2] = [("device/sim", &["machine", "queue"]), ("filter", &["maplet", "quotient"])];
 
-/// The least number of assertions for every 1,000 lines of code.
+/// The minimum number of assertions for every 1,000 lines of code.
 const LEAST_ASSERTIONS: usize = 30;
 
 /// Names of index types in the code of a file outside the folders of these types: (line, name).
@@ -51,7 +50,7 @@ fn imports(code: &str, folder: &str, own: &str, depth: usize, modules: &BTreeSet
     for prefix in down.into_iter().chain([absolute]) {
         for at in words(code, &prefix) {
             let before = code[..at].trim_end();
-            // A re-export or a longer path does not import from this folder.
+            // Skip a re-export, and a path that continues a longer path: these do not import from this folder.
             if before.ends_with("pub use") || before.ends_with("super::") || before.ends_with("crate::") {
                 continue;
             }
@@ -66,7 +65,7 @@ fn imports(code: &str, folder: &str, own: &str, depth: usize, modules: &BTreeSet
     found
 }
 
-/// The first names in a path, or in the members of a group.
+/// The first name of a path. If the path is a group, the first name of each of its members.
 fn members(path: &str) -> Vec<&str> {
     let Some(group) = path.strip_prefix('{') else { return vec![ident(path)] };
     let (mut depth, mut start, mut found) = (0, 0, Vec::new());

@@ -1,4 +1,5 @@
-//! The sizes of nodes, in entries and in encoded bytes. The format and the nodes in memory share these limits.
+//! Limits on the size of a node, in entries and in encoded bytes. They apply to the format on disk and to the nodes in
+//! memory.
 
 use crate::base::PAGE;
 use crate::base::codec::varint_len;
@@ -8,27 +9,29 @@ use crate::space::BLOCK_HEADER;
 /// Start and length of a range of pages.
 pub type PageRange = (u64, u64);
 
-/// The maximum bytes of a body.
+/// The maximum size of the body of a node's block, in bytes.
 pub const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
 /// Upper limit of page numbers and counts of pages.
 pub const MAX_PAGE: u64 = 1 << 48;
 /// Upper limit of the height. Even with the smallest fan-out, a map of this height has room for more ranges than a
 /// store can ever have.
 pub const MAX_HEIGHT: u64 = 40;
-/// Bytes of a height and a count.
+/// The bytes that a node's height and its number of entries take.
 const HEAD: usize = 1 + 2;
-/// Bytes of a page number, or of a count of pages.
+/// The maximum encoded size of a page number, or of a number of pages, in bytes.
 pub const PAGE_VARINT: usize = 7;
-/// Bytes of a child: gap, sums, and the address with its owner, length and two pages.
+/// The maximum encoded size of a child's entry, in bytes. The entry has the gap, the two sums, and the address, which
+/// consists of owner, length and two pages.
 const CHILD_BYTES: usize = 3 * PAGE_VARINT + (10 + 1 + 2 * PAGE_VARINT);
-/// Maximum bytes of the ranges of a leaf.
+/// The maximum encoded size of all ranges of a leaf, in bytes.
 pub const MAX_RANGE_BYTES: usize = MAX_BODY - HEAD;
 
 const _: () = assert!(MAX_PAGE < 1 << (7 * PAGE_VARINT));
 const _: () = assert!(MAX_HEIGHT < 1 << 7 && MAX_RANGES < 1 << 14 && MAX_CHILDREN < 1 << 14, "they fit HEAD");
 const _: () = assert!(HEAD + MAX_CHILDREN * CHILD_BYTES <= MAX_BODY, "the largest inner node fits one page");
 
-/// Bytes of ranges in a leaf's encoded form. `end` is the page before which the previous range ends.
+/// The encoded size of these consecutive ranges of a leaf, in bytes. `end` is the page before which the range in front
+/// of them ends.
 pub fn range_bytes(mut end: u64, ranges: impl Iterator<Item = PageRange>) -> usize {
     let mut bytes = 0;
     for (start, len) in ranges {
@@ -44,9 +47,9 @@ pub const MAX_RANGES: usize = 1024;
 /// Maximum number of children of an inner node. In the worst case the encoded form of such a node fits one page
 /// (checked above at compile time).
 pub const MAX_CHILDREN: usize = 88;
-/// The smallest valid fan-out. Splitting and merging nodes needs some entries.
+/// The smallest valid fan-out. Below this fan-out, nodes have too few entries to be split and merged.
 const MIN_FANOUT: usize = 4;
-/// Bytes of a memtable per entry of a node, if memtables are small.
+/// If memtables are small, the fan-out is one entry per this number of bytes of the memtable.
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 1024;
 
 /// The maximum number of entries in a node. This is a setting of the open map, not of the format: a node on disk may
@@ -70,8 +73,8 @@ impl Fanout {
     }
 
     /// The fan-out for an index with memtables of `memtable_bytes`. For memtables of 1 MiB or more it is the maximum.
-    /// Stores with tiny memtables hold little data. They get small nodes and therefore a map of several levels, because
-    /// the tests of whole stores use such stores.
+    /// Tests of whole stores use tiny memtables and little data. Their maps get small nodes, so that the tests cover
+    /// maps with several levels.
     pub fn of_memtable(memtable_bytes: u64) -> Fanout {
         Fanout::new((memtable_bytes / MEMTABLE_BYTES_PER_ENTRY).min(MAX_RANGES as u64) as usize)
     }

@@ -11,10 +11,10 @@
 //! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The
 //!    first change below a node copies this node. Later changes of the same clone change the copy in place, because no
 //!    other version can reach the copy.
-//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]). These are the nodes
-//!    that have changed since the last checkpoint. Each node is a block of one page in two copies
+//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]). Only nodes that were
+//!    created or changed after the last checkpoint are not on disk. Each node is a block of one page in two copies
 //!    ([`crate::space::mirrored`]).
-//! 3. Dropping the last version that reaches a node frees the node's pages, as in the trunk.
+//! 3. Dropping the last version that reaches a node frees the node's pages, as with the nodes of the trunk.
 //! 4. An opening reads all nodes ([`BlobMap::load`]). The store marks the pages of the nodes and of the large values as
 //!    used.
 //!
@@ -23,14 +23,14 @@
 //! never changed. An encoded node fits one page.
 //!
 //! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes. It copies at most four nodes per
-//! level: two paths, each with a neighbour that is merged. With n = 1,000,000 the map has three levels and uses 16 to
-//! 25 MB of memory. This memory is charged to the pool's budget.
+//! level, because it follows at most two paths and may merge one neighbour into the node of each path. With n =
+//! 1,000,000 the map has three levels and uses 16 to 25 MB of memory. This memory is charged to the pool's budget.
 //!
 //! **Damage.** If one copy of a node is damaged, an opening for writing repairs this copy. If both copies are lost, an
 //! opening for writing fails, because a writer must know every used page. An opening for reading, including a salvage,
-//! keeps the rest of the map. The large values below the lost node are not marked as used, which matters only to
-//! writers. The parent of the lost node knows their number and pages. Messages contain the page numbers of their
-//! values, so every read works. Verification reports the loss.
+//! keeps the rest of the map. The large values below the lost node are not marked as used, but only writers need these
+//! marks. The parent of the lost node still holds the number of the lost ranges and of their pages. Messages contain
+//! the page numbers of their values, so every read works. Verification reports the loss.
 
 mod layout;
 mod node;
@@ -56,7 +56,7 @@ pub use self::persist::MapRoot;
 /// [`RangeSet`](crate::space::ranges::RangeSet).
 #[derive(Clone)]
 pub struct BlobMap {
-    /// The root node; `None` if the map is empty.
+    /// The root node. It is `None` if the map is empty.
     root: Option<Arc<Node>>,
     fanout: Fanout,
     /// The pool whose budget is charged for the nodes.
@@ -81,8 +81,8 @@ impl BlobMap {
         std::mem::replace(self, empty)
     }
 
-    /// Adds `start..start + len` and joins it with adjacent ranges. None of these pages may be in the map. Copies the
-    /// nodes on one path, or on two paths if two existing ranges are joined.
+    /// Adds `start..start + len` and joins it with adjacent ranges. None of these pages may be in the map. The call
+    /// copies the nodes on one path, or the nodes on two paths if the new range joins two existing ranges.
     ///
     /// # Panics
     /// If a page is in the map already.
@@ -130,7 +130,7 @@ impl BlobMap {
     /// Adds the pages of large values that a root swap makes reachable.
     ///
     /// # Panics
-    /// In the same case as [`BlobMap::insert`].
+    /// If one of the pages is in the map already.
     pub fn insert_all(&mut self, kept: &[Extent]) {
         let before = self.pages();
         kept.iter().for_each(|extent| self.insert(extent.start.0, extent.pages.into()));
@@ -141,8 +141,8 @@ impl BlobMap {
     /// Removes the pages of large values whose last message a compaction has dropped.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the map lacks some of these pages. The map and the messages on disk both contain the
-    /// pages of a value, and damage can make them disagree.
+    /// [`Error::Corruption`] if the map lacks some of these pages. The pages of a value are recorded on disk both in
+    /// the map and in the message of the value. If one of these records is damaged, they can disagree.
     pub fn remove_all(&mut self, dropped: &[Extent], data: &DataFile) -> Result<()> {
         let before = self.pages();
         for extent in dropped {
@@ -170,7 +170,7 @@ impl BlobMap {
         last.and_then(|last| self.floor(last)).is_some_and(|range| end_of(range) > start)
     }
 
-    /// All ranges in order, as (start, length). The ranges below a lost node are missing.
+    /// All ranges in order, as (start, length). The ranges below an unreadable node are missing.
     pub fn iter(&self) -> Iter<'_> {
         let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
         if let Some(root) = &self.root {
@@ -219,8 +219,8 @@ impl BlobMap {
         let at = old.unwrap_or_else(|| new[0].0);
         let more = change(root, at, old, new, self.fanout);
         if !more.is_empty() {
-            // A leaf read from disk may hold many times more entries than a smaller fan-out allows, so more than one
-            // new level may be needed.
+            // A leaf that was read from disk may have been written with a much larger fan-out than the current one.
+            // Splitting such a leaf may need more than one new level.
             let first = Child::of(root.clone());
             let mut level: Vec<Child> = std::iter::once(first).chain(more.into_iter().map(Child::of)).collect();
             while level.len() > 1 {
@@ -231,7 +231,7 @@ impl BlobMap {
             }
             *root = level.pop().expect("one is left").node;
         }
-        // At the top, remove levels with a single child, and an empty leaf.
+        // Remove the root while it has only one child. Also remove the root if it is an empty leaf.
         while let Entries::Children(children) = &root.entries
             && children.len() == 1
         {
@@ -248,9 +248,9 @@ impl BlobMap {
         self.root.as_ref().and_then(|root| root.problem())
     }
 
-    /// Keeps this version of the map for a verification. No checkpoint may run during the call, because the call
-    /// records which nodes are on disk now. A later checkpoint may write other nodes to pages that are freed during the
-    /// verification.
+    /// Keeps this version of the map for a verification, and records which of its nodes are on disk. No checkpoint may
+    /// run during this call. Nodes that a later checkpoint writes are not verified, because their pages may be freed
+    /// and reused during the verification.
     pub fn pin(&self) -> PinnedMap {
         let mut stored = Vec::new();
         let mut lost = None;
@@ -272,7 +272,7 @@ pub struct PinnedMap {
     pub map: BlobMap,
     /// The addresses of the nodes that are on disk.
     pub stored: Vec<Stored>,
-    /// The error of an unreadable node, if any.
+    /// The error that made a node of the map unreadable, if there is such a node.
     pub lost: Option<Error>,
 }
 
@@ -286,7 +286,8 @@ impl PinnedMap {
 
 /// The ranges of a map in order.
 pub struct Iter<'a> {
-    /// The remaining children of the inner nodes on the path to the leaf, root first.
+    /// For each inner node on the path to the current leaf, the children that were not visited yet. The root's children
+    /// come first.
     above: Vec<slice::Iter<'a, Child>>,
     leaf: slice::Iter<'a, PageRange>,
 }

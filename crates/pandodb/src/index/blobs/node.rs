@@ -17,9 +17,10 @@ pub fn end_of((start, len): PageRange) -> u64 {
 /// The entries of a node.
 #[derive(Clone)]
 pub enum Entries {
-    /// A leaf: ranges in order that do not touch.
+    /// The entries of a leaf: ranges in ascending order that do not touch each other.
     Ranges(Vec<PageRange>),
-    /// An inner node: children in order, each one level below the node.
+    /// The entries of an inner node: children in ascending order of their pages. Each child is one level below the
+    /// node.
     Children(Vec<Child>),
     /// Neither copy of the node could be read. Occurs only in a store that is open for reading.
     Lost(Error),
@@ -37,12 +38,12 @@ pub struct Child {
 }
 
 impl Child {
-    /// The parent's entry for a node that is readable and not empty.
+    /// Makes the parent's entry for a node. The node must be readable and not empty.
     pub fn of(node: Arc<Node>) -> Child {
         Child { first: node.first().expect("a child is not empty"), totals: node.totals, node }
     }
 
-    /// Updates the entry after a change of the node, which must not be empty.
+    /// Updates the entry after the child node has changed. The child node must not be empty.
     fn refresh(&mut self) {
         self.first = self.node.first().expect("a child is not empty");
         self.totals = self.node.totals;
@@ -57,7 +58,7 @@ pub struct Node {
     pub entries: Entries,
     /// Sums over all ranges below the node.
     pub totals: Totals,
-    /// In a leaf: bytes of the ranges in encoded form.
+    /// In a leaf, the encoded size of the ranges, in bytes.
     pub range_bytes: usize,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
     charge: Charge,
@@ -108,7 +109,8 @@ impl Node {
         Node::new(height, Entries::Children(children), Totals::default(), pool)
     }
 
-    /// Makes a node in place of an unreadable one, with the sums that its parent has.
+    /// Makes a node that represents an unreadable node. Its sums are the sums that the parent has recorded for the
+    /// unreadable node.
     pub fn lost(height: u32, totals: Totals, error: Error, pool: Arc<Pool>) -> Node {
         Node::new(height, Entries::Lost(error), totals, pool)
     }
@@ -192,8 +194,8 @@ impl Node {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records that the node was written (or read). After this call the node is not changed, and dropping it frees its
-    /// pages.
+    /// Records the address to which the node was written, or from which it was read. After this call the node must not
+    /// be changed, and dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
@@ -207,7 +209,7 @@ impl Node {
         }
     }
 
-    /// Recomputes sums and sizes. Costs O(entries).
+    /// Recomputes the node's sums and sizes from its entries. The cost is proportional to the number of entries.
     fn recount(&mut self) {
         match &self.entries {
             Entries::Ranges(ranges) => {
@@ -263,7 +265,7 @@ impl Node {
         self.charge_memory();
     }
 
-    /// Whether the number and bytes of the node's entries are within the limits.
+    /// Whether the number of the node's entries and their encoded size are within the limits.
     fn fits(&self, fanout: Fanout) -> bool {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() <= fanout.ranges && self.range_bytes <= MAX_RANGE_BYTES,
@@ -292,7 +294,8 @@ impl Node {
             Entries::Children(children) => Node::inner(children.split_off(children.len() / 2), pool),
             Entries::Lost(_) => unreachable!("a lost node fits"),
         };
-        // The left half may stay unchanged for a long time, because pages are allocated from the beginning of the file.
+        // Free the unused capacity of the left half. This half may stay unchanged for a long time, because pages are
+        // allocated from the beginning of the file.
         match &mut self.entries {
             Entries::Ranges(ranges) => ranges.shrink_to_fit(),
             Entries::Children(children) => children.shrink_to_fit(),
@@ -366,8 +369,7 @@ fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
     copy
 }
 
-/// Makes the node in `slot` changeable: replaces the node by a copy, unless it is not on disk and nothing else can
-/// reach it.
+/// Makes the node in `slot` changeable. If the node is on disk, or if something else can reach it, a copy replaces it.
 fn own(slot: &mut Arc<Node>) -> &mut Node {
     if Arc::get_mut(slot).is_none_or(|node| node.stored.get().is_some()) {
         let copy = slot.copy();

@@ -1,5 +1,5 @@
 //! The map on disk: one block of one page per node, in two copies ([`crate::space::mirrored`]). The first checkpoint
-//! that includes the node writes the block, which is never changed.
+//! that includes a node writes the node's block. The block is never changed afterwards.
 //!
 //! Persisted forms (integers varint):
 //!
@@ -52,7 +52,8 @@ struct Top {
 }
 
 impl MapRoot {
-    /// The longest persisted form, in bytes: levels, sums, and the address with its owner, length and two pages.
+    /// The maximum length of the persisted form, in bytes. The form has the number of levels, the two sums, and the
+    /// address, which consists of owner, length and two pages.
     pub const MAX_BYTES: usize = 1 + 2 * PAGE_VARINT + (10 + 5 + 2 * PAGE_VARINT);
 
     /// Appends the persisted form.
@@ -75,7 +76,7 @@ impl MapRoot {
         Ok(MapRoot(Some(Top { height: height as u32, totals, stored: Stored::decode(reader)? })))
     }
 
-    /// The blocks that loading the map reads first.
+    /// The blocks that [`BlobMap::load`] reads first.
     pub fn first_blocks(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
         self.0.into_iter().flat_map(|top| top.stored.first_reads(core))
     }
@@ -93,8 +94,8 @@ impl BlobMap {
     /// Writes the nodes that are not on disk yet. Returns the part of the root record that describes the map.
     ///
     /// # Errors
-    /// The errors of [`MirroredBlock::write`]. Nodes that were written before the error stay written and are not written
-    /// again.
+    /// The errors of [`MirroredBlock::write`]. Nodes that were written before the error count as written: the next call
+    /// does not write them again.
     pub fn store(&self, core: &Core) -> Result<MapRoot> {
         let Some(root) = &self.root else { return Ok(MapRoot(None)) };
         let stored = store_node(core, root)?;
@@ -105,7 +106,7 @@ impl BlobMap {
     ///
     /// # Errors
     /// [`Error::Corruption`] if both copies of a node are damaged, or a node contradicts its parent. In a store that is
-    /// open for reading, the node counts as lost instead.
+    /// open for reading, there is no such error; instead the map marks the node as lost.
     pub fn load(core: &Core, root: MapRoot, prefetch: &mut Prefetch) -> Result<BlobMap> {
         let empty = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         let Some(Top { height, totals, stored }) = root.0 else { return Ok(empty) };
@@ -171,7 +172,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
 struct Expected {
     height: u32,
     totals: Totals,
-    /// The first page of the node's first range; unknown for the root.
+    /// The first page of the node's first range. It is `None` for the root, for which this page is not recorded.
     first: Option<u64>,
     /// All ranges of the node end below this page.
     below: u64,
@@ -183,8 +184,8 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Reads a node. A store that is open for reading opens without nodes that are lost in both copies. A store that is
-    /// open for writing must know every used page.
+    /// Reads a node. If both copies of the node are damaged, a store that is open for reading continues without the
+    /// node. A store that is open for writing gets an error, because it must know every used page.
     fn node_or_loss(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         match self.node(stored, expected) {
             Err(e) if !self.core.repair && e.is_damage() => {
@@ -195,7 +196,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Reads a subtree. A child is one level below its parent, so the recursion ends.
+    /// Reads a node and everything below it. The recursion ends, because every child must be exactly one level below
+    /// its parent.
     fn node(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         let data = self.core.data.clone();
         let bad = |detail: &str| stored.corrupt(&data, KIND, detail);

@@ -86,7 +86,7 @@ fn random_changes_match_a_range_set() {
         let mut most_levels = 0;
         for step in 0..12_000u64 {
             let (start, len) = (random.below(space), 1 + random.below(6));
-            // The map grows to a dense set, shrinks to almost nothing, and repeats.
+            // The map repeatedly grows to a dense set and shrinks to almost nothing.
             let grows = step / 2000 % 2 == 0;
             assert_eq!(map.contains(start, len), set.contains(start, len));
             assert_eq!(map.overlaps(start, len), set.overlaps(start, len));
@@ -136,7 +136,7 @@ fn a_leaf_with_long_numbers_is_split_by_bytes() {
     let mut map = empty(Fanout::PAGE);
     let mut random = Random(7);
     for i in 0..3000 {
-        // Distant pages need 7 bytes for a gap and up to 6 for a length.
+        // Use distant pages, of which the gaps take 7 bytes and the lengths up to 6 bytes each.
         map.insert((i << 36) + random.below(1 << 20), 1 + (1 << 35) - (1 << 20) - random.below(1 << 18));
     }
     assert_eq!((map.problem(), map.len()), (None, 3000));
@@ -160,7 +160,7 @@ fn a_remove_of_a_missing_range_panics() {
     map.remove(14, 2);
 }
 
-/// The bytes and the number of those nodes of `map` that are not in `before`.
+/// The memory and the number of the nodes of `map` that are not in `before`.
 fn copied(map: &BlobMap, before: &HashSet<*const Node>) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     map.root.as_ref().expect("not empty").walk(&mut |node| {
@@ -184,7 +184,8 @@ fn a_change_of_a_million_ranges_copies_one_path() {
         let mut next = map.clone();
         let at = 100 + 2 * random.below(MILLION);
         match round % 3 {
-            // Every new range would touch its neighbours: this range joins two of them.
+            // Pages next to existing ranges are always joined with them. This page lies between two ranges and joins
+            // both.
             0 if at + 2 < 100 + 2 * MILLION => next.insert(at + 1, 1),
             _ => next.remove(at, 1),
         }
@@ -256,7 +257,7 @@ fn a_stored_map_is_loaded_and_only_changed_nodes_are_rewritten() {
     let core = core(&device);
     let mut map = BlobMap::new(core.pool.clone(), Fanout::new(5));
     let mut random = Random(9);
-    // Use allocated pages, so that they can be marked.
+    // Use pages that the file has allocated, so that they can be marked as used.
     let extents: Vec<Extent> = (0..400).map(|_| core.data.alloc(1 + random.below(3) as u32).unwrap()).collect();
     let chosen: Vec<&Extent> = extents.iter().filter(|_| random.below(2) == 0).collect();
     chosen.iter().for_each(|extent| map.insert(extent.start.0, extent.pages.into()));
@@ -326,7 +327,8 @@ pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<
     assert!(stats.disk_bytes > blob_bytes && stats.compactions > 0, "{stats:?}");
     assert_eq!(WALKED.get(), walked);
     let blocks = (core.data.stats().root_bytes - written) / PAGE as u64;
-    // Each checkpoint writes the path in the map and a few nodes of the index itself, in two copies.
+    // Each checkpoint writes the nodes on one path of the map and a few nodes of the index itself. Each node is written
+    // in two copies.
     assert!(blocks <= u64::from(rounds) * 2 * (3 + 5), "{blocks} pages");
 }
 
@@ -356,7 +358,8 @@ fn golden_bytes() {
     assert_eq!(root_bytes(&map), "00");
     map.insert(40, 3);
     map.insert(300, 2);
-    // The root has levels, ranges, pages; then the address with owner, pages, both copies.
+    // The bytes of the root are the levels, the number of ranges and the number of pages. The bytes of the address
+    // follow: the owner, the length and the pages of both copies.
     assert_eq!(root_bytes(&map), concat!("010205", "01010140"));
     let leaf = map.root.as_ref().unwrap().stored().unwrap();
     assert_eq!(hex(&body(&core, leaf)), "00022803810202");
@@ -366,7 +369,7 @@ fn golden_bytes() {
     assert_eq!(hex(&body(&core, root)), concat!("0102", "280205", "02010241", "cc030303", "03010342"));
 }
 
-/// Overwrites those copies of a node that `hit` lists.
+/// Overwrites copies of a node. `hit` lists the indexes of these copies.
 fn damage(core: &Core, stored: Stored, hit: &[usize]) {
     for &copy in hit {
         core.data.write(stored.copies.0[copy].page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();

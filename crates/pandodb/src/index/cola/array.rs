@@ -1,4 +1,4 @@
-//! [`Cola`] is one lookahead array. Claims work, attaches memtables, and swaps the table.
+//! [`Cola`] is one lookahead array. This module claims work, attaches memtables and swaps the table.
 //!
 //! Locks: `inner` is held while a table is built, but never while data is merged. The lock of the pack queue is a leaf
 //! lock.
@@ -43,7 +43,7 @@ pub struct Sizes {
 /// One lookahead array.
 pub struct Cola {
     pub(super) core: Core,
-    /// Frequently read rows.
+    /// The rows of this index in the row cache.
     pub(super) rows: Arc<IndexRows>,
     pub(super) sizes: Sizes,
     pub(super) published: ArcSwap<ColaView>,
@@ -73,12 +73,13 @@ pub struct Inner {
     pub(super) stuck: Stuck,
     pub(super) next_layer: u64,
     pub(super) next_task: u64,
-    /// On a full disk, pieces are compacted in key order. The next piece starts at this key.
+    /// When the disk is full, pieces of the key space are compacted in key order. This is the key at which the next
+    /// piece starts.
     pub(super) relieved_to: Vec<u8>,
-    /// The snapshots and the newest read point at the time when the last pack or compaction began. Readers that start
-    /// later have that read point or a newer one.
+    /// The snapshots and the newest read point that existed when the last pack or compaction began. A reader that
+    /// starts later gets a read point that is equal or newer.
     pub(super) keep: Stripes,
-    /// True once the keyspace was dropped: outputs of jobs in progress are discarded.
+    /// Whether the keyspace was dropped. If so, the outputs of jobs in progress are discarded.
     pub(super) cleared: bool,
 }
 
@@ -93,8 +94,8 @@ pub(super) enum Claim {
 }
 
 impl Cola {
-    /// An array without messages (none exist up to `through`), which counts as containing every message up to
-    /// `through`.
+    /// Makes an array without messages. The keyspace has no messages up to `through`, so the array counts as containing
+    /// every message up to `through`.
     pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Cola {
         let blobs = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         Cola::around(core, sizes, Table::default(), blobs, through)
@@ -185,7 +186,7 @@ impl Cola {
         });
     }
 
-    /// The next task that can start while the tasks in progress run. REQUIRES: the caller holds `inner`.
+    /// The next task that can run concurrently with the tasks in progress. REQUIRES: the caller holds `inner`.
     pub(super) fn next_choice(&self, inner: &Inner) -> Option<choose::Choice> {
         let busy: Vec<LayerId> = inner.tasks.iter().flat_map(|task| task.layers.iter().copied()).collect();
         let below = inner.tasks.iter().map(|task| task.level).min();
@@ -193,8 +194,9 @@ impl Cola {
     }
 
     /// Drops the data that range tombstones of the newest layer cover, if every reader sees these tombstones. This
-    /// frees space without a compaction. Does nothing while a task is in progress, or if large values would have to be
-    /// freed, because only a compaction finds large values. REQUIRES: the caller holds `inner`.
+    /// frees space without a compaction. The call does nothing while a task is in progress. It also does nothing if the
+    /// data refers to large values, because only a compaction finds the large values to free. REQUIRES: the caller
+    /// holds `inner`.
     pub(super) fn wipe(&self, inner: &Inner, mut table: Table) -> Result<Table> {
         assert_eq!(table.layers[0].parts.len(), 1, "the newest layer is one packed memtable");
         let newest = table.layers[0].parts[0].slice.clone();
@@ -314,7 +316,8 @@ impl Inner {
         id
     }
 
-    /// Bytes that a request still has to rewrite: the readable old runs in the range of the request.
+    /// Bytes that still have to be rewritten for a request. These are the bytes of the readable old runs in the range
+    /// of the request.
     pub(super) fn requested(&self, request: &Forced) -> u64 {
         let old = |part: &&Part| part.slice.run().meta().id < request.before && !self.stuck.holds(&part.slice);
         let layers = self.world.table.layers.iter();

@@ -17,7 +17,8 @@ use crate::space::BlockKind;
 /// A root of the array, pinned for a verification.
 pub(super) struct PinnedTable<'a> {
     core: &'a Core,
-    /// The whole root, because its deferred frees hold the large values that compactions drop during the verification.
+    /// The whole root. Its deferred frees keep the large values allocated that compactions drop during the
+    /// verification.
     world: World,
     /// The address of the table at the time of pinning, because a checkpoint may write the table later.
     stored: Option<Stored>,

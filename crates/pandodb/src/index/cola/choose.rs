@@ -1,17 +1,18 @@
 //! Chooses the next layers to compact: a pure function from a table to a task (source: 004; the capacities follow the
 //! COLA's authors).
 //!
-//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. A batch of two memtables in level 0 is compacted together with every
-//!   level that is too small for the batch. The output goes into the smallest level with enough space for all of this
-//!   data.
+//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. Two memtables in level 0 form a batch. The batch and all layers up to
+//!   some level are compacted into this level. It is the smallest level whose capacity is enough for all of these
+//!   inputs.
 //! * Everything is compacted once the point deletes of newer layers hide a quarter of the oldest layer, or range
 //!   tombstones cover a quarter of all data. Tombstones have few bytes, so the capacities alone would not trigger the
 //!   compaction that removes the hidden data.
-//! * A task that ended early leaves several layers of one level. These layers are compacted into the smallest
-//!   sufficient level that is not above their own level.
-//! * While a task is in progress, newer layers are compacted into smaller levels only. Data that does not fit into them
-//!   waits.
-//! * Layers with disjoint key ranges become one layer without moving data. A load in key order makes such layers.
+//! * A task that ended early leaves several layers of one level. These layers are compacted into the smallest level
+//!   that is large enough for them and is not above their own level.
+//! * While a task is in progress, newer layers are compacted only into levels smaller than the output level of the
+//!   task. Data that does not fit into these levels waits.
+//! * Layers with disjoint key ranges become one layer without moving data. Such layers arise when data is loaded in key
+//!   order.
 
 use super::table::{Layer, LayerId, Part, Table};
 use crate::base::{KeyRange, SeededBug};
@@ -20,24 +21,24 @@ use crate::run::RunSlice;
 
 /// Number of memtables in level 0 that form a batch.
 pub const BATCH: usize = 2;
-/// The highest level. No growth factor reaches it.
+/// The highest level number. With every growth factor, lower levels are already larger than any store.
 pub const MAX_LEVEL: u32 = 62;
-/// If this number of memtables wait in level 0 while a task is in progress, they are compacted into a level that is too
-/// small for them.
+/// If this number of memtables wait in level 0 while a task is in progress, they are compacted into the largest level
+/// that the tasks leave free, although this level is too small for them.
 const MOST_WAITING: usize = 12;
-/// A part with fewer bytes than 1/LEAST_MOVED of a memtable is rewritten instead of moved, because every part uses
+/// A part that has fewer bytes than 1/LEAST_MOVED of a memtable is not moved but rewritten, because every part uses
 /// memory.
 const LEAST_MOVED: u64 = 4;
 
 const _: () = assert!(BATCH >= 2 && MOST_WAITING > BATCH, "a batch is several memtables, and several batches may wait");
 const _: () = assert!(MAX_LEVEL < 64, "a level fits the shifts of its capacity");
 
-/// The sizes that shape the levels.
+/// The two numbers that determine the capacities of the levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
     /// G: the ratio of the size of a level to the size of the level above.
     pub factor: u64,
-    /// m: the number of bytes of a packed memtable.
+    /// m: the size of a packed memtable, in bytes.
     pub memtable_bytes: u64,
 }
 
@@ -72,9 +73,9 @@ pub fn entry_bytes(table: &Table) -> u64 {
     oldest.bytes() / entries.max(1)
 }
 
-/// Chooses the next task. `busy` are the layers of tasks in progress, and `below` is the smallest level of the outputs
-/// of these tasks. `sound` is false if some part of the table cannot be read. Deletes then trigger no compaction of
-/// everything, which would repeat without dropping anything.
+/// Chooses the next task. `busy` are the layers of the tasks in progress. `below` is the smallest output level of these
+/// tasks. `sound` is false if some part of the table cannot be read. In that case deletes do not trigger a compaction
+/// of everything, because such compactions could repeat without end and drop nothing.
 pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32>, sound: bool) -> Option<Choice> {
     if busy.is_empty() && sound && is_shadowed_by_deletes(table) {
         let bytes = table.bytes();
@@ -109,7 +110,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
 }
 
 /// Whether the deletes of newer layers hide much of the oldest layer, or range tombstones cover much of all data. The
-/// compaction drops these deletes, so each delete triggers a compaction only once.
+/// compaction that this triggers drops these deletes, so each delete triggers a compaction only once.
 fn is_shadowed_by_deletes(table: &Table) -> bool {
     let Some((oldest, newer)) = table.layers.split_last() else { return false };
     let newer = || newer.iter().flat_map(|layer| layer.parts.iter());
@@ -119,8 +120,8 @@ fn is_shadowed_by_deletes(table: &Table) -> bool {
     deletes > 0 && deletes * WASTE >= entries || covered > 0 && covered * WASTE >= table.bytes()
 }
 
-/// Whether the only layer is a packed memtable that consists mostly of deletes. No older data exists that they could
-/// hide, so rewriting the layer frees much space.
+/// Whether the only layer is a packed memtable that consists mostly of deletes. No older data exists that the deletes
+/// could hide, so rewriting the layer drops them and frees much space.
 pub fn is_mostly_deletes(table: &Table) -> bool {
     let [only] = table.layers.as_slice() else { return false };
     let deletes: u64 = only.parts.iter().map(|part| part.deletes).sum();
@@ -128,8 +129,8 @@ pub fn is_mostly_deletes(table: &Table) -> bool {
     deletes > 0 && only.level == 0 && deletes * WASTE >= entries
 }
 
-/// Whether these parts can become one layer without moving data: their key ranges are disjoint, no part is small, and
-/// no part holds garbage. No I/O.
+/// Whether these parts can become one layer without moving data. This is so if their key ranges are disjoint, no part
+/// is small, and no part holds garbage. The call does no I/O.
 pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     let mut slices: Vec<&RunSlice> = parts.iter().map(|part| &*part.slice).collect();
     slices.sort_unstable_by_key(|slice| slice.low());
@@ -142,8 +143,8 @@ pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     parts.iter().all(plain) && apart
 }
 
-/// The ranges for moved parts. Each range reaches from the first key of a part to the first key of the next part, so
-/// that the ranges are disjoint.
+/// The key ranges of the parts in the joined layer, in key order, each with the index of its part. Each range reaches
+/// from the first key of its part to the first key of the next part, so that the ranges are disjoint.
 pub fn ranges_to_move(parts: &[&Part]) -> Vec<(usize, KeyRange)> {
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_unstable_by_key(|&at| parts[at].slice.low());

@@ -1,4 +1,4 @@
-//! The life of a task in an array: begun, processed piece by piece, ended. See [`super::task`].
+//! The functions of an array that begin a task, process it piece by piece, and end it. See [`super::task`].
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::index::runs::{Inputs, MergeJob, Output};
 use crate::resolve::Stripes;
 use crate::run::{Compression, RunSlice};
 
-/// Bytes of inputs per piece: two memtables, limited to this range.
+/// The inputs of a piece have about as many bytes as two memtables, but this number is limited to this range.
 const PIECE: RangeInclusive<u64> = 64 << 10..=64 << 20;
 impl Cola {
     /// Begins the next task. A caller's request is served as soon as no task is in progress; otherwise the levels
@@ -50,7 +50,7 @@ impl Cola {
         Ok(Begun::Task)
     }
 
-    /// Raises layers to the level `level`. REQUIRES: the caller holds `inner`.
+    /// Changes the level of these layers to `level`. REQUIRES: the caller holds `inner`.
     fn raise(&self, inner: &mut Inner, ids: &[LayerId], level: u32) {
         let mut layers = inner.world.table.layers.clone();
         layers
@@ -90,8 +90,8 @@ impl Cola {
         Ok(true)
     }
 
-    /// Claims the next piece of a task in progress: a parked piece, or a new piece of about `most` bytes. REQUIRES: the
-    /// caller holds `inner`.
+    /// Claims the next piece of a task in progress. This is a parked piece, or a new piece of about `most` bytes.
+    /// REQUIRES: the caller holds `inner`.
     pub(super) fn claim_piece(
         &self,
         inner: &mut Inner,
@@ -125,7 +125,7 @@ impl Cola {
         Ok(None)
     }
 
-    /// Ends a task without further pieces. The rest of the inputs of this task cannot be read. It already has the
+    /// Ends a task without further pieces. The parts of the inputs that remain cannot be read. They already have the
     /// output's level. REQUIRES: the caller holds `inner`.
     fn finish_task(&self, inner: &mut Inner, at: usize) {
         let task = inner.tasks.swap_remove(at);
@@ -152,7 +152,7 @@ impl Cola {
         assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");
         let task = inner.tasks[at].id;
         let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
-        // Compress only the last level, because it holds most of the data for the longest time.
+        // Compress only the last level, because most of the data stays there for a long time.
         let compression = if bottom { self.sizes.compression } else { Compression::None };
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {

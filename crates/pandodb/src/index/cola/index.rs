@@ -1,4 +1,4 @@
-//! The lookahead array as an [`Index`] of the store: entry points, statistics, checkpoints.
+//! Implements [`Index`] for the lookahead array: the functions that the store calls, statistics and checkpoints.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -156,7 +156,7 @@ impl Checkpoint for TableCheckpoint<'_> {
 
     fn write(self: Box<Self>) -> Result<Cut> {
         let (Cola { core, rows, sizes, .. }, world) = (self.index, &self.world);
-        // A table that never held a message needs no block.
+        // A table that has never held a message needs no block on disk.
         let untouched = world.table.layers.is_empty() && world.blobs.is_empty();
         let bytes = match untouched {
             true => Vec::new(),

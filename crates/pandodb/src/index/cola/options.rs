@@ -86,7 +86,8 @@ impl ColaOptions {
         ColaOptions(self.0.set_filters(filters))
     }
 
-    /// The compression of leaf blocks that compactions into the last level write. The default is [`Compression::None`].
+    /// The compression of leaf blocks in the outputs of compactions into the last level. The default is
+    /// [`Compression::None`].
     #[must_use]
     pub fn compression(self, compression: Compression) -> ColaOptions {
         ColaOptions(self.0.set_compression(compression))

@@ -1,5 +1,5 @@
-//! The table on disk: one block in two copies ([`crate::space::mirrored`]). The first checkpoint that includes the
-//! table writes the block, which is never changed.
+//! The table on disk: one block in two copies ([`crate::space::mirrored`]). The first checkpoint that includes a table
+//! writes the table's block. The block is never changed afterwards.
 //!
 //! Root record (integers varint): `version (1) | growth factor | address of the table | map of large values`. The last
 //! two fields are defined in [`crate::index::stored`] and [`crate::index::blobs`].
@@ -11,8 +11,8 @@
 //!  for each layer, newest first: level | part count | for each part, in key order: run description | slice
 //! ```
 //!
-//! A run of several parts is described in each of these parts; opening makes it one object again. Decoding trusts no
-//! field: order and bounds are checked before a table is used.
+//! If several parts belong to the same run, each of them has a description of the run. An opening makes one object from
+//! these descriptions. Decoding trusts no field: order and bounds are checked before a table is used.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
     let (stored, blobs) = decode_root(record)?;
     let mut runs = Runs::new(core);
     let table = match load_table(core, stored, &mut runs, prefetch) {
-        // A store that is open for reading opens without a table that is lost in both copies.
+        // If both copies of the table are damaged, a store that is open for reading continues without the table.
         Err(e) if !core.repair && e.is_damage() => Table::lost(e),
         table => table?,
     };

@@ -28,7 +28,8 @@ pub struct ColaView {
     /// Messages and point tombstones, counted when they are first requested.
     counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// This field is only held: the large values that later swaps drop are freed after this view is dropped.
+    /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
+    /// drop.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -88,7 +89,8 @@ impl ColaView {
         stats
     }
 
-    /// The messages in runs, and the point tombstones among these messages; counted once per view.
+    /// The number of messages in runs, and the number of point tombstones among them. They are counted only once for
+    /// each view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let stats = self.stats();
@@ -163,8 +165,8 @@ impl<'v> Path<'v> for LayersPath<'v> {
 }
 
 impl Pieces for ColaView {
-    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. The piece ends at the end of
-    /// the first part of the oldest layer.
+    /// The piece at the beginning of `rest`, or at the end of `rest` for a reverse scan. The piece extends to the end
+    /// of the first part that the oldest layer has in `rest` (for a reverse scan, to the beginning of its last part).
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
         if let Some(error) = &self.table.lost {
             return Err(error.clone());

@@ -1,4 +1,5 @@
-//! Relief: background work on a full disk. Work that frees the most space per space used comes first.
+//! Relief is the background work on a full disk. Relief first does the work that frees the most space in proportion to
+//! the space that the work itself uses.
 //!
 //! ```text
 //!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
@@ -7,11 +8,11 @@
 //! ```
 //!
 //! A piece is cut so that its output fits. The inputs of a piece are freed when the piece is published, independently
-//! of the rest of their layers. Pieces are compacted in key order, cyclically: the longer ago a piece was compacted,
-//! the more deletes have reached it since then.
+//! of the rest of their layers. Pieces are compacted in key order, cyclically: the longer a piece was not compacted,
+//! the more deletes have reached it.
 //!
 //! Unfinished outputs are discarded, because other work makes better use of their space. While another thread works on
-//! a piece, relief begins none.
+//! a piece, relief begins no new piece.
 
 use super::array::{Claim, Cola, Inner};
 use super::choose::entry_bytes;
@@ -24,7 +25,7 @@ use crate::index::runs::relief::{WORTH, fitting, in_shrinking_room};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 
-/// Maximum number of pieces of the key space that one search examines.
+/// The maximum number of pieces that are examined in one search for a piece that is worth compacting.
 const MOST_PIECES: u32 = 256;
 
 impl Cola {
@@ -110,9 +111,9 @@ impl Cola {
         }
     }
 
-    /// Adds a task for the next piece of the key space that is worth compacting. If `urgent`, any data hidden by
-    /// deletes is enough; otherwise it must be worth the cost. Returns whether such a piece exists. REQUIRES: the
-    /// caller holds `inner`.
+    /// Adds a task for the next piece of the key space that is worth compacting. If `urgent`, a piece is worth
+    /// compacting if it has any data hidden by deletes. Otherwise it needs so much of such data that the compaction is
+    /// worth its cost. Returns whether such a piece exists. REQUIRES: the caller holds `inner`.
     fn add_relief(&self, inner: &mut Inner, room: u64, urgent: bool) -> bool {
         let table = inner.world.table.clone();
         if table.layers.is_empty() {
@@ -153,8 +154,8 @@ impl Cola {
     }
 }
 
-/// The beginning of `rest` in which all layers hold about `target` bytes. It is cut at the ends of parts. If a single
-/// part is larger, its task splits it.
+/// The beginning of `rest` in which all layers together hold about `target` bytes. It is cut at the ends of parts. If a
+/// single part is larger, its task splits it.
 fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     let mut ends: Vec<Vec<u8>> =
         table.layers.iter().flat_map(|layer| layer.parts_in(rest)).map(|part| part.slice.range().to.clone()).collect();
@@ -174,8 +175,9 @@ fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     best.unwrap_or_else(|| rest.clone())
 }
 
-/// Bytes of a piece, and the bytes that its compaction would probably drop. Three kinds of data are dropped: entries
-/// hidden by deletes of newer layers, data covered by newer range tombstones, and deletes of the oldest layer.
+/// Returns the bytes of a piece, and the bytes that its compaction would probably drop. Three kinds of data are
+/// dropped: entries hidden by deletes of newer layers, data covered by newer range tombstones, and deletes of the
+/// oldest layer.
 fn dead_in(table: &Table, range: &KeyRange, entry_bytes: u64) -> (u64, u64) {
     let of = |layer: &Layer| {
         layer.parts_in(range).iter().fold((0, 0, 0), |(bytes, deletes, ranges), part| {

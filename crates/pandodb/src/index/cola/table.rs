@@ -8,8 +8,8 @@
 //!   level 3   [ run 4 ][ run 5 ][ run 6 ]          parts: disjoint, in key order
 //! ```
 //!
-//! A layer is a sorted sequence of disjoint slices. In each layer, a lookup searches the one part that may hold the
-//! key. A table is immutable: a change makes a new table, which shares the unchanged layers.
+//! A layer is a sorted sequence of disjoint slices. In each layer, at most one part may hold a given key, and a lookup
+//! searches only this part. A table is immutable: a change makes a new table, which shares the unchanged layers.
 //!
 //! Invariants ([`Table::problem`] checks the first two): levels do not decrease from newer to older layers. The parts
 //! of a layer are disjoint and in key order. Each message is in one layer only, and newer messages of a key are in
@@ -150,8 +150,8 @@ impl Layer {
 pub struct Table {
     /// The layers, newest first. No layer is empty.
     pub layers: Vec<Layer>,
-    /// The error, if both copies of the table are unreadable. Such a table is empty. Set only in a store that is open
-    /// for reading.
+    /// The error that made both copies of the table unreadable. In this case the table is empty. The field is set only
+    /// in a store that is open for reading.
     pub lost: Option<crate::Error>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
@@ -169,7 +169,7 @@ impl Table {
         Table { layers, lost, stored: OnceLock::new() }
     }
 
-    /// Makes a table in place of an unreadable one.
+    /// Makes an empty table that represents an unreadable table.
     pub fn lost(error: crate::Error) -> Table {
         Table::unchecked(Vec::new(), Some(error))
     }
@@ -179,7 +179,8 @@ impl Table {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records that the table was written (or read). After this call, dropping the table frees its pages.
+    /// Records the address to which the table was written, or from which it was read. After this call, dropping the
+    /// table frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         assert!(self.lost.is_none(), "a lost table has no block");
         assert!(self.stored.set((stored, data.clone())).is_ok(), "a table is written once");

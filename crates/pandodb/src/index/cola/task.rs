@@ -1,4 +1,4 @@
-//! Tasks: a task joins several layers into one, piece by piece of the key space.
+//! A task joins several layers into one. It processes the key space piece by piece.
 //!
 //! ```text
 //!   newest   ░░░░░░░░│  run 9
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! 1. A piece begins at the first remaining key that may exist in a layer other than the oldest input. The piece ends
-//!    when its inputs have about [`PIECE`] bytes.
+//!    where its inputs have about [`PIECE`] bytes.
 //! 2. A part of an input that could not be read is *stuck*. The pieces on both sides of a stuck part are compacted as
 //!    usual. Within the key range of a stuck part, only the layers newer than this part are compacted, with each other.
-//! 3. When a task begins, all its inputs get the output's level. Therefore newer tasks stay above that level, and stuck
-//!    rests of the inputs are not chosen again. A task ends early if the store closes or the disk is full. It then
-//!    leaves several layers of one level, which are chosen again.
+//! 3. When a task begins, all its inputs get the output's level. Therefore newer tasks only write to levels above that
+//!    level, and stuck parts of the inputs are not chosen again. A task ends early if the store closes or the disk is
+//!    full. Such a task leaves several layers of one level, which a later task joins.
 //!
 //! Invariant: a message is in the inputs or in the output of a task, never in both.
 
@@ -26,7 +26,7 @@ use crate::base::{KeyRange, OwnerId, PAGE, Result};
 use crate::index::runs::MergeJob;
 use crate::run::RunSlice;
 
-/// A rest of at most this number of quarters of a piece is processed as one piece.
+/// If the rest of a task is at most 6/4 of a piece, it is processed as one piece.
 const LAST_PIECE_QUARTERS: u64 = 6;
 
 const _: () = assert!(LAST_PIECE_QUARTERS >= 4, "a rest of one piece is not split");
@@ -40,8 +40,8 @@ pub struct Task {
     pub layers: Vec<LayerId>,
     /// The level of the output.
     pub level: u32,
-    /// Also compact keys that only the oldest input has. Set to drop the data that its own deletes hide, or because a
-    /// caller asked.
+    /// Also compact keys that only the oldest input has. Set for relief, for a request of a caller, and for a task with
+    /// a single input, whose deletes hide nothing and can be dropped.
     pub rewrite: bool,
     /// The request that the task serves, identified by the limit of the request (`Forced::before`). When the task ends,
     /// the request counts as done, even if unreadable parts remain.
@@ -206,7 +206,7 @@ fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> 
     }
     assert!(total > 0, "an empty piece is not cut");
     let largest = (0..layers.len()).max_by_key(|&at| bytes[at]).expect("a task has layers");
-    // Cut at the point where the piece has its share of the largest layer.
+    // Cut the piece at the key up to which it has its share of the largest layer.
     let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
     let mut before = 0;
     for part in layers[largest].parts_in(range) {

@@ -1,5 +1,5 @@
-//! Tests of the policy, the table and the tasks. Pieces are suspended at every point while memtables arrive. The test
-//! suites that run over every index cover the behaviour that a user sees.
+//! Tests of the policy, the table and the tasks. Pieces are suspended at every point while memtables arrive. The
+//! behaviour that a user sees is covered by test suites that run with every index.
 
 use std::sync::Arc;
 
@@ -186,7 +186,7 @@ fn a_reopened_table_equals_the_stored_one() {
     }
 }
 
-/// The data file of a bench after reopening, when no page is marked as used.
+/// Reopens the data file of a bench. No page of the reopened file is marked as used.
 struct DataFileOf<'a>(&'a Bench<Cola>);
 
 impl DataFileOf<'_> {

@@ -26,7 +26,7 @@ pub(super) struct World {
 #[derive(Clone, Debug)]
 pub(super) struct Forced {
     pub(super) range: KeyRange,
-    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities, so they
-    /// are not rewritten again, even if they still hold garbage for snapshots.
+    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities. So they
+    /// are not rewritten again, even if they still hold old versions that snapshots need.
     pub(super) before: OwnerId,
 }

@@ -16,7 +16,7 @@ use crate::space::BlockKind;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 
-/// Bytes that are read ahead while every leaf is read.
+/// The number of bytes that are read ahead, because all leaves are read.
 const READ_AHEAD: usize = 256 << 10;
 
 /// A verification of one index.
@@ -25,15 +25,15 @@ pub struct Checker<'a> {
     visit: &'a mut dyn Visitor,
     /// The runs and maplets that were already read.
     runs: HashSet<OwnerId>,
-    /// The pages of large values that messages refer to.
+    /// The pages of the large values to which the messages read until now refer.
     named: RangeSet,
-    /// False once some part of the structure was unreadable.
+    /// Whether every part of the structure was readable until now.
     complete: bool,
     maplet: LastMaplet,
 }
 
 impl<'a> Checker<'a> {
-    /// A verification that has not read anything yet.
+    /// Makes a verification that has not read anything yet.
     pub fn new(core: &'a Core, visit: &'a mut dyn Visitor) -> Checker<'a> {
         let (runs, named) = (HashSet::new(), RangeSet::default());
         Checker { core, visit, runs, named, complete: true, maplet: LastMaplet::default() }
@@ -61,7 +61,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads every block of a run or maplet, unless this was already done.
+    /// Reads every block of a run or maplet, unless this verification has already read it.
     pub fn run(&mut self, run: &Arc<Run>) {
         if self.runs.insert(run.meta().id) {
             run.verify(&mut |kind, checked| match checked {
@@ -71,7 +71,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads every message that is live in a slice for keys of `range`, and reads the large values of these messages.
+    /// Reads every message that is live in the slice of `stop` and whose key is in `range`. Also reads the large values
+    /// of these messages.
     pub fn live(&mut self, stop: Stop<'_>, range: &KeyRange) {
         if let Err(e) = self.read_live(stop, range) {
             self.lost(e);
@@ -139,7 +140,8 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The pages of the maplet that was used last; no pages if the maplet cannot be read, which is reported elsewhere.
+/// The pages of the maplet that was used last. There are no pages if the maplet cannot be read. [`Checker::run`]
+/// reports such a maplet.
 #[derive(Default)]
 struct LastMaplet(Option<(OwnerId, Vec<Vec<u8>>)>);
 
@@ -173,7 +175,7 @@ pub fn sources(slices: Vec<Arc<RunSlice>>, range: &KeyRange) -> Vec<Box<dyn Salv
     slices.into_iter().map(source).collect()
 }
 
-/// A slice that is read around damaged blocks.
+/// A slice of which all blocks except the damaged ones are read.
 struct SliceSource {
     slice: Arc<RunSlice>,
     range: KeyRange,

@@ -20,11 +20,11 @@ impl<'a> Runs<'a> {
         Runs { core, met: HashMap::new() }
     }
 
-    /// The run or maplet that `meta` describes. `reader` supplies the position for errors.
+    /// Returns the run or maplet that `meta` describes. Errors name the current position of `reader`.
     ///
     /// # Errors
-    /// [`Error::Corruption`](crate::Error::Corruption) if a maplet is described where a run was expected, or vice
-    /// versa. Also if a run with the same identity had another description before.
+    /// [`Error::Corruption`](crate::Error::Corruption) if a maplet is described where a run was expected, or a run
+    /// where a maplet was expected. Also if an earlier run with the same identity had another description.
     pub fn meet(&mut self, meta: RunMeta, maplet: bool, reader: &Reader<'_>) -> Result<Arc<Run>> {
         if meta.is_maplet() != maplet {
             return Err(reader.corrupt("a maplet in the place of a run, or a run in that of a maplet"));

@@ -44,7 +44,7 @@ pub struct PiecewiseCursor<V> {
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
-    /// A cursor over `range`. Nothing is read yet.
+    /// Makes a cursor over `range`. This call reads no blocks.
     pub fn new(view: Arc<V>, range: &KeyRange, reverse: bool) -> PiecewiseCursor<V> {
         PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None }
     }
@@ -62,7 +62,8 @@ impl<V: Pieces> PiecewiseCursor<V> {
             overlapping.map(|(slice, ahead)| RunCursor::pending(slice, &range, self.reverse, ahead)).collect();
         self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
         if self.reverse {
-            // An empty lower bound means the end of the scan, not "unbounded".
+            // An empty lower bound means that a reverse scan has ended. As the upper bound of `rest`, it would mean
+            // "unbounded".
             self.rest.to.clone_from(&range.from);
             if range.from.is_empty() {
                 self.rest = nothing();
@@ -76,7 +77,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
     }
 }
 
-/// A range that contains no key.
+/// Returns a range that contains no key.
 fn nothing() -> KeyRange {
     KeyRange::new([0], [0])
 }

@@ -6,12 +6,12 @@
 //!   stretches        └── 6 ────┘               └2┘
 //! ```
 //!
-//! A tombstone has few bytes but hides a whole value, so bytes do not show when a compaction would free much space. The
-//! number of deletes, compared with the number of entries below them, does show it. If deletes hide a quarter of some
-//! data ([`WASTE`]), rewriting this data costs a bounded number of bytes for each byte that is freed.
+//! A tombstone has few bytes but hides a whole value. So the bytes of tombstones do not show whether a compaction would
+//! free much space. The number of deletes, compared with the number of older entries, does show this. If deletes hide a
+//! quarter of some data ([`WASTE`]), rewriting this data costs a bounded number of bytes for each byte that is freed.
 //!
-//! The positions are recorded while the run is written and are not stored. After reopening, deletes count as evenly
-//! spread.
+//! The positions are recorded while the run is written and are not stored. After a reopening, the deletes of a run
+//! count as evenly spread over the run.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ use crate::run::RunSlice;
 
 /// Compact when at least 1/WASTE of the entries are garbage.
 pub const WASTE: u64 = 4;
-/// A run has at most twice this number of stretches. At that number neighbours are joined, so that this number is left.
+/// When a run has twice this number of stretches, neighbouring stretches are joined in pairs, so that this number is
+/// left.
 const STRETCHES: usize = 16;
 /// Initial number of deletes in a stretch.
 const FIRST_STRETCH: u64 = 16;
@@ -49,7 +50,8 @@ impl Stretch {
 pub struct Deletes(Arc<[Stretch]>);
 
 impl Deletes {
-    /// The estimate for a slice of `bytes` bytes: its share of the run's deletes, if these are evenly spread.
+    /// Estimates the deletes of a slice of `bytes` bytes. The estimate assumes that the run's deletes are evenly spread
+    /// over the run.
     pub fn guess(slice: &RunSlice, bytes: u64) -> Deletes {
         let (meta, range) = (slice.run().meta(), slice.range());
         let count = in_part(meta.deletes, slice, bytes);
@@ -70,8 +72,8 @@ impl Deletes {
         self.0.iter().map(|stretch| stretch.count).sum()
     }
 
-    /// The deletes that belong to the parts `part`. `place` returns the part of a key. A stretch over several parts is
-    /// divided evenly.
+    /// The deletes that belong to the parts with the indexes `part`. `place` returns the index of the part that
+    /// contains a key. The deletes of a stretch over several parts are divided evenly among these parts.
     pub fn share(&self, part: std::ops::Range<usize>, place: impl Fn(&[u8]) -> usize) -> Deletes {
         let shared = self.0.iter().filter_map(|stretch| {
             let (first, end) = (place(&stretch.from), place(&stretch.to) + 1);
@@ -85,11 +87,11 @@ impl Deletes {
     }
 }
 
-/// The share that a slice of `bytes` bytes has in a `count` of the whole run.
+/// The share of a slice of `bytes` bytes in a number `count` that applies to the whole run.
 pub fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
     let whole = u128::from(slice.run().meta().leaf_pages.max(1)) * PAGE as u128;
-    // Limit the result, regardless of the description of the run: no entry is smaller than a byte, so sums do not
-    // overflow.
+    // Limit the result to the number of bytes, because no entry is smaller than a byte. Then sums do not overflow, even
+    // if the description of the run is wrong.
     ((u128::from(count) * u128::from(bytes) / whole) as u64).min(bytes)
 }
 
@@ -97,7 +99,8 @@ pub fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
 #[derive(Default)]
 pub struct Tally {
     stretches: Vec<Stretch>,
-    /// The stretch that is still open, with its first key, last key and number of deletes.
+    /// The first key of the stretch to which deletes are still added. The next two fields are its last key and its
+    /// number of deletes.
     from: Vec<u8>,
     to: Vec<u8>,
     count: u64,

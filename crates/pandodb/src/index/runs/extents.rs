@@ -7,7 +7,7 @@ use crate::index::blobs::PinnedMap;
 use crate::index::stored::Stored;
 use crate::run::Run;
 
-/// Reports extents to a visitor. Several nodes may hold the same run. The pages of the run are reported once.
+/// Reports extents to a visitor. If several nodes hold the same run, the pages of this run are reported only once.
 pub struct Extents<'v> {
     visit: &'v mut dyn FnMut(Extent),
     /// The runs and maplets that were already reported.
@@ -15,7 +15,7 @@ pub struct Extents<'v> {
 }
 
 impl<'v> Extents<'v> {
-    /// A list in which nothing is reported yet.
+    /// Makes a list that has not reported any pages yet.
     pub fn new(visit: &'v mut dyn FnMut(Extent)) -> Extents<'v> {
         Extents { visit, runs: HashSet::new() }
     }

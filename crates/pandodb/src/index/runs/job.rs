@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A job owns everything that it needs. Dropping a job frees everything that it wrote. A job keeps the versions that
-//! are visible at the read points which existed when the job started. Later read points are newer than all inputs of
-//! the job.
+//! are visible at the read points which existed when the job started. Read points that are registered later are newer
+//! than all inputs of the job.
 
 use std::sync::Arc;
 
@@ -31,10 +31,11 @@ use super::deletes::{Deletes, Tally};
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
 /// From each input, a compaction reads ahead 1/64 of the bytes of all inputs, within the limits above.
 const READ_AHEAD_SHARE: u64 = 64;
-/// Maximum bytes that a compaction reads ahead from all inputs together, unless the minima add up to more. If the
-/// device reads asynchronously, the same number of bytes may additionally be in flight.
+/// Maximum bytes that a compaction reads ahead from all inputs together, unless the minimum for each input adds up to
+/// more. If the device reads asynchronously, the same number of bytes may be in flight in addition.
 const READ_AHEAD_IN_ALL: u64 = 2 << 20;
-/// This maximum is also limited to 1/24 of the pool, so that the buffers of a compaction fit in a small memory budget.
+/// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
+/// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
 /// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
@@ -52,7 +53,7 @@ pub struct Output {
     pub kept_blobs: Vec<Extent>,
     /// The large values whose last message was dropped.
     pub dropped_blobs: Vec<Extent>,
-    /// Unregistered readers with a smaller read point than this must retry with a newer one.
+    /// An unregistered reader whose read point is smaller than this must retry with a newer read point.
     pub horizon: Seqno,
 }
 
@@ -204,14 +205,14 @@ pub struct PackJob {
     folding: Folding,
     block: EntryBlock,
     cursor: memtable::Cursor,
-    /// The rows to update in the row cache.
+    /// The rows of this index in the row cache, which the job updates.
     rows: Option<Arc<IndexRows>>,
 }
 
 impl PackJob {
-    /// Starts packing. `bottom` says that the index is empty. From this call on the row cache accepts no rows from
-    /// older roots. When the job ends, the row cache has absorbed the memtable; the root of the job is published only
-    /// after that.
+    /// Starts packing. `bottom` says that the index is empty. From this call on, the row cache accepts no rows from
+    /// older roots. When the job ends, the row cache contains the changes of the memtable. The root with the new run is
+    /// published only after that.
     pub fn new(
         core: &Core,
         rows: &Arc<IndexRows>,
@@ -265,7 +266,7 @@ impl PackJob {
 fn absorb(rows: &IndexRows, continued: bool, block: &EntryBlock) {
     let mut before = block.iter().next().filter(|_| continued).map(|entry| entry.key);
     for entry in block.iter() {
-        // The newest message of a key comes first, so only the first one counts.
+        // The newest message of a key comes first, so use only the first message of each key.
         if before != Some(entry.key) {
             let change = match entry.kind {
                 Kind::Put => Change::Value(entry.value, entry.seqno),
@@ -297,7 +298,7 @@ pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
 pub struct Inputs {
     /// The slices, oldest first.
     pub slices: Vec<Arc<RunSlice>>,
-    /// The keys for which the slices are compacted: disjoint ranges, in order.
+    /// The keys for which the slices are compacted, as disjoint ranges in key order.
     pub live: Vec<KeyRange>,
     /// Whether nothing older than the inputs exists for these keys, so that tombstones can be dropped.
     pub bottom: bool,
@@ -309,7 +310,7 @@ pub struct Inputs {
 pub struct MergeJob {
     from: Inputs,
     folding: Folding,
-    /// The cursors of the next merge. The first `opened` of them are open.
+    /// The cursors for the current live range. The first `opened` of these cursors are open.
     inputs: Vec<RunCursor>,
     opened: usize,
     /// Bytes that all inputs together may read ahead.
@@ -319,7 +320,7 @@ pub struct MergeJob {
     merge: Option<MergeCursor>,
     /// Index of the next live range.
     range: usize,
-    /// The input that could not be read, if any.
+    /// The input run that could not be read, if the job has failed for this reason.
     pub failed: Option<OwnerId>,
 }
 
@@ -395,7 +396,7 @@ impl MergeJob {
         Ok((done, false))
     }
 
-    /// Sets up the cursors of the next live range. Returns `false` if there is none.
+    /// Sets up the cursors for the next live range. Returns `false` if no live range is left.
     fn next_range(&mut self) -> bool {
         debug_assert!(self.merge.is_none() && self.inputs.is_empty(), "the last range is done");
         let Some(range) = self.from.live.get(self.range) else { return false };
@@ -413,9 +414,9 @@ impl MergeJob {
         !self.inputs.is_empty() || self.next_range()
     }
 
-    /// Opens at least one of the next inputs, until their first chunks add up to about `budget` bytes. The inputs that
-    /// are needed for the first key are read concurrently; the other inputs stay pending. After the last input, the
-    /// merge begins. Returns the approximate number of bytes read.
+    /// Opens further inputs, at least one, until the first chunks of these inputs add up to about `budget` bytes. The
+    /// inputs that are needed for the first key are read concurrently. The other inputs are only prepared, and read
+    /// nothing yet. After the last input, the merge begins. Returns the approximate number of bytes read.
     fn open_some(&mut self, budget: u64) -> Result<u64> {
         let first = &self.from.live[self.range - 1].from;
         let (start, count) = (self.opened, self.inputs.len());

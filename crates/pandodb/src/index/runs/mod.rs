@@ -10,8 +10,8 @@
 //!  `check` | verification, salvage |
 //!  `describe` | description of runs for the inspector |
 //!
-//! An index supplies the shape: which slices a lookup searches and in which order, which compaction is next, and which
-//! node or level receives the output.
+//! An index determines which slices a lookup searches and in which order, which compaction is done next, and which node
+//! or level receives the output.
 
 pub mod check;
 pub mod codec;

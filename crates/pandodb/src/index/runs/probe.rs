@@ -7,9 +7,10 @@
 //! ```
 //!
 //! 1. The probe looks the key up in the row cache once, before the first run.
-//! 2. Each stop is a slice of a run. A maplet covers several runs and is probed once. Then come the run's range
-//!    tombstones. The run's own filter is probed next, unless a maplet answered. The run itself is searched last.
-//! 3. A plain value without operands above it is offered to the row cache.
+//! 2. Each stop of the path is a slice of a run. If a maplet covers the run, the maplet is probed first; it is probed
+//!    once for all its runs. The run's range tombstones are searched next. The run's own filter is probed after that,
+//!    unless the maplet has answered. The run itself is searched last.
+//! 3. If the lookup finds a plain value without newer operands, it offers this value to the row cache.
 //!
 //! The probe does no I/O. It returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
 //! this block.
@@ -42,7 +43,7 @@ pub struct MapletRef {
 }
 
 impl MapletRef {
-    /// A reference for the run `run`, whose value in `maplet` is `value`.
+    /// Makes the reference of `run` to `maplet`. `value` is the value of the run in this maplet.
     pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> MapletRef {
         debug_assert!(maplet.meta().is_maplet() && !run.meta().is_maplet(), "a maplet routes to a run");
         MapletRef { maplet, value, plain: run.meta().range_tombstones == 0 }
@@ -60,15 +61,15 @@ pub struct Stop<'v> {
 
 /// The slices that may hold a key, newest first. A path borrows the structure. All calls pass the same key.
 pub trait Path<'v>: Send {
-    /// The current slice to search; `None` after the last slice.
+    /// The slice to search now. It is `None` after the last slice.
     ///
     /// # Errors
     /// The error of an unreadable part of the structure, if the path reached this part.
     fn stop(&mut self, key: &[u8]) -> Result<Option<Stop<'v>>>;
     /// Advances to the next older slice.
     fn advance(&mut self);
-    /// Visits the remaining slices until `visit` breaks; the visits are used for prefetching. The visits end at an
-    /// unreadable part of the structure.
+    /// Visits the remaining slices, so that their filters can be prefetched. The visits end when `visit` breaks, or at
+    /// an unreadable part of the structure.
     fn ahead(&self, key: &[u8], visit: &mut dyn FnMut(Stop<'v>) -> ControlFlow<()>);
 }
 
@@ -85,7 +86,7 @@ pub struct PathProbe<'v, P> {
     /// The prefetched filters of the path.
     ahead: FilterPrefetch<'v>,
     maplet: LastMaplet,
-    /// Whether a leaf of the current run was requested and no leaf of this run has matched yet.
+    /// Whether a leaf of the current run was requested, but no leaf of this run has contained the key yet.
     searched: bool,
 }
 
@@ -148,7 +149,7 @@ impl LastMaplet {
 }
 
 impl<'v, P: Path<'v>> PathProbe<'v, P> {
-    /// A lookup along `path` in a view that holds all messages up to `through`.
+    /// Makes a lookup along `path`, in a view that holds all messages up to `through`.
     pub fn new(path: P, rows: &'v IndexRows, through: Seqno) -> PathProbe<'v, P> {
         PathProbe {
             path,
@@ -183,8 +184,8 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         ahead.look(lookup.hash);
     }
 
-    /// Searches the row cache, once, for a row that is valid for this view. A row of a newer root is not valid, because
-    /// it may include operands that this lookup has already found in a memtable.
+    /// Searches the row cache for a row that is valid for this view. A lookup does this only once. A row of a newer
+    /// root is not valid, because it may include operands that this lookup has already found in a memtable.
     fn recall(&mut self, lookup: &mut Lookup<'_>) {
         if !std::mem::take(&mut self.fresh) || lookup.is_done() {
             return;
@@ -211,7 +212,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         }
     }
 
-    /// Counts a block that a run needs. Returns the block if it was prefetched.
+    /// Counts a block that the search of a run needs. Returns the block if it was prefetched.
     fn note(&mut self, run: &Run, addr: BlockAddr, kind: BlockKind, lookup: &mut Lookup<'_>) -> Option<Block> {
         lookup.tally.filters += u64::from(kind == BlockKind::RunFilter);
         lookup.tally.leaves += u64::from(kind == BlockKind::RunLeaf);
@@ -271,8 +272,8 @@ fn request(run: &Run, addr: BlockAddr, kind: BlockKind) -> BlockRequest<'_> {
     BlockRequest { source: run, addr, kind, optional: kind == BlockKind::RunFilter }
 }
 
-/// Adds the messages of the key in a leaf to the lookup. A value keeps the guard of the block, which avoids a reference
-/// count.
+/// Adds the messages that a leaf has for the key to the lookup. A value that was found keeps the guard of its block,
+/// which is cheaper than a reference count.
 fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
     let mut inline = None;
     for (entry, value) in hit.entries(lookup.key) {

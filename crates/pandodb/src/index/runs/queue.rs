@@ -1,5 +1,5 @@
-//! The queue of sealed memtables to pack, and the life of a pack job ([`Packs`]). Memtables are packed in order, one at
-//! a time.
+//! The queue of sealed memtables to pack, and the functions that start, continue and end a pack job ([`Packs`]).
+//! Memtables are packed in order, one at a time.
 //!
 //! ```text
 //!   ingest ──push──▶ waiting: 3 2 1 ──claim──▶ a worker packs 1, in steps ──done──▶ attached
@@ -8,16 +8,17 @@
 //! ```
 //!
 //! 1. A worker claims the parked job, or starts one for the oldest memtable ([`Packs::claim_pack`]).
-//! 2. The worker works on the job for one budget ([`Packs::step_pack`]) and parks the job, until the run is complete.
+//! 2. The worker processes about `budget` bytes ([`Packs::step_pack`]) and parks the job. This repeats until the run is
+//!    complete.
 //! 3. The index attaches the run to its root ([`Packs::attach`]), and the memtable no longer counts as debt.
 //! 4. After an error the same memtable is packed next again. If the keyspace was dropped during the job, the job ends.
 //!    The large values that only its memtable refers to are freed.
 //!
-//! Invariant: memtables are attached in the order of their arrival, because the next memtable is claimed only when the
-//! last one was attached or requeued.
+//! Invariant: memtables are attached in the order of their arrival, because the next memtable is claimed only after the
+//! previous one was attached or returned to the queue.
 //!
 //! Locks: the lock of the queue is a leaf lock. Jobs are claimed, parked, given up and ended under the lock of the root
-//! (`inner`). Therefore both locks agree whether the keyspace was dropped.
+//! (`inner`). Therefore the queue and the root always agree whether the keyspace was dropped.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ struct Waiting {
     packing: Packing,
 }
 
-/// The state of the packing. At most one memtable is packed at a time.
+/// The state of the current pack job. At most one memtable is packed at a time.
 #[derive(Default)]
 enum Packing {
     #[default]
@@ -61,8 +62,8 @@ impl PackQueue {
         self.0.lock().batches.push_back(batch);
     }
 
-    /// Returns the parked job, or a job that `begin` makes from the oldest memtable. Returns `None` if there is
-    /// neither, or another thread works on a job.
+    /// Returns the parked job, or a job that `begin` makes from the oldest memtable. Returns `None` if there is neither
+    /// a parked job nor a memtable, or if another thread works on a job.
     pub fn claim(&self, begin: impl FnOnce(SealedBatch) -> Box<PackJob>) -> Option<Box<PackJob>> {
         let mut waiting = self.0.lock();
         match std::mem::replace(&mut waiting.packing, Packing::Working) {
@@ -85,7 +86,7 @@ impl PackQueue {
         waiting.packing = Packing::Parked(job);
     }
 
-    /// Records that the claimed memtable was attached or discarded.
+    /// Records that the run of the claimed memtable was attached, or that the memtable was discarded.
     pub fn done(&self) {
         let mut waiting = self.0.lock();
         debug_assert!(matches!(waiting.packing, Packing::Working), "only a claimed job is done");
@@ -116,7 +117,8 @@ impl PackQueue {
     }
 }
 
-/// An index that packs memtables into runs. The index supplies the root; this trait manages the life of a job.
+/// An index that packs memtables into runs. The index supplies the root; this trait starts, continues and ends the
+/// jobs.
 pub trait Packs {
     /// The state that the lock of the root guards.
     type Inner;
@@ -136,7 +138,8 @@ pub trait Packs {
     /// Whether the keyspace was dropped.
     fn is_cleared(inner: &Self::Inner) -> bool;
 
-    /// Starts to pack a memtable. The versions that `keep` needs are kept. REQUIRES: the caller holds `inner`.
+    /// Starts to pack a memtable. The versions that are visible at the read points `keep` are kept. REQUIRES: the
+    /// caller holds `inner`.
     fn begin_pack(&self, inner: &mut Self::Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob>;
 
     /// Publishes a root that holds the run of a packed memtable, or only a new `through` if no run remained. REQUIRES:
@@ -192,7 +195,8 @@ pub trait Packs {
         Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
-    /// Packs the oldest waiting memtable completely. Returns `None` if there is none, or another thread is packing.
+    /// Packs the oldest waiting memtable completely. Returns `None` if no memtable waits, or if another thread is
+    /// packing.
     ///
     /// # Errors
     /// The errors of [`Packs::step_pack`].
@@ -202,7 +206,7 @@ pub trait Packs {
             let Some(job) = self.claim_pack(&mut self.inner().lock(), keep) else { return Ok(None) };
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
-            // Packing a memtable of a dropped keyspace absorbs no debt.
+            // Packing a memtable of a dropped keyspace reduces no debt.
             if progress.absorbed.is_some() || Self::is_cleared(&self.inner().lock()) {
                 return Ok(Some(Progress { bytes: done, ..progress }));
             }
@@ -231,7 +235,8 @@ pub trait Packs {
     /// Returns a memtable that could not be packed to the front of the queue.
     fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
         let mut inner = self.inner().lock();
-        // Requeue the memtable before another thread can claim the next one, because memtables are attached in order.
+        // Return the memtable to the queue before another thread can claim the next memtable, because memtables are
+        // attached in order.
         if Self::is_cleared(&inner) {
             self.end_dropped(&mut inner, &batch);
         } else {

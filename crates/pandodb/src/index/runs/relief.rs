@@ -1,4 +1,4 @@
-//! Relief, which is the work on a full disk: the parts that all indexes over runs share.
+//! The parts of relief that all indexes over runs share. Relief is the background work on a full disk.
 //!
 //! ```text
 //!   room ──▶ one compaction whose output fits ──▶ done
@@ -15,8 +15,8 @@ use crate::index::{Progress, Room};
 const OVERHEAD: u64 = 16;
 /// Minimum number of bytes that a compaction needs, even if its inputs are small.
 const LEAST_BYTES: u64 = 4 * PAGE as u64;
-/// Without urgency, a part of the key space is compacted for its garbage only if the garbage is at least 1/WORTH of
-/// this part.
+/// If relief is not urgent, a part of the key space is compacted because of its garbage only if the garbage is at least
+/// 1/WORTH of this part.
 pub const WORTH: u64 = 16;
 
 const _: () = assert!(OVERHEAD > 1 && WORTH > 1);
@@ -26,7 +26,7 @@ pub fn fits(bytes: u64, room: u64) -> bool {
     bytes + bytes / OVERHEAD + LEAST_BYTES <= room
 }
 
-/// Bytes of inputs whose compaction still fits into `room`.
+/// The maximum number of input bytes of a compaction that fits into `room`.
 pub fn fitting(room: u64) -> u64 {
     let room = room.saturating_sub(LEAST_BYTES);
     let bytes = room - room / OVERHEAD;
@@ -38,7 +38,7 @@ pub fn fitting(room: u64) -> u64 {
 /// with half the room, down to the space that deletes need.
 ///
 /// # Errors
-/// The errors of `attempt`; [`Error::DiskFull`] only once the room cannot be halved any more.
+/// The errors of `attempt`; [`Error::DiskFull`] is returned only when the room cannot be halved any more.
 pub fn in_shrinking_room(
     mut room: Room,
     attempt: impl Fn(Room) -> Result<Progress>,

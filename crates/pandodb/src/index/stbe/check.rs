@@ -15,14 +15,15 @@ use crate::index::{Core, SalvagePiece, Verification, Visitor};
 use crate::run::RunSlice;
 use crate::space::BlockKind;
 
-/// A node and its address on disk, if the node was on disk when the verification began. A checkpoint during the
-/// verification may write the node to pages that are freed before the verification ends.
+/// A node, and its address on disk if the node was on disk when the verification began. An address that a checkpoint
+/// assigns later is not used, because the pages at this address may be freed before the verification ends.
 type Placed = (Arc<Node>, Option<Stored>);
 
 /// A root of the tree, pinned for a verification.
 pub(super) struct PinnedTrunk<'a> {
     core: &'a Core,
-    /// The whole trunk, because its deferred frees hold the large values that compactions drop during the verification.
+    /// The whole trunk. Its deferred frees keep the large values allocated that compactions drop during the
+    /// verification.
     _trunk: Trunk,
     /// The nodes of the trunk, parents first.
     nodes: Vec<Placed>,
@@ -83,8 +84,8 @@ fn check_node(checker: &mut Checker<'_>, (node, stored): &Placed) {
     }
 }
 
-/// The leaves in key order. Each leaf has the runs that are live on the path to it: highest node first, and within a
-/// node newest first.
+/// Appends the leaves under `node` to `out`, in key order. Each leaf gets the runs that are live on the path to it.
+/// Runs of higher nodes come first, and within a node newer runs come first.
 pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<SalvagePiece>) {
     let live = |branches: &[Branch]| {
         let own = branches.iter().rev().map(|branch| branch.slice.clone());

@@ -2,18 +2,20 @@
 //!
 //! * The root is never compacted, unless it is a leaf.
 //! * In an inner node, only newly arrived branches (`fresh`) are compacted, as one group. Therefore no message is
-//!   compacted twice on one level. A group never spans a child's `next`, so each child has all of the group or none.
-//!   The ranges of children that have none of the group are left out.
+//!   compacted twice on one level. A group never includes branches on both sides of a child's `next`, so each child
+//!   still needs all branches of the group or none. The ranges of children that need none of these branches are left
+//!   out of the compaction.
 //! * A leaf has one large run, and small runs that together have at most a third of its size. Newly arrived branches
 //!   are compacted with each other. Everything in the leaf is compacted when the small runs have a third of the large
 //!   run's size. This compaction also starts when deletes in the small runs hide a quarter of the large run. Deletes
 //!   have few bytes, so the size of the small runs alone would not start the compaction ([`super::deletes`]).
 //! * A branch that an earlier compaction could not read (*stuck*) is never compacted. In a leaf, the branches newer
-//!   than a stuck branch are compacted without it, as if the leaf began after it.
+//!   than a stuck branch are still compacted with each other, as if the stuck branch and all older branches did not
+//!   exist.
 //! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of these runs. Exceptions:
 //!   there are too many such runs, or the node is a leaf and much of their data is garbage.
-//! * A leaf is compacted at once when range tombstones cover a quarter of it. Older runs that a newer run deletes
-//!   completely count as covered.
+//! * A leaf is compacted at once when range tombstones cover a quarter of its data. A run counts as covered if the
+//!   range tombstones of a newer run cover it completely.
 //! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one, regardless of their bytes and
 //!   deletes.
 //! * A single run is rewritten only if it is fresh and consists mostly of deletes, or if a caller requested its range
@@ -33,8 +35,8 @@ use crate::run::RunSlice;
 /// If a leaf has more compacted runs than this number, all its runs are merged, regardless of their size. Newly arrived
 /// runs do not count, because compacting them with each other costs only their own size.
 const LEAF_RUNS: usize = 8;
-/// Maximum number of runs with disjoint key ranges that are not merged. A load in key order can bring this number of
-/// memtables to a leaf before the leaf splits.
+/// Maximum number of runs with disjoint key ranges that are not merged. When data is loaded in key order, a leaf can
+/// receive this number of memtables before it is split.
 const MOST_APART: usize = 24;
 
 /// The compaction policy.
@@ -50,8 +52,8 @@ pub enum Policy {
 
 /// The compactions to choose from.
 ///
-/// Every root swap needs the number of waiting bytes, and every worker needs the most urgent compaction. Both answers
-/// come from sums cached in the nodes ([`Waits`]). Therefore only new nodes and the path to the chosen compaction are
+/// Every root swap needs the number of waiting bytes, and every worker needs the most urgent compaction. Each node
+/// caches both answers for its subtree ([`Waits`]). Therefore only new nodes and the path to the chosen compaction are
 /// visited, not the whole trunk.
 pub struct Choice<'a> {
     /// The trunk's root.
@@ -91,8 +93,9 @@ impl Choice<'_> {
         best
     }
 
-    /// The waiting bytes without and with a caller's request. Each candidate counts at least 1, because runs with only
-    /// range tombstones have 0 bytes but still need work.
+    /// Returns two numbers: the bytes of the candidates that exist regardless of requests, and the bytes of the
+    /// candidates that exist only because a caller requested them. Each candidate counts as at least 1 byte, because
+    /// runs with only range tombstones have 0 bytes but still need to be compacted.
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
@@ -112,7 +115,7 @@ impl Choice<'_> {
         })
     }
 
-    /// Whether the cached sums apply: there is no request and no damage.
+    /// Whether the cached sums are valid, because there is no request and no stuck branch.
     fn is_plain(&self) -> bool {
         self.forced.is_empty() && self.stuck.is_empty()
     }
@@ -138,7 +141,7 @@ impl Choice<'_> {
         self.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
     }
 
-    /// The compactions that wait in a subtree, including compactions in progress.
+    /// The compactions that wait in a subtree. Compactions in progress are included.
     fn waits(&self, node: &Arc<Node>) -> Waits {
         let count = || {
             let mut waits = Waits::default();
@@ -221,8 +224,8 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     }
 }
 
-/// Whether the deletes of a leaf's newer runs hide much of it. The compaction drops these deletes, so each delete
-/// triggers a compaction only once.
+/// Whether the deletes of a leaf's newer runs hide much of it. The compaction that this triggers drops these deletes,
+/// so each delete triggers a compaction only once.
 fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)
@@ -243,7 +246,7 @@ fn needs_rewrite(branch: &Branch) -> bool {
 }
 
 /// Whether a compaction at the bottom would drop much of these runs (deletes, superseded versions, operands). Such a
-/// compaction pays even if the key ranges of the runs are disjoint.
+/// compaction is worth its cost even if the key ranges of the runs are disjoint.
 pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     let (mut useless, mut all) = (0, 0);
     for meta in branches.iter().map(|branch| branch.slice.run().meta()) {
@@ -254,7 +257,8 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     branches.len() > 1 && useless * WASTE >= all
 }
 
-/// Whether the range tombstones of a branch cover a range, so that all older data in this range can be dropped.
+/// Whether the range tombstones of a branch together cover all of `range`, so that all older data in this range can be
+/// dropped.
 pub(super) fn is_covered_by_range_delete(branch: &Branch, range: &KeyRange) -> bool {
     wiped_by(branch, range).is_some()
 }
@@ -283,9 +287,10 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     None
 }
 
-/// Bytes of those branches of a leaf that the range tombstones of a newer branch cover completely. `branches` are
-/// ordered oldest first. Each branch is compared by its own range, not by the range of the leaf. A merged leaf holds
-/// branches of each of the old leaves, and their tombstones cover no more than the old leaves.
+/// The total bytes of the branches of a leaf that are completely covered by the range tombstones of a newer branch.
+/// `branches` are ordered oldest first. Each branch is compared by its own range, not by the range of the leaf. The
+/// reason: a leaf that was merged from two leaves holds branches of both, and the tombstones of each branch cover at
+/// most the range of its old leaf.
 pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
         return 0;
@@ -301,8 +306,8 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
-/// Whether merging these runs gains nothing because the runs are few and their key ranges are disjoint. A load in key
-/// order makes such runs.
+/// Whether merging these runs gains nothing because the runs are few and their key ranges are disjoint. Such runs arise
+/// when data is loaded in key order.
 pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     let most = if policy == Policy::Paper { 1 } else { MOST_APART };
     if branches.len() > most {
@@ -311,7 +316,7 @@ pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     have_no_common_key(branches.iter().map(|branch| &*branch.slice))
 }
 
-/// Whether the key ranges of all slices are disjoint. No I/O.
+/// Whether the key ranges of all slices are disjoint. The call does no I/O.
 pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>) -> bool {
     let mut slices: Vec<&RunSlice> = slices.collect();
     slices.sort_unstable_by_key(|slice| slice.low());

@@ -12,7 +12,7 @@ pub(super) fn entries(leaf: &Node) -> u64 {
     leaf.branches.iter().map(|branch| in_part(branch.slice.run().meta().entries(), &branch.slice, branch.bytes)).sum()
 }
 
-/// The first child with a leaf below it of which the deletes in `node` hide much.
+/// The first child below which there is a leaf with much data that the deletes in `node` hide.
 pub(super) fn shadowed_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
@@ -47,7 +47,7 @@ impl<'a> Shares<'a> {
         &self.parts[i]
     }
 
-    /// The first child with a leaf of which that child's share of the deletes hides much.
+    /// The first child below which there is a leaf with much data that the child's share of the deletes hides.
     fn shadowed(&self) -> Option<usize> {
         (0..self.parts.len()).find(|&i| {
             let (child, part) = (&*self.node.children[i].node, &self.parts[i]);

@@ -1,4 +1,4 @@
-//! Golden bytes of the trunk: a root record and the nodes under it, as defined in [`super::persist`].
+//! Tests of the exact bytes of a trunk on disk: a root record and the nodes under it, as defined in [`super::persist`].
 
 use std::sync::Arc;
 
@@ -131,8 +131,8 @@ fn root_record_and_nodes() {
     map.insert(blobs.start.0, 3);
     map.insert(blobs.start.0 + 10, 2);
     let record = persist::store(&core, &root, &map, 9).unwrap();
-    // The record has the version, the root and the next branch; then the map with its levels, ranges, pages and
-    // address.
+    // The record has the version, the reference to the root node and the identity of the next branch. The map of large
+    // values follows, with its levels, its two sums and the address of its root.
     assert_eq!(hex(&record), concat!("03", "16010644", "09", "01", "02", "05", "17010745"));
     let page = |node: &Node| node.stored().unwrap().copies.0.map(|addr| addr.page.0);
     for copy in 0..2 {
@@ -268,7 +268,7 @@ fn a_copy_in_the_pages_of_a_run_is_not_repaired() {
         Core { data, repairs: Arc::default(), ..core.clone() }
     };
     open(&reopened(), record).unwrap();
-    // Opening reads the node before it knows which pages the run uses.
+    // An opening reads the node before it knows which pages the run uses.
     let mut stored = root.stored().unwrap();
     stored.copies.0[1].page = root.branches[0].slice.run().owned()[0].start;
     let mut bytes = vec![3];

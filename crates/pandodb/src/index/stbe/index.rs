@@ -1,4 +1,4 @@
-//! The tree as an [`Index`] of the store: entry points, statistics, checkpoints.
+//! Implements [`Index`] for the tree: the functions that the store calls, statistics and checkpoints.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::resolve::Stripes;
 use crate::run::RunMeta;
 use crate::space::ranges::extents;
 
-/// The names of the counters of compacted bytes per height, leaves first.
+/// The names of the counters of compacted bytes. There is one counter for each height, beginning with the leaves.
 const COMPACTED_AT: [&str; HEIGHTS] = [
     "compacted_at_height_0",
     "compacted_at_height_1",
@@ -135,7 +135,7 @@ impl Index for Stbe {
         stats.counter("merges", count(&rebalance.merges), "Nodes merged.");
         let inner = self.inner.lock();
         let mut damaged = HashSet::new();
-        // Skip the walk if nothing is damaged, because workers wait for this lock.
+        // Skip the walk over the tree if no branch is damaged, because workers wait for the lock that is held here.
         if !inner.stuck.is_empty() {
             inner.trunk.root.walk(&mut |node| {
                 let stuck = node.branches.iter().filter(|branch| inner.stuck.holds(branch));
@@ -191,7 +191,7 @@ impl Inspect for Stbe {
 }
 
 impl Stbe {
-    /// The description of a run or maplet of the current root.
+    /// Returns the description of a run or maplet of the current root, if there is one with this identity.
     fn run(&self, id: OwnerId) -> Option<RunMeta> {
         let mut found = None;
         self.published.load().root.walk(&mut |node| {

@@ -1,8 +1,9 @@
 //! Replaces the inputs of a compaction by its output, in every node that holds these inputs when the compaction ends.
 //!
-//! While a compaction ran, its node may have been split; both halves then hold the inputs, clipped. The inputs may also
-//! have been flushed to children, which then hold them, clipped. For every key in the candidate's live ranges the
-//! output is equivalent to the inputs. Therefore the output replaces the inputs in each node that holds some of them:
+//! While a compaction was running, its node may have been split. In that case both halves hold the inputs, clipped to
+//! their ranges. The inputs may also have been flushed to children, which then hold the inputs, clipped to their
+//! ranges. For every key in the candidate's live ranges the output is equivalent to the inputs. Therefore the output
+//! replaces the inputs in each node that holds some of them:
 //!
 //! * in a node whose range is inside the live ranges (a child that received the inputs);
 //! * in a node on the candidate's level (the node itself, or its halves), because the inputs were already dead for
@@ -73,8 +74,8 @@ impl Install<'_> {
         } else if self.candidate.trim == Trim::Holes
             && let Some(draft) = &mut draft
         {
-            // Trim the nodes above, because the pages of the inputs are freed only once these nodes do not hold them
-            // for other children.
+            // Also trim this node. The pages of the inputs are freed only when no node above holds them for other
+            // children.
             draft.trim(Trim::Holes)?;
         }
         Ok(draft)

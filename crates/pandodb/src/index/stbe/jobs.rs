@@ -1,5 +1,5 @@
-//! Compactions of a tree: a compaction to do ([`Candidate`]), compactions in progress ([`Merging`]), and branches that
-//! earlier compactions could not read ([`Stuck`]).
+//! The types that describe compactions of a tree: a compaction that could be started ([`Candidate`]), a compaction in
+//! progress ([`Merging`]), and the branches that earlier compactions could not read ([`Stuck`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::index::runs::{Inputs, MergeJob};
 pub struct Candidate {
     /// The inputs, oldest first. They are neighbours in the list of their node.
     pub branches: Vec<Branch>,
-    /// The keys for which the inputs are live in the node: disjoint ranges, in order.
+    /// The keys for which the inputs are live in the node, as disjoint ranges in key order.
     pub live: Vec<KeyRange>,
     /// The height of the node.
     pub height: u32,
@@ -45,7 +45,8 @@ impl Candidate {
         (self.branches.len(), Reverse(self.height))
     }
 
-    /// Bytes for the accounting of debt. A run with only range tombstones has 0 bytes, but counts as 1.
+    /// The bytes that the compaction adds to the debt. A run with only range tombstones has 0 bytes, but counts as 1
+    /// byte.
     pub(super) fn weight(&self) -> u64 {
         self.bytes.max(1)
     }
@@ -63,7 +64,7 @@ impl Candidate {
 pub struct Stuck(HashSet<(BranchId, KeyRange)>);
 
 impl Stuck {
-    /// Adds the inputs of a compaction that found damage.
+    /// Adds inputs of a compaction that found damage.
     pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
     }

@@ -1,4 +1,4 @@
-//! The life of a maplet job in a tree: claimed, continued, installed. See [`super::route`].
+//! The functions of a tree that claim a maplet job, continue it, and install the maplet. See [`super::route`].
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::index::Progress;
 use crate::run::Run;
 
 impl Stbe {
-    /// Builds the filter for a new run. Its fingerprints are long enough to merge the filter into maplets `rounds`
-    /// times.
+    /// Builds the filter for a new run. Its fingerprints are long enough for the filter to be merged into larger and
+    /// larger maplets `rounds` times.
     pub(super) fn filter(&self, rounds: u32) -> FilterBuilder {
         FilterBuilder::new(self.shape.filters, (self.shape.maplet_width as u64).pow(rounds))
     }
@@ -30,11 +30,11 @@ impl Stbe {
         made.then(|| due().or_else(idle)).flatten()
     }
 
-    /// Estimated bytes of the maplet in progress or of the next maplet. More maplets may follow. REQUIRES: the caller
-    /// holds `inner`.
+    /// Estimated bytes of the maplet in progress, or else of the next maplet. Maplets after that one are not included.
+    /// REQUIRES: the caller holds `inner`.
     pub(super) fn route_bytes(&self, inner: &mut Inner) -> u64 {
         inner.routes.waiting = self.next_group(inner).map_or(0, |group| group.bytes().max(1));
-        // While a maplet is made, its inputs still count as waiting.
+        // While a maplet is being made, `waiting` still includes its inputs, so take the maximum and not the sum.
         inner.routes.routing.bytes().max(inner.routes.waiting)
     }
 
@@ -118,8 +118,8 @@ impl Stbe {
         let full = matches!(error, crate::Error::DiskFull { .. });
         inner.routes.suspended |= full;
         if error.is_damage() {
-            // Exclude all inputs without searching for the damaged one. Lookups still use the runs' own filters, if
-            // these are readable.
+            // Exclude all inputs, because it is not known which of them is damaged. Lookups still use the runs' own
+            // filters, if these filters are readable.
             inner.routes.unreadable.extend(filters);
         }
         self.recount(&mut inner);

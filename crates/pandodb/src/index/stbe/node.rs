@@ -1,5 +1,5 @@
-//! Trunk nodes: each has a list of runs and a list of children, and knows for which children each run is live (002
-//! §3.4, "Node structure").
+//! The nodes of the trunk. Each node has a list of runs and a list of children, and knows for which children each run
+//! is live (002 §3.4, "Node structure").
 //!
 //! ```text
 //!   Node  range [from, to)   height 1
@@ -9,9 +9,10 @@
 //! ```
 //!
 //! A branch is a run clipped to the node's range. It is *live* for a child if its index is at least the child's `next`.
-//! Once a branch is dead for the children at an end of its range, it is clipped to the rest of the range
-//! ([`Node::trim`]). The pages that only those children need then belong to the children's own branches. Nodes are
-//! immutable. A change clones the node ([`Node::edit`]) and the path above it, and swaps the root.
+//! Once a branch is no longer live for the children at one end of its range, it is clipped to the rest of the range
+//! ([`Node::trim`]). The pages that only those children need are then kept by the branches that these children received
+//! by flushes. Nodes are immutable. A change clones the node ([`Node::edit`]) and the path above it, and swaps the
+//! root.
 //!
 //! Invariants ([`Node::assert_valid`]): The children partition the node's range in order, and each child is one level
 //! below the node. No `next` exceeds the number of branches. A leaf has no children. The clip of every branch is inside
@@ -42,11 +43,11 @@ pub struct Branch {
     pub fresh: bool,
     /// The run and the key range of the branch.
     pub slice: Arc<RunSlice>,
-    /// Estimated bytes that the branch holds for the node. A flush passes the parent's estimate down as a limit for the
-    /// child's branch. Without this limit the parts of a small slice would add up to more than the slice, because a
-    /// slice counts whole pages.
+    /// Estimated bytes that the branch holds for the node. When a branch is flushed, the parent's estimate for the
+    /// child limits the estimate of the child's branch. Without this limit the parts of a small slice would add up to
+    /// more than the slice, because a slice counts whole pages.
     pub bytes: u64,
-    /// Estimated bytes of the branch for each child of the node. Their sum is `bytes`. Empty in a leaf.
+    /// Estimated bytes of the branch for each child of the node. Their sum is `bytes`. In a leaf the list is empty.
     pub weights: Arc<[u64]>,
     /// The point deletes in the branch.
     pub deletes: Deletes,
@@ -57,10 +58,11 @@ pub struct Branch {
 /// The parts of branches that [`Node::trim`] removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// Remove whole branches that no child needs any more, and unneeded ends of other branches.
+    /// Remove whole branches that no child needs any more. In other branches, remove the parts at either end that no
+    /// child needs.
     Ends,
-    /// Also remove unneeded gaps between children that still need a branch. Used when disk space is short. It makes
-    /// more branches, and lookups have to check each of these branches.
+    /// In addition, remove the parts of a branch that are not needed but lie between parts that are needed. This is
+    /// used when disk space is short. It leaves more branches, and lookups have to check each of these branches.
     Holes,
 }
 
@@ -83,8 +85,8 @@ pub struct Node {
     pub branches: Vec<Branch>,
     /// The children in key order; empty in a leaf.
     pub children: Vec<Child>,
-    /// The error, if both copies of the node are unreadable. Such a node has a range and nothing else. Set only in a
-    /// store that is open for reading.
+    /// The error that made both copies of the node unreadable. Such a node has only a range and a height. The field is
+    /// set only in a store that is open for reading.
     pub lost: Option<Error>,
     /// The cached compaction debt of this subtree; computed on first use.
     pub(super) waits: OnceLock<Waits>,
@@ -101,8 +103,8 @@ pub(super) struct Waits {
     pub(super) first: Option<Urgency>,
 }
 
-/// A candidate with more branches comes first, because branches cost readers the most. If the numbers are equal, the
-/// lower node comes first.
+/// A candidate with more branches comes first, because branches cost readers the most. If the numbers of branches are
+/// equal, the candidate of the lower node comes first.
 pub(super) type Urgency = (usize, Reverse<u32>);
 
 impl Node {
@@ -112,14 +114,14 @@ impl Node {
         Node { range, height, branches, children, lost: None, waits: OnceLock::new(), stored: OnceLock::new() }
     }
 
-    /// Makes a node in place of an unreadable one.
+    /// Makes a node that represents an unreadable node.
     pub fn lost(range: KeyRange, height: u32, error: Error) -> Node {
         let mut node = Node::new(range, height);
         node.lost = Some(error);
         node
     }
 
-    /// A copy of the node that can be changed. It is a new node, not on disk.
+    /// Makes a copy of the node that can be changed. The copy is a new node, which is not on disk.
     pub fn edit(&self) -> Node {
         assert!(self.lost.is_none(), "a lost node is never changed");
         Node {
@@ -138,7 +140,7 @@ impl Node {
         self.height == 0
     }
 
-    /// The number of branches, which is also the index after the last one.
+    /// The number of branches, which is also the index after the last branch.
     pub fn end(&self) -> u64 {
         self.branches.len() as u64
     }
@@ -186,8 +188,8 @@ impl Node {
         Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
 
-    /// Divides `bytes` of `slice` among the children, in proportion to their pages. A child gets 0 only if the slice
-    /// has no page for it.
+    /// Divides `bytes` bytes of `slice` among the children, in proportion to the number of pages that the slice has for
+    /// each child. A child gets 0 only if the slice has no page for it.
     fn weigh(&self, slice: &Arc<RunSlice>, bytes: u64) -> Result<Arc<[u64]>> {
         let pages = self.children.iter().map(|child| weight(slice, &child.node.range)).collect::<Result<Vec<u64>>>()?;
         Ok(share(bytes, &pages).into())
@@ -201,9 +203,9 @@ impl Node {
         Ok(())
     }
 
-    /// Advances each child's `next` to the end if no live branch holds data for the child. Then removes everything that
-    /// no child needs any more: branches, ends of branches, and with [`Trim::Holes`] also gaps. If `next` were not
-    /// advanced, a child that never receives a flush would keep all branches.
+    /// Advances the `next` of each child for which no live branch holds data to the end of the list. Without this step,
+    /// a child that never receives a flush would keep all branches. The call then removes everything that no child
+    /// needs any more: whole branches, the ends of branches, and with [`Trim::Holes`] also parts inside branches.
     ///
     /// # Errors
     /// The errors of [`RunSlice::clip`]. `trim` reads inner blocks at the bounds of children, as the flushes to these
@@ -213,8 +215,8 @@ impl Node {
             return Ok(());
         }
         for i in 0..self.children.len() {
-            // `next` advances to the end or not at all, because a compaction must not find a child's `next` between its
-            // inputs.
+            // Advance `next` to the end or not at all. Otherwise the `next` of a child could lie between the inputs of
+            // a compaction.
             if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }
@@ -245,11 +247,11 @@ impl Node {
         self.children[i].next <= place as u64 && branch.weights[i] > 0
     }
 
-    /// Cuts the branch at index `place` into pieces: one for each row of neighbouring children that still need it. No
-    /// piece includes the children between two rows, because these children have already received their part. The
-    /// pieces keep the identity of the branch and are neighbours in the list, so that a compaction in progress finds
-    /// its inputs. If the pieces together hold as many pages as the branch that [`Node::narrowed`] returns, that single
-    /// branch is returned instead.
+    /// Cuts the branch at index `place` into pieces. There is one piece for each sequence of neighbouring children that
+    /// still need the branch. No piece includes the range of a child between two such sequences, because this child has
+    /// already received its part of the branch. The pieces keep the identity of the branch and are neighbours in the
+    /// list, so that a compaction in progress finds its inputs. If the pieces together hold as many pages as the branch
+    /// that [`Node::narrowed`] returns, that single branch is returned instead.
     fn pieces(&self, branch: Branch, place: usize) -> Result<Vec<Branch>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
         let mut goes_on = false;
@@ -310,7 +312,8 @@ impl Node {
         Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))
     }
 
-    /// The maplets that cover the branches of the node. A maplet appears once if its branches are neighbours.
+    /// The maplets that cover the branches of the node. If the branches of a maplet are neighbours, the maplet is
+    /// returned only once.
     pub fn maplets(&self) -> impl Iterator<Item = &Arc<Run>> {
         let routes = self.branches.iter().filter_map(|branch| branch.route.as_ref());
         routes
@@ -326,7 +329,8 @@ impl Node {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records that the node was written (or read). After this call, dropping the node frees its pages.
+    /// Records the address to which the node was written, or from which it was read. After this call, dropping the node
+    /// frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         assert!(self.lost.is_none(), "a lost node has no block");
         let fresh = self.stored.set((stored, data.clone())).is_ok();
@@ -365,7 +369,8 @@ impl Node {
         }
         let short = |(place, branch): (usize, &Branch)| {
             (0..self.children.len()).any(|i| {
-                // A lost child may represent several neighbouring children, and only some of them may need the branch.
+                // A lost child may represent several neighbouring children on disk, and perhaps only some of these
+                // children need the branch.
                 let child = &self.children[i].node;
                 child.lost.is_none() && self.waits(i, branch, place) && !branch.slice.range().covers(&child.range)
             })

@@ -110,20 +110,20 @@ impl StbeOptions {
         StbeOptions(self.0.set(&LEAF_MEMTABLES, memtables))
     }
 
-    /// The number of runs (later of maplets) that are merged into one maplet, 2 to 16; the default is 4. This option is
-    /// for experiments.
+    /// The number of neighbours that are merged into one maplet, 2 to 16; the default is 4. The neighbours are single
+    /// runs at first, and smaller maplets later. This option is for experiments.
     #[must_use]
     pub fn maplet_width(self, runs: usize) -> StbeOptions {
         StbeOptions(self.0.set(&MAPLET_WIDTH, runs as u64))
     }
 
-    /// The filters of new runs. The default is [`Filters::Maplet`], but [`Filters::Quotient`] in [`Mode::Paper`].
+    /// The filters of new runs. The default is [`Filters::Maplet`], or [`Filters::Quotient`] in [`Mode::Paper`].
     #[must_use]
     pub fn filters(self, filters: Filters) -> StbeOptions {
         StbeOptions(self.0.set_filters(filters))
     }
 
-    /// The compression of leaf blocks that compactions at the bottom of the trunk write. The default is
+    /// The compression of the leaf blocks that compactions in leaves of the trunk write. The default is
     /// [`Compression::None`].
     #[must_use]
     pub fn compression(self, compression: Compression) -> StbeOptions {

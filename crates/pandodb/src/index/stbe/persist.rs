@@ -1,5 +1,5 @@
 //! The trunk on disk: one block per node, in two copies ([`crate::space::mirrored`]). The first checkpoint that
-//! includes the node writes the block, which is never changed.
+//! includes a node writes the node's block. The block is never changed afterwards.
 //!
 //! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages.
 //!
@@ -15,8 +15,8 @@
 //!  for each child:  dead branches before its first live one | node
 //! ```
 //!
-//! A run that several nodes share is described in each of these nodes; opening makes it one object again. Decoding
-//! trusts no field: depth and order are bounded and checked before a node is used.
+//! A run that several nodes share is described in each of these nodes. An opening makes one object from these
+//! descriptions. Decoding trusts no field: depth and order are bounded and checked before a node is used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,13 +38,15 @@ const VERSION: u64 = 3;
 const FRESH: u64 = 1;
 /// Flag: the branch has a maplet reference.
 const ROUTED: u64 = 2;
-/// Flag: the maplet is the maplet of the nearest earlier branch with a maplet reference.
+/// Flag: the branch has the same maplet as the nearest earlier branch that has a maplet reference.
 const AGAIN: u64 = 4;
 /// Upper limit of the bytes that a branch holds for a child.
 const MAX_WEIGHT: u64 = 1 << 48;
-/// Upper limit of the next branch identity in a record. As many identities remain for new branches.
+/// Upper limit of the next branch identity in a record. Enough larger numbers remain for the identities of new
+/// branches.
 const MAX_BRANCH: u64 = 1 << 62;
-/// Upper limit of the height of a tree: with a fan-out of 2 such a tree could hold any amount of data.
+/// Upper limit of the height of a tree. Even with a fan-out of 2, a tree of this height has more leaves than any store
+/// needs.
 const MAX_HEIGHT: u64 = 64;
 
 const _: () = assert!(FRESH.count_ones() == 1 && ROUTED.count_ones() == 1 && AGAIN.count_ones() == 1);
@@ -174,7 +176,8 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Reads a subtree. A child is one level below its parent, so the recursion ends.
+    /// Reads a node and everything below it. The recursion ends, because every child must be exactly one level below
+    /// its parent.
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
         let (core, kind) = (self.core, BlockKind::TrunkNode);
         let buf = stored.read(core, self.prefetch, kind)?;
@@ -220,7 +223,8 @@ impl Loader<'_> {
             // parts do not overflow.
             let whole = slice.bytes().max(1);
             let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
-            // The estimate of a leaf's part is not stored. Until the next compaction the part counts whole pages again.
+            // The estimated bytes of a branch of a leaf are not stored. Until the next compaction, the size of the
+            // whole pages is used.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
             let route = (flags & ROUTED != 0).then(|| self.route(&slice, flags, &mut maplet, reader)).transpose()?;
             let deletes = Deletes::guess(&slice, bytes);
@@ -245,8 +249,8 @@ impl Loader<'_> {
         Ok(node)
     }
 
-    /// A store that is open for reading opens without nodes that are lost in both copies. A store that is open for
-    /// writing must know every page in use.
+    /// Whether the opening continues after this error, which means that both copies of a node are damaged. A store that
+    /// is open for reading continues without the node. A store that is open for writing must know every page in use.
     fn may_lose(&self, error: &Error) -> bool {
         !self.core.repair && error.is_damage()
     }

@@ -1,8 +1,8 @@
 //! Reading: the view of a tree and the point lookup (002 §3.3).
 //!
-//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]). At each node the lookup searches the branches that
-//! are live for the child on its path, newest first. A scan reads one leaf after another. For each leaf, the scan
-//! merges the branches that are live on the path to the leaf ([`Pieces`]).
+//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]). At each node, the lookup searches the branches
+//! that are live for the next child on the path, the newest branch first. A scan reads one leaf after another. For each
+//! leaf, the scan merges the branches that are live on the path to the leaf ([`Pieces`]).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub struct StbeView {
     /// Messages and point tombstones, counted when they are first requested.
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// This field is only held: the large values that later swaps drop are freed after this view is dropped.
+    /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
+    /// drop.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -106,7 +107,8 @@ impl StbeView {
         stats
     }
 
-    /// The messages in runs, and the point tombstones among these messages; counted once per view.
+    /// The number of messages in runs, and the number of point tombstones among them. They are counted only once for
+    /// each view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let (mut entries, mut tombstones) = (0, 0);
@@ -120,7 +122,7 @@ impl StbeView {
     }
 }
 
-/// A branch, with the number of messages of the branch that are live in its node.
+/// A branch, and the number of its messages that are live in its node.
 struct LivePart<'a> {
     slice: &'a crate::run::RunSlice,
     entries: u64,
@@ -191,7 +193,7 @@ impl IndexView for StbeView {
                 let part = range.intersect(branch.slice.range());
                 // Children for which the branch is dead have already received its tombstones.
                 let live = |child: &Child| child.next <= i as u64 && child.node.range.overlaps(&part);
-                // Do not read a run outside the requested range, because the tombstones of this run may be unreadable.
+                // Skip a run that has no keys in the requested range, because its tombstones may be unreadable.
                 let here = node.is_leaf() && !part.is_empty();
                 if result.is_ok() && (here || node.children.iter().any(live)) {
                     result = branch.slice.tombstones(&part).map(|found| out.extend(found));
@@ -202,7 +204,8 @@ impl IndexView for StbeView {
     }
 }
 
-/// The path of a key down the trunk. Each node has the branches that are live for its child on this path, newest first.
+/// The path of a key down the trunk. At each node, the path contains the branches that are live for the next child, the
+/// newest branch first.
 struct TrunkPath<'v> {
     node: &'v Node,
     /// Index of the child whose range contains the key.

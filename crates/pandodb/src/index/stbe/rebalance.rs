@@ -2,23 +2,24 @@
 //! §3.4–3.5).
 //!
 //! Steps for an inner node. The flush happens on the way down, the other steps on the way up:
-//! 1. *Flush* while a trigger holds. There are three triggers: more than `F` memtables of live data (the child with the
-//!    most data gets the flush); a child with more than `3F` live branches; deletes that hide much of a leaf below
-//!    ([`super::deletes`]). A flush passes references: the child's list of branches grows, and the parent's `next`
-//!    advances. A branch may delete all keys of the child by range tombstones that every reader sees. Then the flush
-//!    drops the older branches and the child's own branches, instead of passing them on. Dropping them frees space
-//!    without a compaction ([`Rebalancer::wiped`]).
+//! 1. *Flush* while a trigger holds. There are three triggers. First, the node has more than `F` memtables of live
+//!    data; in this case it flushes to the child with the most data. Second, a child has more than `3F` live branches.
+//!    Third, deletes in the node hide much data of a leaf below the node ([`super::deletes`]). A flush passes
+//!    references: the child's list of branches grows, and the parent's `next` advances. A branch may delete all keys of
+//!    the child by range tombstones that every reader sees. Then the flush drops the older branches and the child's own
+//!    branches, instead of passing them on. Dropping them frees space without a compaction ([`Rebalancer::wiped`]).
 //! 2. Rebalance the children, including those that just received branches, so that references reach their lowest node
 //!    before anything is compacted (*flush-then-compact*).
-//! 3. *Merge* neighbours if one of them is too small. An inner node with fewer than `F/2` children takes some children
-//!    from its neighbour if both together have too many for one node. *Split* nodes that are too large. A leaf is split
-//!    `k` ways by clipping its runs. An inner node with more than `F` children is split into equal parts that share its
-//!    branches. A root that was split gets a new root above it. A root with one child and no live branches is removed.
-//! 4. *Trim* branches, and ends of branches, that no child needs any more (decision 0024).
+//! 3. *Merge* neighbours if one of them is too small. If an inner node has fewer than `F/2` children, but has together
+//!    with its neighbour too many children for one node, it takes some children from the neighbour. *Split* nodes that
+//!    are too large. A leaf is split `k` ways by clipping its runs. An inner node with more than `F` children is split
+//!    into equal parts that share its branches. A root that was split gets a new root above it. A root with one child
+//!    and no live branches is removed.
+//! 4. *Trim*: remove whole branches, and the ends of branches, that no child needs any more (decision 0024).
 //!
-//! The source splits preemptively on the way down because it latches one node after the other. Here the pass works on
-//! copies and the root is swapped once. Therefore splits propagate upwards in the same pass, and no slack `F + H` is
-//! needed.
+//! The algorithm of the source latches one node after the other. Therefore it splits nodes on the way down, before they
+//! are full. Here the pass works on copies, and the root is swapped once. Therefore splits propagate upwards in the
+//! same pass, and nodes never need space for `F + H` children.
 //!
 //! Invariant: a pass changes which nodes hold the references, never which messages a reader sees.
 
@@ -36,10 +37,10 @@ use crate::run::Compression;
 /// Runs with more range tombstones than this limit are not searched for a tombstone that covers a child, because the
 /// tombstones are probably small.
 const MOST_TOMBSTONES: u64 = 256;
-/// Limit of the passes, which exceeds the number of levels of any trunk.
+/// The maximum number of passes. It is larger than the number of levels of any trunk.
 const MAX_PASSES: usize = 64;
 
-/// The sizes that shape a tree.
+/// The sizes and settings that determine the structure of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// `F`: the maximum number of children of a node. A node flushes at `F` memtables of live data.
@@ -52,7 +53,8 @@ pub struct Shape {
     pub policy: Policy,
     /// Filters of new runs.
     pub filters: Filters,
-    /// The number of runs (later of maplets) that are merged into one maplet.
+    /// The number of neighbours that are merged into one maplet. The neighbours are single runs at first, and smaller
+    /// maplets later.
     pub maplet_width: usize,
     /// Compression of the leaf blocks that compactions in trunk leaves write.
     pub compression: Compression,
@@ -64,8 +66,8 @@ impl Shape {
         self.memtable_bytes * self.fanout as u64
     }
 
-    /// The number of live branches of one child above which a node flushes to this child. This bounds the runs on a
-    /// search path.
+    /// If a node has more live branches than this number for one child, it flushes to this child. This bounds the
+    /// number of runs on a search path.
     pub fn flush_branches(&self) -> usize {
         3 * self.fanout
     }
@@ -82,7 +84,8 @@ pub struct RebalanceCounters {
     pub merges: Counter,
 }
 
-/// A leaf to split into pieces of about `bytes`, regardless of the size of the leaf. Used if disk space is short.
+/// A leaf that is to be split into pieces of about `bytes` bytes, regardless of the size of the leaf. This is used if
+/// disk space is short.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     /// The key range of the leaf.
@@ -100,11 +103,12 @@ pub struct Rebalancer<'a> {
     /// Receives the counts.
     pub counters: &'a RebalanceCounters,
     /// Ranges of compactions in progress and of the leaf to split. Nodes in these ranges are not merged, because a
-    /// merge renames branches.
+    /// merge gives new identities to their branches.
     pub busy: &'a [KeyRange],
     /// Ranges of compactions in progress. Their inputs must not be dropped, because the outputs will replace them.
     pub merging: &'a [KeyRange],
-    /// Read points. A range delete that is newer than one of these points must not drop data.
+    /// Read points. Data that a range delete covers must not be dropped if one of these points is older than the range
+    /// delete.
     pub keep: &'a Stripes,
     /// Ranges in which all branches are flushed to the leaves.
     pub forced: &'a [KeyRange],
@@ -117,8 +121,8 @@ impl Rebalancer<'_> {
     /// anything.
     pub fn rebalance_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut root = root.clone();
-        // Merging nodes may make their parent mergeable, and so on upwards. At most one pass per level is needed, and
-        // all passes but the first change few nodes.
+        // When two nodes are merged, their parent may become small enough to be merged as well. This can repeat on each
+        // level, so at most one pass per level is needed. All passes except the first change few nodes.
         for _ in 0..MAX_PASSES {
             let next = self.pass(&root)?;
             if Arc::ptr_eq(&next, &root) {
@@ -147,7 +151,7 @@ impl Rebalancer<'_> {
         Ok(top)
     }
 
-    /// Rebalances one subtree. Returns the nodes that replace the subtree, in key order.
+    /// Rebalances the subtree of `node`. Returns the nodes that replace `node`, in key order.
     fn rebalance(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
         if node.is_leaf() {
             return self.split_leaf(node.clone());
@@ -192,7 +196,7 @@ impl Rebalancer<'_> {
         }
         let crowded = (0..live.len()).find(|&i| {
             let child = &node.children[i];
-            // Branches without data for the child count, too, because the node keeps every branch that is live for any
+            // Branches without data for the child also count, because the node keeps every branch that is live for any
             // child.
             let many = node.live(child).len() > self.shape.flush_branches();
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
@@ -227,7 +231,8 @@ impl Rebalancer<'_> {
 
     /// Looks for a branch whose range tombstones cover the whole range of the `i`-th child. Returns its index among the
     /// branches that would be flushed to this child. The branches before that index, and the child's own branches, can
-    /// be dropped. `None` if large values would have to be freed, because only a compaction finds large values.
+    /// be dropped. Returns `None` if the dropped data refers to large values, because only a compaction finds the large
+    /// values to free.
     fn wiped(&self, node: &Node, i: usize) -> Option<usize> {
         let child = &node.children[i];
         let range = &child.node.range;
@@ -331,9 +336,9 @@ impl Rebalancer<'_> {
         node.weigh_all()
     }
 
-    /// Joins two neighbours. Their branches are clipped to disjoint ranges. Therefore concatenating the lists preserves
-    /// the order for every key. The branches get new identities, because a branch that an earlier split shared between
-    /// `a` and `b` would otherwise be in the list twice.
+    /// Joins two neighbours. Their branches are clipped to disjoint ranges. Therefore the concatenated list has the
+    /// branches of every single key in the right order. The branches get new identities, because a branch that an
+    /// earlier split shared between `a` and `b` would otherwise be in the list twice.
     pub(super) fn join(&self, a: &Node, b: &Node) -> Node {
         assert!(a.height == b.height && a.range.to == b.range.from, "merging nodes that are not neighbours");
         let mut node = Node::new(KeyRange::new(a.range.from.clone(), b.range.to.clone()), a.height);
@@ -423,7 +428,7 @@ fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
             keys => keys?,
         };
         let weight = branch.bytes / (keys.len() as u64 + 1);
-        // The first key of a run is also a possible split key. For a run of one page it is the only one.
+        // The first key of a run is also a possible split key. A run of one page has no other possible split key.
         let first = (branch.slice.low().to_vec(), weight);
         marks.extend(keys.into_iter().map(|key| (key, weight)).chain([first]));
     }

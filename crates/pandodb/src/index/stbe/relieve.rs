@@ -1,4 +1,5 @@
-//! Relief: background work on a full disk. Work that frees the most space per space used comes first.
+//! Relief is the background work on a full disk. Relief first does the work that frees the most space in proportion to
+//! the space that the work itself uses.
 //!
 //! ```text
 //!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
@@ -9,13 +10,13 @@
 //!         ─▶ compact one of these and publish
 //! ```
 //!
-//! Leaves are compacted in turn: the longer ago a leaf was compacted, the more deletes have reached it since then. When
+//! Leaves are compacted in turn, because the longer a leaf was not compacted, the more deletes have reached it. When
 //! the compaction of a leaf is published, the nodes above trim their parts of its inputs ([`Trim::Holes`]), so that all
 //! unneeded pages are free.
 //!
-//! Packing deletes first uses space: for the entries of the deletes, and for one line per run in every node to which
-//! they are flushed. Therefore compactions precede packing when space is short, and continue until no leaf has much
-//! garbage ([`Stbe::sweeps`]).
+//! Packing a memtable of deletes at first uses space: for the entries of the deletes, and for one entry in every node
+//! to which the new run is flushed. Therefore compactions precede packing when space is short, and continue until no
+//! leaf has much garbage ([`Stbe::sweeps`]).
 //!
 //! An ordinary compaction holds its inputs until all of its output is written. Relief splits the leaf first, which
 //! costs only trunk nodes. Then each part is compacted separately, and its inputs are freed separately. Later passes
@@ -46,12 +47,12 @@ use crate::run::Compression;
 
 /// Once compactions have priority over packing, they continue while at least 1/SWEPT of some leaf is garbage.
 const SWEPT: u64 = 8;
-/// Once compactions have priority over packing, they keep the priority until this number of packed memtables would fit
-/// on the disk.
+/// Once compactions have priority over packing, they keep this priority until the disk has space for this number of
+/// packed memtables.
 const MEMTABLES_A_SWEEP: u64 = 3;
 /// Compactions precede a waiting memtable until they have read the bytes of the tree this number of times.
 pub(super) const MOST_SWEPT: u64 = 4;
-/// Maximum number of leaves that are split while searching for one compaction.
+/// The maximum number of leaves that are split in order to find one compaction that fits.
 const MOST_CUTS: u32 = 64;
 
 const _: () = assert!(SWEPT <= WORTH, "a sweep ends no later than compactions without urgency");
@@ -60,11 +61,12 @@ const _: () = assert!(MOST_SWEPT > 1, "each leaf is compacted at least once");
 /// Which compactions relief looks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
-    /// Any compaction that frees space; if there is none, a pending one.
+    /// Any compaction that frees space. If there is none, a compaction that is pending for another reason.
     Anything,
     /// Only compactions of leaves with much garbage.
     Sweep,
-    /// Compactions of leaves whose garbage is worth the cost; if there is none, a pending one.
+    /// A compaction of a leaf whose garbage is worth the cost. If there is none, a compaction that is pending for
+    /// another reason.
     Owed,
 }
 
@@ -87,7 +89,7 @@ struct Leaf {
     node: Arc<Node>,
     dead: u64,
     bytes: u64,
-    /// Whether nodes above hold branches for the leaf.
+    /// Whether nodes above the leaf hold branches that are live for it.
     waits: bool,
 }
 
@@ -119,11 +121,11 @@ impl Stbe {
         }
     }
 
-    /// Whether compactions precede the next memtable, and which compactions. While the space for a compaction remains
-    /// free, several memtables of deletes are packed one after another, because a compaction frees more the more
-    /// deletes have reached its leaf. Then leaves are compacted until there is space for several memtables again, and
-    /// after that until no leaf has much garbage. If each sequence of compactions freed space for one memtable only,
-    /// the deletes packed next would use this space up.
+    /// Returns which compactions precede the packing of the next memtable, if any. While enough space for a compaction
+    /// remains free, several memtables of deletes are packed one after another. The reason: the more deletes have
+    /// reached a leaf, the more space its compaction frees. Then leaves are compacted until there is space for several
+    /// memtables again, and after that until no leaf has much garbage. If compactions stopped as soon as there is space
+    /// for one memtable, packing the next deletes would use up this space.
     fn sweeps(&self, room: Room) -> Option<Aim> {
         let waits = self.owing.debt().memory_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
@@ -182,7 +184,7 @@ impl Stbe {
             let candidate = match self.relief(&inner, room, aim) {
                 None => return Ok(None),
                 Some(Relief::Merge(candidate)) => Some(*candidate),
-                // Splitting would not help, because the nodes that describe smaller pieces would use too much space
+                // Splitting the leaf would not help, because the nodes for the pieces would use too much space
                 // themselves.
                 Some(Relief::Cut(leaf)) if room.bytes < room.spare && !fits(leaf.own_bytes(), room.bytes) => break,
                 Some(Relief::Cut(leaf)) => {
@@ -197,14 +199,14 @@ impl Stbe {
                 return Ok(Some(self.begin_merge(&mut inner, candidate, keep)));
             }
         }
-        // There is pending work, but it does not fit.
+        // A compaction is pending, but it does not fit on the disk.
         Err(Error::DiskFull { op: "compaction" })
     }
 
     /// The next piece of work within `room`. REQUIRES: the caller holds `inner`.
     fn relief(&self, inner: &Inner, room: Room, aim: Aim) -> Option<Relief> {
-        // The space that can be used without using the space that deletes will need. It is limited because readers, or
-        // nodes above, may hold the inputs of a compaction for some time.
+        // The space that can be used without using the space that deletes will need. This limit is needed because
+        // readers, or nodes above, may keep the inputs of a compaction allocated for some time.
         let beside = room.bytes.saturating_sub(2 * room.spare);
         let for_dead = if aim == Aim::Owed { beside } else { room.bytes };
         let mut leaves = Vec::new();
@@ -219,7 +221,8 @@ impl Stbe {
             Aim::Sweep => SWEPT,
             Aim::Owed => WORTH,
         };
-        // If there is no urgency, branches in the nodes above reach the leaf by ordinary flushes.
+        // If relief is not urgent, skip leaves for which nodes above hold branches, because ordinary flushes will pass
+        // these branches on.
         let may = |leaf: &&Leaf| aim != Aim::Owed || !leaf.waits;
         let worth = |leaf: &&Leaf| leaf.dead > 0 && leaf.dead.saturating_mul(least) >= leaf.bytes;
         let mut worthy = leaves.iter().filter(may).filter(worth).peekable();
@@ -239,7 +242,7 @@ impl Stbe {
         if beside < room.spare {
             return None;
         }
-        // Above the leaves, a compaction does not free the parts of its inputs that other children hold.
+        // Skip compactions above the leaves, because they do not free the parts of their inputs that other nodes hold.
         let owed = self.choice(inner).all();
         let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
         if let Some(candidate) = owed.iter().find(small) {
@@ -291,13 +294,14 @@ impl Stbe {
 }
 
 impl Inner {
-    /// Whether compactions have reached their limit, so that a waiting memtable is packed next.
+    /// Whether compactions have read as many bytes as the limit `most_swept` allows, so that a waiting memtable is
+    /// packed next.
     fn is_swept(&self) -> bool {
         self.swept > self.most_swept
     }
 
-    /// The bytes of all branches of all nodes. A branch of an inner node counts once: the sum of its weights for the
-    /// children for which it is live.
+    /// The bytes of all branches of all nodes. The bytes of a branch of an inner node are the sum of its weights for
+    /// the children for which it is live.
     fn bytes(&self) -> u64 {
         let mut bytes = 0;
         self.trunk.root.walk(&mut |node| bytes += node.own_bytes());

@@ -7,24 +7,29 @@
 //!              values 0 … 3     values 0 … 3
 //! ```
 //!
-//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours (4 by default) with about equally many runs. Each
-//!    neighbour is a run or the runs of one maplet. In the root these runs are memtables. In lower nodes they are runs
-//!    that were compacted in that node, because newly arrived runs will soon be compacted anyway. Leaves have no
-//!    maplets. Runs with disjoint key ranges need no maplet: a lookup reads at most one of them.
+//! 1. *Choose* (`next_group`): find [`Shape::maplet_width`] neighbours (4 by default) that have about equally many
+//!    runs. Each neighbour is either one run or all runs of one maplet. In the root, all runs qualify; they are packed
+//!    memtables. In lower nodes, only runs that were compacted in that node qualify, because newly arrived runs will
+//!    soon be compacted anyway. Leaves have no maplets. Runs with disjoint key ranges need no maplet: a lookup reads at
+//!    most one of them.
 //! 2. *Make* ([`RouteJob`]): merge the filters of the group in steps, concurrently with readers. No keys are read.
-//! 3. *Install* ([`routed`]): the branches of these runs get a reference to the maplet and their value in it. The
-//!    branches are in the node, or in the halves if the node was split during the job. A flush, a split or a merge
-//!    passes the reference on with the branch. A compacted run leaves the trunk. The entries of this run in the maplet
-//!    remain, but are unused. Dropping the last branch that refers to a maplet frees the maplet.
-//! 4. *Idle*: once no other work has been pending for some time, two neighbours of about equal size are merged,
-//!    regardless of their tier. This continues until each node has one maplet, so that lookups probe fewer filters.
+//! 3. *Install* ([`routed`]): the branches of these runs get a reference to the maplet and their value in it. These
+//!    branches are in the node from which the group was chosen, or in its halves if the node was split during the job.
+//!    A flush, a split or a merge passes the reference on with the branch. When a run is compacted, it leaves the
+//!    trunk. Its entries remain in the maplet, but are no longer used. Dropping the last branch that refers to a maplet
+//!    frees the maplet.
+//! 4. *Idle*: once no other work has been pending for some time, two neighbours of about equal size are merged, even if
+//!    their entries were merged a different number of times before. This continues until each node has one maplet, so
+//!    that lookups probe fewer filters.
 //!
-//! Invariants: a branch refers to a maplet only if its run was merged into it, under the value in the reference. A
-//! maplet covers whole runs, so it answers for every slice of them. If a maplet cannot be read, lookups probe the runs'
-//! own filters. Each installation replaces several neighbours by one and changes no other node, even if that node has a
-//! branch of the same run. Therefore the process ends.
+//! Invariants: a branch refers to a maplet only if the filter of the branch's run was merged into the maplet with the
+//! value in the reference. A maplet covers whole runs, so it answers for every slice of them. If a maplet cannot be
+//! read, lookups probe the runs' own filters. Each installation replaces several neighbours in one node by one
+//! neighbour. It changes no other node, even if another node has a branch of the same run. Therefore the number of
+//! neighbours falls until no maplet is left to make.
 //!
-//! Cost: an entry is merged once for each fourfold growth of the group, and written with about 2 bytes.
+//! Cost: an entry is merged once each time its maplet becomes four times as large. Each time, the entry is written with
+//! about 2 bytes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -53,14 +58,14 @@ struct Unit {
 }
 
 impl Unit {
-    /// About how many times the entries of the unit were merged. A run counts once, even if several branches have this
-    /// run.
+    /// The approximate number of times that the entries of the unit were merged. It is computed from the number of
+    /// runs, in which a run counts once, even if several branches have this run.
     fn tier(&self, width: usize) -> u32 {
         (self.runs.len() - 1).checked_ilog(width).map_or(0, |log| log + 1)
     }
 
-    /// Whether the two sizes are similar enough. If they were not, merging would rewrite a large filter for a few
-    /// entries.
+    /// Whether the sizes of the two filters are similar enough to merge them. Otherwise a merge would rewrite a large
+    /// filter in order to add few entries.
     fn is_near(&self, other: &Unit) -> bool {
         let (a, b) = (self.filter.meta().keys, other.filter.meta().keys);
         a.max(b) <= a.min(b) * FAR
@@ -77,7 +82,7 @@ impl Unit {
     /// The filter as an input of a merge, with a map from its values to the new values. New runs are appended to
     /// `numbered`.
     fn member(self, numbered: &mut Vec<OwnerId>) -> Member {
-        // Entries with any other value are dropped.
+        // Entries whose value belongs to none of these runs are dropped.
         let mut values = vec![None; usize::from(u8::MAX) + 1];
         for (run, value) in self.runs {
             // A run can have two branches in the node, because nodes that shared it were merged. Such a run gets one
@@ -115,7 +120,8 @@ impl Group {
 pub(super) struct Rule<'a> {
     /// The number of neighbours to merge.
     pub(super) width: usize,
-    /// Whether the store is idle: neighbours of about equal size are merged, regardless of their tier.
+    /// Whether the store is idle. If so, neighbours of about equal size are merged, even if their entries were merged a
+    /// different number of times before.
     pub(super) idle: bool,
     /// Filters that could not be read. They are excluded.
     pub(super) unreadable: &'a HashSet<OwnerId>,
@@ -133,7 +139,8 @@ impl Rule<'_> {
     }
 }
 
-/// The first group in the subtree that has no maplet yet. The highest node comes first, because most lookups pass it.
+/// The first group in the subtree that has no maplet yet. Higher nodes are searched first, because more lookups pass
+/// through them.
 pub(super) fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     if node.is_leaf() {
         return None;
@@ -245,11 +252,12 @@ impl Routing {
 #[derive(Default)]
 pub(super) struct Routes {
     pub(super) routing: Routing,
-    /// Bytes of the next maplet job, as of the last root swap; 0 if there is none.
+    /// Bytes of the next maplet job, as computed at the last root swap; 0 if there is no such job.
     pub(super) waiting: u64,
     /// Filters that could not be read. They are excluded until a caller asks for a compaction.
     pub(super) unreadable: HashSet<OwnerId>,
-    /// Whether the disk was full: no maplet is written before the next root swap.
+    /// Whether a maplet could not be written because the disk was full. If so, no further maplet is written before the
+    /// next root swap.
     pub(super) suspended: bool,
     /// Whether no other work has been pending for some time.
     pub(super) idle: bool,
@@ -280,9 +288,10 @@ impl Routes {
     }
 }
 
-/// A copy of `node` in which the branches of `runs` refer to `maplet`; `None` if no such branch is left. Only the node
-/// of the given height and range is changed, or the nodes that it was split into. Other nodes are not changed: a group
-/// of theirs would need a new maplet if one of its runs were removed.
+/// A copy of `node` in which the branches of `runs` refer to `maplet`; `None` if no such branch is left. The call
+/// changes only the node of the given height and range, or the nodes into which it was split. Other nodes that have one
+/// of the runs are not changed, because this would remove the run from a group in that node, and the group would need a
+/// new maplet.
 pub(super) fn routed(
     node: &Arc<Node>,
     height: u32,

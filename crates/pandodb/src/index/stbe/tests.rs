@@ -93,7 +93,7 @@ fn a_tree_shrinks_and_frees_its_pages_when_everything_is_deleted() {
 }
 
 /// `Keyspace::approximate_len` promises not to wait for background work: the function reads a published view, which
-/// counts once.
+/// counts its messages only once.
 #[test]
 fn entries_are_counted_without_the_trunks_lock() {
     let mut bench = Bench::new(3);
@@ -246,7 +246,8 @@ fn small_batches_do_not_rewrite_a_leaf() {
         bench.feed(20, 200, 0);
         bench.pack_all();
     }
-    // A leaf as in a deep tree has one large run, and the parts of 14 memtables that were flushed unchanged.
+    // Make a leaf like the leaves of a deep tree: it has one large run, and parts of 14 memtables that were flushed
+    // without a compaction.
     let mut leaf = bench.tree.inner.lock().trunk.root.edit();
     assert!(leaf.is_leaf() && leaf.branches.len() == 15);
     for (i, branch) in leaf.branches.iter_mut().enumerate() {
@@ -262,7 +263,7 @@ fn small_batches_do_not_rewrite_a_leaf() {
     // triggers a compaction of the whole leaf.
     leaf.branches.iter_mut().for_each(|branch| branch.fresh = false);
     assert_eq!(choose(&leaf).branches.len(), 15);
-    // Small runs with a third of the large run's size trigger the compaction, too.
+    // The compaction is also triggered when the small runs together have a third of the large run's size.
     leaf.branches.iter_mut().skip(1).for_each(|branch| (branch.bytes, branch.fresh) = (3_000, true));
     assert_eq!(choose(&leaf).branches.len(), 15);
 }
@@ -371,7 +372,7 @@ fn a_range_tombstone_over_everything_empties_the_tree() {
 #[test]
 fn deletes_in_key_order_free_their_entries() {
     let mut bench = Bench::new(1);
-    // The index is not empty, so no memtable is packed at the bottom.
+    // Give the index some data first, so that no memtable is packed as the oldest data of the index.
     bench.feed(700, 40_000, 0);
     bench.drain();
     for round in 0..40u64 {

@@ -37,7 +37,7 @@ pub(super) const FIRST_BRANCH: u64 = 1;
 /// One size-tiered Bε-tree.
 pub struct Stbe {
     pub(super) core: Core,
-    /// Frequently read rows.
+    /// The rows of this index in the row cache.
     pub(super) rows: Arc<IndexRows>,
     pub(super) shape: Shape,
     /// Folds operands. Without an operator the operands are kept unfolded.
@@ -72,18 +72,19 @@ pub struct Inner {
     /// caller asks for a compaction.
     pub(super) stuck: Stuck,
     pub(super) next_ticket: u64,
-    /// On a full disk, leaves are compacted in key order. The next leaf is the first one at or after this key.
+    /// When the disk is full, leaves are compacted in key order. The next leaf to compact is the first one whose range
+    /// begins at or after this key.
     pub(super) relieved_to: Vec<u8>,
-    /// Whether compactions precede the packing of the next memtable.
+    /// Whether compactions are done before the next memtable is packed, because the disk is full.
     pub(super) sweeping: bool,
     /// Bytes compacted on a full disk since the last memtable was packed or since the last call of `compact`.
     pub(super) swept: u64,
     /// The limit of `swept`. Above this limit, a waiting memtable is packed before any further compaction.
     pub(super) most_swept: u64,
-    /// The snapshots and the newest read point at the time when the last pack or compaction began. Readers that start
-    /// later have that read point or a newer one.
+    /// The snapshots and the newest read point that existed when the last pack or compaction began. A reader that
+    /// starts later gets a read point that is equal or newer.
     pub(super) keep: Stripes,
-    /// True once the keyspace was dropped: outputs of jobs in progress are discarded.
+    /// Whether the keyspace was dropped. If so, the outputs of jobs in progress are discarded.
     pub(super) cleared: bool,
 }
 
@@ -97,7 +98,8 @@ pub(super) enum Claim {
 }
 
 impl Stbe {
-    /// A tree without messages (none exist up to `through`), which counts as containing every message up to `through`.
+    /// Makes a tree without messages. The keyspace has no messages up to `through`, so the tree counts as containing
+    /// every message up to `through`.
     pub fn create(core: Core, shape: Shape, operator: Option<Operator>, through: Seqno) -> Stbe {
         let trunk = Trunk {
             root: Arc::new(Node::new(KeyRange::all(), 0)),
@@ -169,8 +171,8 @@ impl Stbe {
         }
     }
 
-    /// Claims the next piece of work. Memtables come first, because they use memory; then maplets, because they are
-    /// short; then parked compactions; then new compactions.
+    /// Claims the next piece of work. Memtables come first, because they use memory. Maplets come next, because making
+    /// one takes little time. Parked compactions follow, and new compactions come last.
     pub(super) fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         if let Some(job) = self.claim_pack(&mut inner, keep) {
@@ -186,8 +188,8 @@ impl Stbe {
         let Some(candidate) = self.choice(&inner).first() else {
             return Ok(None);
         };
-        // Only check nodes above the leaves, because leaves are rewritten as they grow. Above the leaves a message is
-        // compacted once per level.
+        // In nodes above the leaves, a message is compacted at most once per level. Leaves are not checked, because
+        // their messages are rewritten repeatedly as the leaves grow.
         let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
         assert!(!twice, "what was compacted on this level already is not compacted here again");
         Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
@@ -377,7 +379,8 @@ impl Packs for Stbe {
     fn begin_pack(&self, inner: &mut Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob> {
         let root = &inner.trunk.root;
         let bottom = root.is_leaf() && root.branches.is_empty();
-        // In the root, maplets are merged into larger maplets, so a filter is merged in two rounds.
+        // In the root, filters are merged into maplets, and these are merged into larger maplets. So the filter must
+        // allow two rounds of merging.
         let filter = self.filter(2);
         inner.keep.clone_from(&keep);
         Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, self.operator.clone(), bottom))

@@ -27,8 +27,8 @@ pub(super) struct Trunk {
 pub struct Forced {
     /// The key range of the request.
     pub range: KeyRange,
-    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities, so they
-    /// are not rewritten again, even if they still hold garbage for snapshots.
+    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities. So they
+    /// are not rewritten again, even if they still hold old versions that snapshots need.
     pub before: OwnerId,
 }
 

@@ -1,4 +1,4 @@
-//! [`Watermark`] knows up to which commit all commits are applied, while several commits are applied concurrently.
+//! Several commits are applied concurrently. [`Watermark`] determines up to which commit all commits are applied.
 //!
 //! Under the sequencer each commit draws a *ticket*, the next number. The commit applies its operations outside of the
 //! sequencer, concurrently with other commits, and then reports its ticket here. `done` counts the tickets that are
@@ -12,23 +12,24 @@
 //!
 //! 1. [`Watermark::finish`]: the commit with the oldest unfinished ticket advances `done` itself. Any other commit
 //!    leaves a note in the slot of its ticket, and checks again whether its ticket has become the oldest.
-//! 2. The thread that advances `done` checks the next slot, and continues while it finds notes.
+//! 2. The thread that advances `done` checks the next slot, and advances `done` further as long as it finds notes.
 //! 3. [`Watermark::wait`] returns when `done` has reached the ticket of the caller. The waiting thread spins briefly,
 //!    then sleeps.
 //!
 //! **No note is lost.** A note is left before a read-modify-write of `done`, and `done` is advanced by a
 //! read-modify-write before the next slot is read. These operations are ordered: either the advancing thread sees the
-//! note, or the thread that left the note sees that its ticket is the oldest. The same order holds for a sleeping
-//! thread, which counts itself before it reads `done`, and the advancing thread, which checks for sleeping threads
-//! after it has advanced `done`. Therefore no operation needs more than `AcqRel` (`crates/explore/loom`, models `ring`
-//! and `sleep`).
+//! note, or the thread that left the note sees that its ticket is the oldest. Sleeping threads are ordered in the same
+//! way. A thread that goes to sleep first adds itself to the number of sleeping threads, and then reads `done`. The
+//! advancing thread first advances `done`, and then checks for sleeping threads. Therefore no operation needs a
+//! stronger ordering than `AcqRel` (`crates/explore/loom`, models `ring` and `sleep`).
 //!
 //! **A thread that sees `done` above a ticket sees every operation that was applied under this ticket and all earlier
 //! tickets.** The reason: notes are left with `Release` and read with `Acquire`, and `done` is changed by
 //! read-modify-writes only.
 //!
-//! A ticket that was drawn is always finished. A commit that failed first *gives up* its ticket. From then on no later
-//! commit becomes visible, because `visible` must not pass the gap, but no thread waits without end.
+//! A ticket that was drawn is always finished. If a commit failed, it first *gives up* its ticket. From then on no
+//! later commit becomes visible, because `visible` must not advance past the failed commit. But no thread waits without
+//! end.
 
 use crate::base::seeded;
 use crate::base::sync::{
@@ -50,7 +51,7 @@ impl<T> std::ops::Deref for CachePadded<T> {
     }
 }
 
-/// The state of the tickets: which of them are finished.
+/// The state of the tickets: it records which tickets are finished.
 #[derive(Debug)]
 pub(crate) struct Watermark {
     /// All tickets below this number are finished. It is changed by read-modify-writes only.
@@ -81,7 +82,7 @@ impl Watermark {
         }
     }
 
-    /// The limit for drawing tickets: tickets below this number have a slot, given the tickets that are finished.
+    /// The limit for drawing tickets. At the moment, only tickets below this number have a free slot.
     pub(crate) fn limit(&self) -> u64 {
         self.done.load(Acquire) + self.slots.len() as u64
     }
@@ -104,21 +105,21 @@ impl Watermark {
         }
     }
 
-    /// Advances `done` past `ticket` if that is the next one, and leaves a note otherwise. Returns whether this thread must
-    /// take the notes of the tickets after it.
+    /// If `ticket` is the oldest unfinished ticket, advances `done` past it. Otherwise leaves a note. Returns whether
+    /// this thread must take the notes of the tickets after `ticket`.
     #[inline]
     fn note(&self, ticket: u64) -> bool {
         if self.done.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
             debug_assert!(self.slot(ticket).load(Relaxed) < ticket + 1, "finished twice, or the ring is too small");
             self.slot(ticket).store(ticket + 1, Release);
-            // It adds nothing: it orders this thread among those that change `done`.
+            // This operation adds 0. Its purpose is to order this thread relative to the threads that change `done`.
             return self.done.fetch_add(0, AcqRel) == ticket;
         }
         true
     }
 
-    /// Advances `done` while the next slots hold notes. If another thread has advanced `done` in the meantime, that
-    /// other thread continues.
+    /// Advances `done` as long as the next slot holds a note. If another thread has advanced `done` in the meantime,
+    /// this call returns, because the other thread takes the remaining notes.
     fn take_notes(&self) {
         let mut next = self.done.load(Acquire);
         while self.slot(next).load(Acquire) == next + 1
@@ -134,7 +135,7 @@ impl Watermark {
         self.finish(ticket);
     }
 
-    /// Whether `ticket`, which is done, or an earlier ticket was given up.
+    /// Whether `ticket` or an earlier ticket was given up. `ticket` must be finished.
     pub(crate) fn is_given_up(&self, ticket: u64) -> bool {
         self.given_up.load(Relaxed) <= ticket
     }
@@ -152,8 +153,8 @@ impl Watermark {
     fn sleep(&self, end: u64) {
         let mut gate = self.gate.lock();
         self.asleep.fetch_add(1, AcqRel);
-        // As in `finish`, this orders the thread: a thread that advances `done` later sees the sleeping thread, and
-        // needs the gate to wake it.
+        // As in `finish`, this operation orders the threads: a thread that advances `done` later sees that this thread
+        // is asleep, and needs the gate in order to wake this thread.
         while self.done.fetch_add(0, AcqRel) < end {
             self.moved.wait(&mut gate);
         }

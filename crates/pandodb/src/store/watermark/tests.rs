@@ -1,4 +1,4 @@
-//! Tests of the watermark alone: every order on one thread, and many threads on a small ring.
+//! Tests of the watermark alone. They try every order of tickets on one thread, and many threads with few slots.
 
 use std::sync::atomic::{AtomicU64 as Plain, Ordering::SeqCst};
 
@@ -20,7 +20,7 @@ fn it_moves_over_what_is_contiguous_only() {
 
 #[test]
 fn every_order_of_a_ring_ends_at_its_end() {
-    // All orders of four tickets. Each order runs for two rounds on a ring of four slots.
+    // Try all orders of four tickets. Each order is used for two rounds with four slots.
     let mut order = [0u64, 1, 2, 3];
     let mut orders = Vec::new();
     permutations(&mut order, 0, &mut orders);

@@ -1,4 +1,5 @@
-//! Deletes reach the leaves, and the entries that they hide are dropped; tested for several patterns of deletes.
+//! Tests that deletes reach the leaves, and that the entries that they hide are dropped, for several patterns of
+//! deletes.
 
 use super::super::relieve::MOST_SWEPT;
 use super::*;
@@ -81,7 +82,7 @@ fn a_deleted_stretch_costs_a_scan_little() {
 fn a_queue_leaves_few_messages() {
     let mut bench = Bench::new(3);
     for round in 0..200u64 {
-        // Within one memtable, the deleted keys differ from the put keys.
+        // Within one memtable, no key is both put and deleted.
         let gone = round.saturating_sub(10) * 300..round.saturating_sub(9) * 300;
         bench.change(round * 300..(round + 1) * 300, gone.filter(|_| round >= 10));
     }
@@ -156,7 +157,8 @@ fn data_under_a_range_delete_is_dropped_without_a_compaction() {
         memtable.insert_range(&RangeTombstone { range: all.clone(), seqno: Seqno(bench.seqno) });
         bench.model.clear();
         bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
-        // A job that begins while the memtable is packed knows the readers that started later, but no earlier readers.
+        // Simulate another job that begins while the memtable is being packed: it knows only the readers that exist at
+        // that time.
         let stripes = bench.stripes();
         let job = bench.tree.claim_pack(&mut bench.tree.inner.lock(), &|| stripes.clone()).unwrap();
         let later = Seqno(bench.seqno + 10);

@@ -248,7 +248,7 @@ fn a_run_with_two_branches_in_a_node_has_one_value() {
     all[..2].iter().for_each(|slice| add(&bench, &mut root, slice));
     publish(&bench, root);
     drain_within(&bench, 100);
-    // A node with a maplet is split, its halves are merged again, and four more runs arrive.
+    // Split a node that has a maplet, merge its halves again, and add four more runs.
     let root = bench.tree.inner.lock().trunk.root.clone();
     assert!(root.branches.iter().all(|branch| branch.route.is_some()));
     let counters = RebalanceCounters::default();

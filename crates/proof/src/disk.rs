@@ -8,8 +8,8 @@
 //!                                                         drop_keyspace
 //! ```
 //!
-//! The steps run on the simulated device, where the seed determines the run ([`run`]), and in a directory of a real
-//! file system, which the caller has made small ([`run_in`]).
+//! [`run`] performs these steps on the simulated device, where the seed determines the whole run. [`run_in`] performs
+//! them in a directory of a real file system, which the caller has made small.
 //!
 //! While deletes run, memtables that cannot be packed (because the disk is full) must stay within the memory budget. A
 //! run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or `settle` fails after all
@@ -32,7 +32,7 @@ const PATIENCE: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Number of deletes between two checks of the memory use.
 const LOOK: usize = 1000;
-/// The total number of refusals after which a retrying writer stops.
+/// The total number of refused writes after which a writer that retries stops.
 const REFUSALS: u32 = 60;
 /// The keyspace of values.
 const ROWS: &str = "rows";
@@ -65,10 +65,10 @@ pub enum Free {
     Drop,
 }
 
-/// The times when the store is closed and opened again, in addition to the end of the run.
+/// When the store is closed and opened again. Every run also does so at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopen {
-    /// Only at the end.
+    /// Only at the end of the run.
     Never,
     /// On the full disk, before any data is deleted.
     Before,
@@ -139,11 +139,12 @@ fn number(key: &[u8]) -> Option<usize> {
 /// A run in progress.
 struct Run<'a> {
     plan: Plan,
-    /// Opens the store on the device of this run.
+    /// Opens the store of this run.
     open: &'a dyn Fn() -> Result<Store, Error>,
     /// Sleeps, so that background threads can work. Does nothing if the store has no background threads.
     pause: &'a dyn Fn(),
-    /// With `true`, another file takes the remaining space of the full disk. With `false`, that file is removed.
+    /// With `true`, creates another file that takes the remaining space of the full disk. With `false`, removes that
+    /// file.
     squeeze: &'a dyn Fn(bool),
     store: Option<Store>,
     model: Model,
@@ -438,8 +439,8 @@ fn sizes(seed: u64) -> (u64, usize, u64) {
     let mut rng = Rng(seed ^ 0x7369_7a65);
     let disk = (3 << 20) + rng.below(5 << 20);
     let budget = [1 << 20, 4 << 20, 16 << 20][rng.index(3)];
-    // Two of three disks have the hole unit of most file systems. The third has a larger hole unit, like btrfs, scaled
-    // to the small disk.
+    // Two of three disks have the hole unit of most file systems. The third disk has a larger hole unit, as btrfs has,
+    // in proportion to the small disk.
     (disk, budget, [4 << 10, 4 << 10, 16 << 10][rng.index(3)])
 }
 

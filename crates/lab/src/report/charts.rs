@@ -11,7 +11,7 @@ use crate::plot::{Axis, Plot, Series, Style, unit};
 
 /// Milliseconds of the windows over which rates are computed.
 const WINDOW_MS: u64 = 1000;
-/// The plot of a run with fewer windows than this number shows buckets instead of windows.
+/// If a run has fewer windows than this number, its plot shows the rate in each bucket instead of each window.
 const LEAST_WINDOWS: usize = 5;
 
 /// The maximum number of engines in a plot over time. A larger number of engines is divided among several plots with
@@ -176,8 +176,8 @@ fn memory(case: &Case, entries: &[&Entry]) -> Plot {
     with_round(case, plot)
 }
 
-/// Bytes written for each operation, stacked by cause. An engine that does not report causes has one bar with the
-/// operating system's count.
+/// Bytes written for each operation, stacked by cause. An engine that does not report causes has one bar, which shows
+/// the operating system's count.
 fn written(case: &Case) -> Plot {
     const UNKNOWN: &str = "all, as the system counted";
     let x = Axis::named("", case.entries.iter().map(Entry::label));

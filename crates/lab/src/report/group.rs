@@ -177,7 +177,8 @@ impl Entry<'_> {
         if self.wrong().0 > 0 { None } else { self.spread(Line::fair_ops_per_s) }
     }
 
-    /// The round with the (lower) median rate, which plots over time show.
+    /// The round with the median rate, which is shown by plots over time. If the number of rounds is even, this is the
+    /// lower of the two middle rounds.
     pub fn middle(&self) -> &Line {
         let mut rounds = self.rounds.clone();
         rounds.sort_by(|a, b| a.fair_ops_per_s().total_cmp(&b.fair_ops_per_s()));

@@ -19,8 +19,8 @@ const COMPARE_EVERY: usize = 50;
 pub struct Summary {
     /// The largest number of levels that any index had.
     pub levels: u64,
-    /// The largest number of compactions, flushes, node splits and node merges of one keyspace, counted since an
-    /// opening.
+    /// The largest total of compactions, flushes, node splits and node merges that one keyspace reached between an
+    /// opening of the store and the next one.
     pub moves: u64,
     /// A hash of the model's contents at the end.
     pub digest: u64,
@@ -32,8 +32,8 @@ pub fn words(seed: u64, actions: usize) -> Vec<u64> {
     (0..actions).map(|_| rng.next_u64()).collect()
 }
 
-/// Plays a history to its end, or to the first wrong answer, error or panic. The sabotage is applied to the nth
-/// operation of the kind that it sabotages.
+/// Plays a history to its end, or to the first wrong answer, error or panic. With `Some((sabotage, n))`, the sabotage
+/// is applied to the nth operation of its kind.
 ///
 /// # Errors
 /// Describes the failure and the action at which it happened.

@@ -21,7 +21,7 @@ pub struct LatencyFigures {
     pub p50_us: f64,
     /// The latency that 90 % of the operations did not exceed.
     pub p90_us: f64,
-    /// 99 % took at most this.
+    /// The latency that 99 % of the operations did not exceed.
     pub p99_us: f64,
     /// The latency that 99.9 % of the operations did not exceed.
     pub p99_9_us: f64,

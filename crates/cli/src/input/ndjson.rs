@@ -5,9 +5,9 @@
 //! remaining fields, in their order. If values are operands of a merge, exactly one field must remain, and the text of
 //! this field is the operand.
 //!
-//! A row is parsed into names and raw texts ([`RawValue`]), never into numbers, so that all digits are kept. The value
-//! is the text of the input without the spaces between tokens. Strings are written in their shortest form (`"\u0061"`
-//! as `"a"`).
+//! A row is parsed into names and raw texts ([`RawValue`]). Numbers are not converted, so that all of their digits are
+//! kept. The value is the text of the input without the spaces between tokens. Strings are written in their shortest
+//! form (`"\u0061"` as `"a"`).
 //!
 //! A row that names a field twice is malformed, because one of the two values would be lost.
 

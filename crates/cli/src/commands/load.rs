@@ -281,8 +281,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Counts a commit whose last record is from `line`, and prints an acknowledgement if enough commits have been made
-    /// since the last one.
+    /// Counts a commit whose last record is from `line`, and prints an acknowledgement if enough records were committed
+    /// since the last acknowledgement.
     fn committed(&mut self, started: Instant, records: u64, line: u64, bytes: usize) -> Outcome {
         let now = Instant::now();
         self.latencies.record(now - started);

@@ -1,7 +1,7 @@
 //! Bindings of WiredTiger, through `shim/wiredtiger.c`.
 //!
 //! Threads may share a [`Connection`], as WiredTiger documents for `WT_CONNECTION`. A [`Session`] belongs to one
-//! thread. It borrows its connection, so that the session is closed before the connection.
+//! thread. A session borrows its connection, so that it is closed before the connection.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -136,7 +136,7 @@ impl Connection {
         Ok(out)
     }
 
-    /// Closes the database, with a checkpoint.
+    /// Closes the database. WiredTiger takes a checkpoint first.
     pub fn close(self) -> Result<()> {
         let raw = self.0;
         std::mem::forget(self);

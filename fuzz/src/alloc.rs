@@ -50,20 +50,20 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         took(layout.size());
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         gave(layout.size());
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         gave(layout.size());
         took(size);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.realloc(place, layout, size) }
     }
 }

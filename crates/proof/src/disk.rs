@@ -1,5 +1,5 @@
-//! Tests that a full disk can be emptied again, with random disk sizes, memory budgets, kinds of data and ways to free
-//! space.
+//! Tests that a full disk can be emptied again. The disk size, the memory budget, the kind of data and the way to free
+//! space are random.
 //!
 //! ```text
 //!  open ─▶ fill until refused ─▶ [reopen] ─▶ read all ─▶ free everything ─▶ [reopen] ─▶ space is freed?
@@ -11,9 +11,9 @@
 //! [`run`] performs these steps on the simulated device, where the seed determines the whole run. [`run_in`] performs
 //! them in a directory of a real file system, which the caller has made small.
 //!
-//! While deletes run, memtables that cannot be packed (because the disk is full) must stay within the memory budget. A
-//! run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or `settle` fails after all
-//! data was deleted, or if the space is not freed.
+//! While deletes run, the full disk may prevent memtables from being packed. Even then, the memtables must stay within
+//! the memory budget. A run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or
+//! `settle` fails after all data was deleted, or if the space is not freed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -378,7 +378,7 @@ impl Run<'_> {
         }
         during("STUCK: checkpoint of the emptied store", self.store().checkpoint())?;
         if self.plan.free == Free::Singles {
-            // The space of entries hidden by point deletes is freed only by compactions.
+            // The space of point-deleted entries is freed only by compactions.
             let (rows, sums) = (self.rows()?, self.sums()?);
             during("STUCK: compacting the emptied store", rows.compact(..))?;
             during("STUCK: compacting the emptied store", sums.compact(..))?;
@@ -457,7 +457,8 @@ pub fn run(unit: &Unit) -> Tally {
         builder.index(index.clone()).open()
     };
     let mut tally = Tally { runs: 1, ..Tally::default() };
-    // On every other disk, a file that is not the store's takes all remaining space as soon as the store is full.
+    // In every second run, as soon as the store cannot write any more, a file that does not belong to the store takes
+    // all remaining space of the disk.
     let squeeze = |on| {
         if unit.seed.is_multiple_of(2) {
             device.set_byte_budget(Some(if on { device.occupied() } else { bytes }));

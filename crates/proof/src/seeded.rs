@@ -2,7 +2,7 @@
 //!
 //! The engine defines the bugs, and its code contains them ([`pandodb::base::SeededBug`]). Each line of [`HUNTS`] gives
 //! the harness that must catch a bug, the seeds to try, and the expected symptom. `tests/seeded.rs` activates the bugs
-//! one at a time, and fails if no failure exposes a bug.
+//! one at a time, and fails if there is a bug that no failure exposes.
 //!
 //! A bug that is not caught usually shows a gap in the harness. The list leaves out bugs that no harness *can* detect,
 //! mostly because another check of the engine has the same effect as the missing one:
@@ -12,7 +12,7 @@
 //! | a block's kind is not compared | the checksum covers the owner, which is never reused, and an owner has only one kind of block at a page |
 //! | a log record's checksum lacks segment and epoch | seqnos are contiguous, so a record in the wrong position causes a gap or a repetition |
 //! | a child that is partly outside a compaction's ranges inherits its output | no such child exists, because nodes under compaction are not merged |
-//! | a child gets the output of a compaction twice, if it received the inputs while the compaction ran | requires a flush during the compaction of an inner node; without threads, this happened in 1 of 7,006 cases |
+//! | a child gets the output of a compaction twice, if it received the inputs while the compaction ran | requires a flush during the compaction of an inner node, which is rare without threads (1 of 7,006) |
 //! | `verify` accepts a page that has two owners | requires a store that another bug has damaged |
 //! | bugs that need two threads: visible before inserted, horizon not consulted, blobs freed early | the harnesses of this table use one thread |
 //!

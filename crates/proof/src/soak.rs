@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Failure, Kind, Tally, Unit};
 
-/// Interval of saving the state and reporting progress.
+/// The interval at which the state is saved and progress is reported.
 const PULSE: Duration = Duration::from_millis(500);
 /// Number of failures after which a soak ends.
 const ENOUGH: usize = 20;

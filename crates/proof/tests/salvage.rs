@@ -306,8 +306,8 @@ fn losing_both_copies_of_a_node_loses_only_its_key_range() {
     assert!(lost >= 6 && whole >= 6, "{lost} {whole}");
 }
 
-/// Damages both copies of each node of a store in turn. Returns two numbers: in how many cases data was lost, and in
-/// how many cases some keys stayed readable.
+/// Damages both copies of each node of a store, one node after the other. Returns two numbers: in how many cases data
+/// was lost, and in how many cases some keys stayed readable.
 fn lose_nodes(specimen: &Specimen) -> (usize, usize) {
     let nodes: Vec<u64> = pages(&specimen.image, DATA)
         .into_iter()
@@ -362,7 +362,7 @@ fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on
                 drop(store);
                 let (report, copy) = salvaged(&image, false).expect("copies");
                 assert!(report.is_complete() && copy == specimen.right, "{what}: salvage needs no map");
-                // Otherwise the node is obsolete, because a later node has replaced it.
+                // If the damage is not reported, the node is obsolete, because a later node has replaced it.
                 if is_reported {
                     let refused = Sizes::TINY.open_image(&image, 1);
                     assert!(refused.is_err_and(|e| is_named(&e)), "{what}: pages of values could be overwritten");
@@ -467,7 +467,7 @@ fn a_store_with_a_damaged_leaf_continues_to_work() {
             state.0.entry("other".to_owned()).or_default().insert(key, value);
         }
         told += u64::from(rows.compact(..).is_err_and(|e| is_named(&e)));
-        // The compaction has reported the damage. From now on, background work skips the damaged run and counts no debt
+        // The compaction has reported the damage. After that, background work skips the damaged run and counts no debt
         // for it.
         store.settle().expect("the rest is undamaged");
         assert_eq!(store.debt(), 0);

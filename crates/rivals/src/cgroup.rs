@@ -20,7 +20,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// The environment variable that names the group a child must join: the path of the group's list of processes.
+/// The environment variable that tells a child which group to join. Its value is the path of the file that lists the
+/// group's processes.
 pub const JOIN: &str = "PANDO_RIVALS_JOIN";
 /// The environment variable for the directory under which groups may be created, if the command line names none.
 pub const DELEGATED: &str = "PANDO_RIVALS_CGROUP";

@@ -67,8 +67,8 @@ fn table_options(cache: &Cache) -> BlockBasedOptions {
     table.set_bloom_filter(BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // In a small cache, the index or filter of a whole table would evict hundreds of data blocks. Partitions of 4 KiB
-    // avoid this.
+    // In a small cache, the index or filter of a complete table would evict hundreds of data blocks. So indexes and
+    // filters are divided into partitions of 4 KiB.
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
     table.set_metadata_block_size(BLOCK);

@@ -49,7 +49,7 @@ fn fault(input: &mut Bytes<'_>) -> Fault {
     if input.u8().is_multiple_of(2) { Fault::once(kind, nth) } else { Fault::sticky(kind, nth) }
 }
 
-/// Runs the steps on a disk that is full from some point on. At the end, the disk has space again.
+/// Runs the steps on a disk that becomes full at some point. At the end, the disk has space again.
 fn full(input: &mut Bytes<'_>) {
     let at = usize::from(input.u8()) % MAX_STEPS;
     let room = u64::from(input.u8()) * 512;
@@ -68,7 +68,7 @@ fn full(input: &mut Bytes<'_>) {
         match driver.step(step, &state) {
             Ok(()) => state.apply(step),
             Err(pandodb::Error::DiskFull { .. }) => {
-                // Later steps need the keyspace that could not be created, or assume that it was dropped.
+                // A keyspace could not be created or dropped, and later steps assume that it was.
                 if matches!(step, Step::Create(_) | Step::Drop(_)) {
                     break;
                 }

@@ -1,4 +1,5 @@
-//! Target: a whole damaged store directory. The store is opened, scanned, read by key, verified and written to.
+//! Target: the complete directory of a damaged store. The target opens, scans and verifies the store, looks up keys,
+//! and writes to it.
 //!
 //! Input: the choice of a store, a flag that says whether the target writes to the store, then patches (see
 //! [`crate::patches`]).

@@ -8,10 +8,10 @@
 //!                                    { record: flags, first, count, durable, payload } … } … │ { file, offset, byte } …
 //! ```
 //!
-//! Properties: a replay visits only records of the input. The visited records begin at the claim and have no gap, and
-//! the report of the replay agrees with them. After a replay in recovery mode, another replay of the log visits the
-//! same records. Inspection shows every visited record. A read-only replay modifies no file. Every error reports
-//! corruption and names the file, unless a segment has the format of a later version.
+//! Properties: a replay visits only records of the input. The visited records continue from the claimed seqno without a
+//! gap, and the report of the replay agrees with them. After a replay in recovery mode, another replay of the log
+//! visits the same records. Inspection shows every visited record. A read-only replay modifies no file. Every error
+//! reports corruption and names the file, unless a segment has the format of a later version.
 
 use std::collections::BTreeSet;
 

@@ -61,7 +61,7 @@ pub struct SimArgs {
     /// With `--dir`: the store's memory limit, such as 16MiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dir")]
     pub memory_budget: Option<usize>,
-    /// Use only this index type; by default each seed selects one.
+    /// Use only this index type; by default, each seed selects an index type.
     #[arg(long, value_name = "INDEX", value_parser = super::parse_kind)]
     pub index: Option<IndexKind>,
     /// Print a line of JSON for each kind.

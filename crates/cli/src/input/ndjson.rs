@@ -129,8 +129,8 @@ fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -
     Ok(())
 }
 
-/// The error message with its column. The parser's "line 1" is left out, because a reader would take it for a line of
-/// the input.
+/// The error message with its column. The parser's "line 1" is left out, because the user would think that it is the
+/// first line of the input.
 fn in_words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);

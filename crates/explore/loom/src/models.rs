@@ -145,8 +145,8 @@ fn latch(mistake: bool) {
     assert_eq!((node.first.load(Relaxed), node.second.load(Relaxed)), (written, written));
 }
 
-/// The account may clear debt that is left. It never demands more work than was charged, and it demands no more work
-/// once all charged work is done. The mistake: the model expects that debt is never cleared.
+/// The account may clear its debt. It never demands more work than was charged, and it demands no more work once all
+/// charged work is done. The mistake: the model expects that debt is never cleared.
 fn account(mistake: bool) {
     const CHARGE: u64 = 1 << 20;
     let account = Arc::new(Account::new(MEMTABLE));

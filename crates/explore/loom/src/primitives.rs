@@ -38,8 +38,8 @@ impl<T> Once<T> {
     pub fn get_or_init(&self, fill: impl FnOnce() -> T) -> &T {
         if !self.filled.load(Ordering::Acquire) {
             let value = fill();
-            // Only one of several threads gets here, because `loom` cannot switch threads between the check above and
-            // the store.
+            // If several threads get here, only one of them sets the value, because `loom` cannot switch threads
+            // between this line and the store below.
             let _ = self.cell.set(value);
             self.filled.store(true, Ordering::Release);
         }

@@ -70,7 +70,8 @@ fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     look(store, [EACH; 3]);
 }
 
-/// A reader runs concurrently with three writers. The canary: the watermark passes a gap.
+/// A reader runs concurrently with three writers. The canary: the watermark moves past a commit that is not applied
+/// yet.
 pub fn beside(start: &SimImage, _: Twist) {
     let (_sim, store) = open_image(start, 0);
     write_beside(&store, |look| (0..3).for_each(|_| look()));

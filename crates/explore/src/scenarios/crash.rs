@@ -119,7 +119,8 @@ fn commit_to_streams(start: &SimImage, mode: Mode, batches: [&'static [(u8, Dura
                 sim.mark(mark(id, false));
                 let done = commit(store, rows, order, (id, durability), often);
                 if done.is_err() && twist == Twist::Canary {
-                    // An assertion in another thread has detected the mistake. A second panic would hide the first one.
+                    // An assertion in another thread has detected the mistake. A second panic here would hide the panic
+                    // of that thread.
                     return;
                 }
                 done.expect("committed");

@@ -67,7 +67,7 @@ fn compare(memtable: &Memtable, reverse: bool, writers: &[&Writer]) {
     assert!(found.iter().all(written), "a message in {found:?} was never written");
 }
 
-/// Two writers insert keys in alternating ranges; some keys are inserted by both. A reader scans in both directions.
+/// Two writers insert different keys of the same range, and also some equal keys. A reader scans in both directions.
 /// The canary: readers do not check whether a node has changed during the read.
 pub fn split(_: &SimImage, _: Twist) {
     let memtable = memtable();

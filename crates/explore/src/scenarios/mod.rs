@@ -53,7 +53,8 @@ pub struct Scenario {
     prepared: Mutex<BTreeMap<&'static str, SimImage>>,
     /// The function that runs one execution.
     pub body: fn(&SimImage, Twist),
-    /// The seeded bug that is active under [`Twist::Canary`]. With `None`, the canary checks a wrong claim instead.
+    /// The seeded bug that is active under [`Twist::Canary`]. If this is `None`, the canary checks a wrong claim
+    /// instead.
     pub bug: Option<SeededBug>,
 }
 

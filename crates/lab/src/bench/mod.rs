@@ -397,8 +397,8 @@ impl Bench<'_> {
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
-        // The size is measured only before the first store is opened, because later the allocator may still hold memory
-        // of an earlier store.
+        // This size is measured only before the first store is opened. Later, the allocator may still hold memory of an
+        // earlier store.
         if self.lab_bytes == 0 {
             self.lab_bytes = system::rss_bytes();
         }
@@ -440,8 +440,8 @@ impl Bench<'_> {
             stop: &stop,
             done: &done,
             slowest: &slowest,
-            // Workloads that process all records only prepare the store for other workloads, so the rate does not slow
-            // them down.
+            // Workloads that process all records only prepare the store for other workloads, so the requested rate does
+            // not apply to them.
             rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();

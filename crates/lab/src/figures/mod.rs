@@ -34,7 +34,7 @@ use crate::plot::Plot;
 pub use results::{Answer, Results};
 pub use run::{Scale, Step, run};
 
-/// The name of the engine that is measured here, in either mode. [`Results`] hold the mode.
+/// The name of the engine that this module measures. The name is the same in both modes; [`Results`] contain the mode.
 pub const OURS: &str = "pando-stbe";
 
 /// The value of a claim in the paper.

@@ -197,7 +197,7 @@ fn row(line: &Line) -> Vec<String> {
     ]
 }
 
-/// Formats left-aligned columns of minimal width. Rows may be shorter than the head.
+/// Formats a table with left-aligned columns of minimal width. A row may have fewer cells than the head.
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let all: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|name| (*name).to_owned()).collect()).chain(rows).collect();

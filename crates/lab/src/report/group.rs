@@ -12,8 +12,8 @@ use crate::workload::{Kind, Workload};
 /// All lines, grouped.
 pub(super) struct Sheet<'a> {
     pub lines: &'a [Line],
-    /// The engines that were measured or refused: PandoDB first, the others by name. The position in this list
-    /// determines the colour of an engine in all plots.
+    /// The engines that were measured or refused: PandoDB first, the others by name. The position of an engine in this
+    /// list determines the engine's colour in all plots.
     pub whos: Vec<String>,
     /// The cases, in the order of their workloads in the lines. Cases of one workload are sorted by the number of
     /// threads.

@@ -1,6 +1,6 @@
-//! Sort: measures an external sort of the same records with the same memory. A load into a sorted store can hardly be
-//! faster than this sort. The additional time of a load is the price for a store that can be searched at any time, is
-//! durable, and accepts further writes.
+//! Sort: measures an external sort of the same records with the same memory. Loading the records into a store that
+//! keeps them sorted can hardly be faster than this sort. The additional time of a load is the price for a store that
+//! can be searched at any time, is durable, and accepts further writes.
 //!
 //! ```text
 //!   records in the order of a load ──fill the memory, sort──▶ runs, one after the other in one file
@@ -27,9 +27,9 @@ use crate::pando::Pando;
 use crate::record::{Shape, Space};
 use crate::workload::Workload;
 
-/// The minimum number of bytes that are read at a time.
+/// The minimum number of bytes that one read transfers.
 const LEAST_PIECE: usize = 64 << 10;
-/// The maximum number of bytes that are read or written at a time. Larger pieces are not faster.
+/// The maximum number of bytes that one read or write transfers. Larger pieces are not faster.
 const MOST_PIECE: usize = 4 << 20;
 /// Bytes of overhead for each record while a run is formed: the key prefix and the position of the record.
 const ENTRY: usize = 16;

@@ -75,8 +75,8 @@ pub enum Kind {
     Load,
     /// Put every row once, in key order.
     LoadSeq,
-    /// Put every row once. Each put randomly inserts either the next row in key order or the next row in random order
-    /// (002 §3.7.4).
+    /// Put every row once. For each put, a random choice decides whether it inserts the next row in key order or the
+    /// next row in random order (002 §3.7.4).
     LoadMixed,
     /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),
@@ -188,7 +188,7 @@ impl Workload {
         }
     }
 
-    /// Whether the workload processes all records. Otherwise it may end at its time limit.
+    /// Whether the workload always processes all records. A workload that does not may end at its time limit.
     pub fn is_whole(&self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
     }

@@ -150,8 +150,8 @@ fn flip_one(specimen: &Specimen, name: &str, byte: u64, bit: u32, live: &mut Liv
 /// For each page of the data file: the last byte whose damage `verify` found, and the first byte whose damage it
 /// missed.
 ///
-/// Within a page, each byte whose damage `verify` misses must have a higher offset than all bytes whose damage it
-/// finds. Such bytes exist because a large value may end inside a page, and the rest of that page is unused.
+/// `verify` may miss damage only in the unused end of a page, because a large value may end inside a page. So within a
+/// page, each byte whose damage `verify` misses must have a higher offset than all bytes whose damage it finds.
 #[derive(Default)]
 struct Live {
     pages: BTreeMap<u64, (Option<u64>, Option<u64>)>,
@@ -258,7 +258,8 @@ fn seeded(number: u64, closed: bool, tally: &mut Tally) {
         let at = page + rng.below(PAGE / SECTOR) * SECTOR;
         spoil(&specimen, name, at, &mut rng, tally);
         refuse(&specimen, name, at, tally);
-        // Neighbouring pages often belong to the same run, so only the page numbers in their headers distinguish them.
+        // The harness prefers neighbouring pages, because they often belong to the same run. Then only the page numbers
+        // in their headers distinguish them.
         let other = rng.index(pages.len() - 1);
         swap(&specimen, &pages[other], &pages[(other + 1 + rng.index(4)).min(pages.len() - 1)], tally);
     }

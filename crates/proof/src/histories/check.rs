@@ -9,8 +9,8 @@
 //! 4. Each look must have seen the state of the model at its point, for every key that it requested: the newest version
 //!    of the value, every operand exactly once and in order, and no extra or missing key.
 //! 5. The point of some looks is not known exactly, but only an interval that contains it. Such a look must agree with
-//!    the model at some point of the interval. It is compared again after each commit until it agrees. There are never
-//!    more such looks than threads.
+//!    the model at some point of the interval. The look is compared again after each commit until it agrees. At any
+//!    time, there are at most as many open looks as threads.
 //!
 //! **Cost.** The time is linear in the number of operations and in the number of items that these operations saw,
 //! except for the two sorts. The record of each thread is sorted already, so the sorts only merge one sequence per
@@ -42,7 +42,8 @@ pub enum Anomaly {
     AbortedRead,
     /// A read saw a key or a value that no write used.
     StrangeRead,
-    /// A look saw one part of a batch and not another part, or the point of the look is inside a batch.
+    /// A look saw one part of a batch and not another part, or the point of the look is between two operations of a
+    /// batch.
     HalfBatch,
     /// An operand is missing although later operands are present.
     LostMerge,
@@ -54,7 +55,7 @@ pub enum Anomaly {
     Phantom,
     /// The seqno of a snapshot is below a seqno that was acknowledged or seen before the snapshot was taken.
     StaleSnapshot,
-    /// The seqno of a snapshot is above all commits.
+    /// The seqno of a snapshot is above the seqnos of all commits.
     FutureSnapshot,
     /// The seqno of a commit is not above every seqno that was acknowledged or seen before the commit was submitted.
     EarlyCommit,
@@ -292,8 +293,8 @@ impl Checker {
         }
     }
 
-    /// Compares an open look with the model again. Returns the look if it still does not agree. Checks the key that
-    /// differed last time first, because this key usually still differs.
+    /// Compares an open look with the model again. Returns the look if it still does not agree. The first key that is
+    /// checked is the key that differed last time, because this key usually still differs.
     fn retry<'a>(&self, (place, wrong): Open<'a>) -> Option<Open<'a>> {
         let cell = self.model[wrong.space as usize].get(wrong.key as usize);
         if cell.and_then(Cell::seen) != wrong.seen.as_deref() {

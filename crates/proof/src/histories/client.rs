@@ -17,7 +17,7 @@ use crate::script::Rng;
 
 /// The most snapshots that a client keeps.
 const HELD: usize = 3;
-/// A canary that lies only in some cases lies in one of this number of cases.
+/// Some canaries do not lie every time, but once in this number of cases.
 const SELDOM: u64 = 1000;
 
 /// The lie of a client. The checker must detect each lie. The rates in the descriptions of the lies apply to a white
@@ -229,7 +229,7 @@ impl<'a> Client<'a> {
         Ok(seqno)
     }
 
-    /// Draws a keyspace. A client that owns the temporary keyspace draws mostly that one.
+    /// Draws a keyspace. A client that owns the temporary keyspace draws this keyspace most of the time.
     fn space(&mut self) -> (Space, Keyspace) {
         let own = self.rng.chance(60);
         match &self.temp {
@@ -241,7 +241,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Draws a key. Half of the time, the key is one of the first sixteenth of all keys.
+    /// Draws a key. In half of the cases, the key is in the first sixteenth of all keys.
     fn key(&mut self) -> u32 {
         let keys = u64::from(self.world.plan.keys);
         let few = if self.rng.chance(50) { keys / 16 } else { keys };
@@ -300,7 +300,7 @@ impl<'a> Client<'a> {
         (from, to.min(self.world.plan.keys))
     }
 
-    /// A scan from one end that may stop early. The recorded domain ends where the scan stopped.
+    /// Scans from one end and may stop early. The recorded domain ends where the scan stopped.
     fn scan(&mut self, space: Space, view: &View, reverse: bool) -> Result<Domain> {
         let (from, to) = self.span(2 * FAMILY);
         let limit = 1 + self.rng.below(24) as usize;

@@ -11,7 +11,7 @@
 //! | seeds, of 8 | box | store |
 //! | --- | --- | --- |
 //! | 0 to 3 | white | in memory, 2 to 4 clients, 1 to 4 workers |
-//! | 4 | white | in memory as above, with a clock so fast that scans move to a newer view all the time |
+//! | 4 | white | in memory, like 0 to 3, but with a clock so fast that scans often move to a newer view |
 //! | 5 | white | in a directory |
 //! | 6 | white | simulated device without workers: client threads do the background work; images of kills and power cuts are recovered while the clients run |
 //! | 7 | black | simulated device, with faults and crashes; clients take turns on one thread |

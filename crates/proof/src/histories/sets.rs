@@ -3,7 +3,8 @@
 //!
 //! No element is ever removed, so the scans must form a chain:
 //!
-//! 1. a scan contains every batch acknowledged before it began, and none that was refused or submitted after it ended;
+//! 1. a scan contains every batch that was acknowledged before the scan began, and no batch that was refused or that
+//!    was submitted after the scan ended;
 //! 2. a scan contains all of a batch or none of it;
 //! 3. of any two scans, one contains all elements of the other; if one scan began after the other had ended, it
 //!    contains all elements of the other;
@@ -58,8 +59,8 @@ pub enum Wrong {
     Future(u64),
     /// A scan saw only a part of the batch of this element.
     Half(u64),
-    /// A scan did not see this element. But the element was acknowledged before the scan began, or before a batch that
-    /// the scan saw was submitted.
+    /// A scan did not see this element, although it should have: the element was acknowledged before the scan began, or
+    /// before another batch was submitted that the scan did see.
     Lost(u64),
     /// Two scans contradict each other: each saw an element that the other did not see, and this is one of these
     /// elements. Or an earlier scan saw this element, and a later scan did not.

@@ -19,7 +19,7 @@ use crate::script::Rng;
 pub enum Place {
     /// In memory.
     Memory,
-    /// In memory, with a clock so fast that scans move to a newer view all the time.
+    /// In memory, with a clock so fast that scans often move to a newer view.
     Hasty,
     /// In a temporary directory.
     Directory,

@@ -146,7 +146,8 @@ impl World {
         }
     }
 
-    /// Checks that a put of a value that is not 8 bytes long is refused in the counter keyspace, alone and in a batch.
+    /// Checks that the counter keyspace refuses a put whose value is not 8 bytes long, both without a batch and in a
+    /// batch.
     fn refused_write(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (key, other) = (self.config.key(rng), self.config.key(rng));
         let (short, long) = (rng.index(8), 9 + rng.index(5000));
@@ -162,7 +163,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends one write alone, or several writes as a batch.
+    /// Sends a single write without a batch, or several writes as one batch.
     fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let counters = there.iter().copied().find(|&slot| SLOTS[slot].1 == Rule::Counter);
         if rng.chance(3)

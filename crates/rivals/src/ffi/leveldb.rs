@@ -88,7 +88,7 @@ pub fn version() -> String {
 
 /// Settings for opening a store. All sizes are in bytes.
 pub struct Settings {
-    /// Size of one memtable. LevelDB may have two memtables at a time.
+    /// Size of one memtable. LevelDB may have two memtables at the same time.
     pub write_buffer: usize,
     /// Size of the block cache.
     pub cache: usize,

@@ -238,7 +238,7 @@ impl Session<'_> {
             let (k, kl, v, vl) = (&mut key, &mut key_len, &mut value, &mut value_len);
             let raw = self.raw.as_ptr();
             let code = if count == 0 {
-                // SAFETY: as in `get`, with four results.
+                // SAFETY: as in `get`, but four results are written on success.
                 unsafe { shim_wt_seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
             } else {
                 // SAFETY: as for the first entry. The cursor is at an entry.

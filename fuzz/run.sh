@@ -7,21 +7,24 @@
 #   fuzz/run.sh --replay leaf FILE          run one input and print the panic message
 #   fuzz/run.sh --minimise leaf FILE        write a smaller input with a finding to FILE.min
 #
-# Two targets run at a time (PANDODB_FUZZ_JOBS). The last line is JSON; the exit code is 1 if there was a finding, whose
-# input is kept in fuzz/artifacts/TARGET/. New inputs go to fuzz/target/corpus/TARGET/ and are used by later runs.
+# By default, two targets run at the same time; PANDODB_FUZZ_JOBS sets another number. The last line of the output is
+# JSON. The exit code is 1 if there was a finding. The input of a finding is kept in fuzz/artifacts/TARGET/. New inputs
+# are saved in fuzz/target/corpus/TARGET/, and later runs use them.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 target_dir=${CARGO_TARGET_DIR:-target}
 bins=$target_dir/$host/release
-# The most that one allocation may request, in MiB: the largest block (65 MiB) plus the memory to read it.
+# The maximum size of one allocation in MiB: the size of the largest block (65 MiB) plus the memory that is needed to
+# read it.
 malloc_limit=160
 slow_input=20
 
 build() {
-    # The pass instruments all code for the host triple. Build scripts and macros are not instrumented, because with
-    # `--target` the flags do not apply to them. Dead code is left out, because each run visits every counter.
+    # The compiler flags instrument all code that is built for the host triple. With `--target`, these flags do not
+    # apply to build scripts and macros, so these are not instrumented. Dead code is left out of the binary, because
+    # each run visits every counter, even counters of dead code.
     RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
         -Cllvm-args=-sanitizer-coverage-trace-compares" \
@@ -59,7 +62,8 @@ one() {
     fi
 }
 
-# The same with the driver without coverage, which is ten times as fast for targets with long runs.
+# Does the same with the driver that has no coverage feedback. For targets with long runs, this driver is ten times as
+# fast.
 one_plain() {
     local name=$1 runs=$2 began failures=0
     began=$(date +%s.%N)
@@ -71,7 +75,8 @@ longest() {
     sed -n "s/^$1 //p" "$target_dir/fuzz-lengths"
 }
 
-# Number of runs in continuous integration; they add up to the sums at the top of this file.
+# The number of runs of a target in continuous integration. The numbers add up to the totals in the first comment of
+# this file.
 ci_runs() {
     case $1 in
         store) echo 50000 ;;
@@ -81,7 +86,7 @@ ci_runs() {
         wal) echo 150000 ;;
         tombstones | page_map) echo 100000 ;;
         import | leaf | inner) echo 550000 ;;
-        # Slow: builds whole filters of thousands of hashes.
+        # This target is slow, because it builds whole filters from thousands of hashes.
         quotient) echo 50000 ;;
         *) echo 750000 ;;
     esac
@@ -97,7 +102,7 @@ while (($#)); do
         --seeds) plain seeds && exit ;;
         --replay | --minimise)
             word=${1#--} name=$2 && shift 2
-            # Paths are relative to the caller's directory: the project's root or this one.
+            # Paths are relative to the caller's directory, which is the root of the project or this directory.
             files=()
             for file in "$@"; do files+=("${file#fuzz/}"); done
             plain "$word" "$name" "${files[@]}"
@@ -118,7 +123,7 @@ mkdir -p "$target_dir"
 plain lengths >"$target_dir/fuzz-lengths"
 build
 if ((${#chosen[@]} == 0)); then
-    # The slowest targets first, so that the last one to end is short.
+    # The slowest targets start first, so that only a short target is still running at the end.
     mapfile -t chosen < <(tac "$target_dir/fuzz-lengths" | cut -d' ' -f1)
 fi
 if ((!ci && seconds == 0 && runs < 0)); then

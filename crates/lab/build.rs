@@ -10,7 +10,7 @@ fn main() {
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
     println!("cargo::rustc-env=PANDO_COMMIT={commit}");
     println!("cargo::rerun-if-changed=build.rs");
-    // Outside a git work tree, the log of HEAD does not exist, so the build cannot depend on it.
+    // Outside a git work tree, the log of HEAD does not exist, so the build is not told to depend on this file.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -1,4 +1,4 @@
-//! A counting allocator. Every run of a target checks with it that hostile input cannot cause unbounded allocations.
+//! A counting allocator. With it, every run of a target checks that malicious input cannot cause unbounded allocations.
 //!
 //! The allocator counts per thread, because targets are single-threaded and tests run concurrently.
 
@@ -10,7 +10,8 @@ use std::cell::Cell;
 pub struct Demand {
     /// The largest single request, in bytes.
     pub largest: usize,
-    /// The maximum number of bytes allocated at a time, minus the bytes that were allocated before the work.
+    /// The maximum number of bytes that were allocated at the same time, minus the bytes that were already allocated
+    /// before the work.
     pub peak: usize,
 }
 
@@ -43,26 +44,26 @@ fn gave(bytes: usize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         took(layout.size());
-        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is also the system allocator's.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is also the contract of the system allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         took(layout.size());
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         gave(layout.size());
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         gave(layout.size());
         took(size);
-        // SAFETY: as above.
+        // SAFETY: as in `alloc`.
         unsafe { System.realloc(place, layout, size) }
     }
 }

@@ -40,8 +40,8 @@ impl<'a> Bytes<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// Reads a number below `bound`, from one byte if `bound` is at most 256, otherwise from two bytes. `bound` is at
-    /// most 65,536.
+    /// Reads a number below `bound`. The number is read from one byte if `bound` is at most 256, otherwise from two
+    /// bytes. `bound` is at most 65,536.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!((1..=1 << 16).contains(&bound), "two bytes cannot choose among {bound}");
         if bound <= 256 { usize::from(self.u8()) % bound } else { usize::from(self.u16()) % bound }

@@ -1,5 +1,5 @@
-//! The driver without coverage feedback: runs the corpus, and after that seeded changes of the corpus. This driver
-//! needs no C++ compiler.
+//! The driver without coverage feedback: runs the inputs of the corpus, and then inputs that it makes from the corpus
+//! by random changes. A seed determines these changes. This driver needs no C++ compiler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ pub fn attempt(target: &'static Target, input: &[u8]) -> Result<(), Finding> {
     Err(Finding { target: target.name, input: input.to_vec(), what })
 }
 
-/// The limits at which the driver stops.
+/// The limit at which the driver stops.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
     /// The driver stops after this number of inputs.
@@ -79,7 +79,7 @@ pub enum Until {
     Elapsed(Duration),
 }
 
-/// Runs a target on its corpus and on seeded changes of it. Returns the number of inputs.
+/// Runs a target on its corpus, and on changed inputs that `seed` determines. Returns the number of inputs.
 ///
 /// # Errors
 /// The first finding, if any.
@@ -113,7 +113,8 @@ pub fn drive(target: &'static Target, seed: u64, until: Until) -> Result<u64, Fi
     Ok(runs)
 }
 
-/// Makes `tries` attempts to shorten or simplify an input. Returns the smallest input that still causes a finding.
+/// Makes `tries` attempts to shorten or simplify an input that causes a finding. Returns the smallest input that still
+/// causes a finding.
 pub fn minimise(target: &'static Target, input: &[u8], tries: usize) -> Vec<u8> {
     let mut best = input.to_vec();
     let mut rng = Rng(1);

@@ -8,11 +8,11 @@
 //!             src/main.rs         the same as a command: `replay TARGET FILE`, `drive TARGET --runs N`
 //! ```
 //!
-//! A target is a function of bytes, and a panic in this function is a finding. Checksums would reject most changed
-//! inputs. So some targets decode bytes without a checksum. The inputs of the other targets describe changes to
-//! undamaged files, and say whether the checksums are corrected after the changes. [`repair`] corrects checksums. It is
-//! written
-//! from the description of the format and shares no code with the engine.
+//! A target is a function that gets an input of any bytes. A panic in this function is a *finding*. The checksums of
+//! the format would reject most changed inputs, so that deeper code would not be tested. So some targets decode bytes
+//! without a checksum. The inputs of the other targets describe changes to undamaged files, and say whether the
+//! checksums are corrected after the changes. [`repair`] corrects checksums. This module is written from the
+//! description of the format, and shares no code with the engine.
 #![warn(missing_docs)]
 
 pub mod alloc;
@@ -31,7 +31,8 @@ pub struct Target {
     pub name: &'static str,
     /// Longer inputs are cut to this length in bytes.
     pub max_len: usize,
-    /// The maximum number of bytes that a run may allocate at a time, in addition to 64 bytes for each byte of input.
+    /// The maximum number of bytes that a run may have allocated at the same time, in addition to 64 bytes for each
+    /// byte of input.
     pub memory: usize,
     /// Runs the target on an input. Panics if a property does not hold.
     pub run: fn(&[u8]),
@@ -46,7 +47,7 @@ pub fn target(name: &str) -> Option<&'static Target> {
     targets::ALL.iter().find(|target| target.name == name)
 }
 
-/// Makes a target build its static data, so that the memory of this data is not counted for the first input.
+/// Makes a target build its static data. Otherwise the memory of this data would be counted for the first input.
 pub fn warm(target: &Target) {
     (target.run)(&[]);
 }
@@ -62,7 +63,7 @@ pub fn execute(target: &Target, data: &[u8]) {
     assert!(demand.peak <= limit, "{demand:?} for an input of {} bytes, {limit} are allowed", data.len());
 }
 
-/// Asserts that the error reports corruption, as every error for bad bytes must.
+/// Asserts that the error reports corruption, as every error about bad bytes must do.
 #[track_caller]
 pub fn assert_corruption(error: &pandodb::Error) {
     assert!(error.is_corruption(), "bad bytes must be reported as corruption, not {error:?}");

@@ -1,8 +1,8 @@
-//! Mutations of inputs that work on any bytes. Targets with structured inputs add their own.
+//! Mutations that work on inputs of any bytes. Targets with structured inputs have additional mutations of their own.
 //!
-//! The coverage-guided driver alternates between these mutations and its own mutations, which use the values that the
-//! program compared with the input. The driver of `cargo test` uses only the mutations of this module and of the
-//! targets.
+//! The coverage-guided driver alternates between these mutations and its own. Its own mutations use values with which
+//! the program compared parts of the input. The driver of `cargo test` uses only the mutations of this module and of
+//! the targets.
 
 use crate::Target;
 use pandodb::base::random::Rng;

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! Offsets are relative to a region, so that most changes hit meaningful bytes. An input with corrected checksums tests
-//! the code that runs after the check of the checksum. An input with wrong checksums tests that the checksum is
-//! checked.
+//! the code behind the check of the checksums. An input with wrong checksums tests this check itself.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +46,7 @@ struct Region {
     at: u64,
     /// The length of the region in bytes.
     len: usize,
-    /// The length without the zeros at the end.
+    /// The length of the region without the zeros at its end.
     used: usize,
     kind: Kind,
 }
@@ -122,7 +121,7 @@ impl Sound {
 
     fn owner_of(&self, block: &[u8], page: u64, owners: u64) -> Option<u64> {
         let stored = block.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))?;
-        // This tries all owners. The crc is linear, so two owners never give the same checksum.
+        // The owner is found by trying all owners. The crc is linear, so two owners never give the same checksum.
         (0..owners).find(|owner| repair::block_crc(block, &self.store, *owner, page) == stored)
     }
 
@@ -222,7 +221,7 @@ impl Sound {
                 write(&mut patched.image, at, &vec![0; len]);
             }
             13..=14 => {
-                // This copies the bytes of another region, like a misdirected write.
+                // The patch copies the bytes of another region to this place, as a misdirected write would do.
                 let other = self.regions[self.region(input)];
                 let len = other.len.min(self.regions[i].len);
                 let bytes = self.image.read(&self.files[other.file].0, other.at..other.at + len as u64);
@@ -280,7 +279,7 @@ impl Sound {
             if record.len() < 32 {
                 continue;
             }
-            // A patch may have changed the length field, so this uses the current value of the field.
+            // A patch may have changed the length field, so the length is computed from the current value of the field.
             let len = record_len(&record);
             if len <= record.len() {
                 record.truncate(len);
@@ -307,7 +306,7 @@ fn record_len(bytes: &[u8]) -> usize {
     (32 + payload).next_multiple_of(8)
 }
 
-/// Creates `count` inputs of one patch each, for any files.
+/// Creates `count` inputs. Each input has one patch, and can be used with any files.
 pub fn seeds(count: usize) -> Vec<Vec<u8>> {
     let mut rng = pandodb::base::random::Rng(7);
     (0..count)

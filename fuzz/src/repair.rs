@@ -1,5 +1,5 @@
-//! Corrects checksums after bytes were changed. This module is written from the description of the format, without the
-//! engine's code, so that the two implementations check each other.
+//! Corrects checksums after bytes were changed. This module is written from the description of the format and uses no
+//! code of the engine. So the two implementations check each other.
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;

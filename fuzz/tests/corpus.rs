@@ -1,7 +1,8 @@
-//! Runs every target on its corpus and on seeded changes of the corpus. This test needs no C++ compiler.
+//! Runs every target on its corpus, and on inputs that are made from the corpus by random changes. A seed determines
+//! these changes. This test needs no C++ compiler.
 //!
-//! `PANDODB_FUZZ_RUNS` gives the number of changed inputs in percent of the default. `PANDODB_FUZZ_SEED` chooses other
-//! changes.
+//! `PANDODB_FUZZ_RUNS` gives the number of changed inputs, in percent of the default number. `PANDODB_FUZZ_SEED` sets
+//! another seed.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Runs a target with `runs` inputs, which takes about a second.
+/// Runs a target on `runs` inputs, which takes about a second.
 fn try_target(name: &str, runs: u64) {
     let target = target(name).expect("a target of that name");
     let runs = runs * env("PANDODB_FUZZ_RUNS", 100) / 100;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes flights.csv.gz from the npm package vega-datasets 2.2.0. Run it here; it needs npm, tar and gzip.
-# The file is the package's own data/flights-3m.csv, whose five columns are all used, compressed and nothing else.
+# Makes flights.csv.gz from the npm package vega-datasets 2.2.0. The script writes this file into its own directory. It
+# needs npm, tar and gzip. The result is the file data/flights-3m.csv of the package, which is compressed but not
+# changed in any other way. The demo uses all five columns of this file.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)

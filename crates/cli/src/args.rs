@@ -76,7 +76,7 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Load 231,083 flights, query them, kill a second load, reopen and check the store: in under a minute.
+    /// Load 231,083 flights, query them, kill a second load, reopen the store and check it, all in under a minute.
     Demo(DemoArgs),
     /// Load records from a file or a pipe.
     Load(LoadArgs),
@@ -97,20 +97,20 @@ pub enum Command {
     /// Create, alter or drop a keyspace.
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
-    /// Print sizes, amplification, pending background work, memory and the figures of each index; with --json also
-    /// latencies.
+    /// Print sizes, amplification, pending background work, memory and the figures of each index. With --json, also
+    /// print latencies.
     Stats(ReportArgs),
-    /// Read the whole store and check it, without changing it. Exit code 3 if it is damaged.
+    /// Read the whole store and check it, without changing it. The exit code is 3 if the store is damaged.
     Verify(ReportArgs),
-    /// Merge the runs of a range of keys: drop deleted and superseded entries and free their space.
+    /// Merge the runs of a range of keys. This drops deleted and superseded entries and frees their space.
     Compact(CompactArgs),
     /// Write a checkpoint: make all data durable and remove the log that is no longer needed.
     Checkpoint(ReportArgs),
     /// Print decoded structures of the data file and the log, without changing them.
     Inspect(InspectArgs),
-    /// Write all keyspaces, or those named with --keyspace, as text to stdout.
+    /// Write all keyspaces, or only the keyspaces named with --keyspace, as text to stdout.
     Dump(DumpArgs),
-    /// Create keyspaces from a dump, and the store if it does not exist.
+    /// Create keyspaces from a dump. Also create the store if it does not exist.
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
@@ -120,7 +120,8 @@ pub enum Command {
     /// Measure PandoDB on this machine: throughput, latencies and amplification of workloads, in temporary stores.
     #[cfg(feature = "lab")]
     Bench(BenchArgs),
-    /// Compare PandoDB with its published sources: figures, cost bounds, write order, time of a sort.
+    /// Compare PandoDB with its published sources: repeat figures, check cost bounds, show the order of writes, time a
+    /// sort.
     #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Test robustness with crashes, faults, damage and kills, in temporary stores.
@@ -164,7 +165,7 @@ pub struct RangeArgs {
     /// The first key of the range.
     #[arg(long, value_name = "KEY", value_parser = kv::unescape)]
     pub from: Option<Bytes>,
-    /// The end of the range: the first key that is not in it.
+    /// The end of the range: the first key after the range.
     #[arg(long, value_name = "KEY", value_parser = kv::unescape)]
     pub to: Option<Bytes>,
     /// Only keys that start with these bytes.
@@ -217,7 +218,7 @@ pub struct LoadArgs {
     /// The names of the fields that form the key. Several fields are joined by a zero byte.
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',')]
     pub key: Vec<String>,
-    /// The index type of the keyspace if this command creates it, such as stbe or cola:growth=8.
+    /// The index type, such as stbe or cola:growth=8, if this command creates the keyspace.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     pub index: Option<IndexOptions>,
     /// Merge the values with this operator instead of putting them.
@@ -226,7 +227,7 @@ pub struct LoadArgs {
     /// The kind of crash that each acknowledged commit survives.
     #[arg(long, value_enum, default_value_t = DurabilityName::Buffered)]
     pub durability: DurabilityName,
-    /// Print `acked COUNT` each time N more records are committed at this durability.
+    /// Print `acked COUNT` each time N more records are committed with the requested durability.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ack_every: Option<u64>,
     /// Records in each atomic commit; a batch that reaches 8 MiB is committed early.
@@ -276,7 +277,8 @@ pub struct InspectArgs {
     /// The structure to print.
     #[arg(value_enum, default_value_t = Structure::Superblock)]
     pub what: Structure,
-    /// With `run`: the run's id. With `block`: the number of its first page. Decimal, or hexadecimal with 0x.
+    /// With `run`: the id of the run. With `block`: the number of the block's first page. The number is decimal, or
+    /// hexadecimal with 0x.
     pub id: Option<String>,
 }
 
@@ -289,9 +291,9 @@ pub enum Structure {
     Catalog,
     /// The nodes of each index.
     Trunk,
-    /// One run, as `run ID`.
+    /// One run, given as `run ID`.
     Run,
-    /// One block, as `block PAGE`.
+    /// One block, given as `block PAGE`.
     Block,
     /// The segments and records of the log.
     Log,
@@ -345,7 +347,7 @@ pub struct SalvageArgs {
     pub store: StoreArgs,
     /// The destination: a new or empty directory.
     pub to: PathBuf,
-    /// Also copy keys that may be out of date because newer data cannot be read. Deleted keys may reappear.
+    /// Also copy keys whose values may be out of date, because newer data cannot be read. Deleted keys may reappear.
     #[arg(long)]
     pub include_stale: bool,
     /// Print the report as JSON.
@@ -387,7 +389,7 @@ pub struct GenArgs {
 pub enum Order {
     /// Every key once, in random order.
     Random,
-    /// Ascending.
+    /// Every key once, in ascending order.
     Sequential,
 }
 
@@ -407,7 +409,7 @@ pub enum Format {
 /// The levels of durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
-    /// No guarantee: a crash of the process may lose the last commits.
+    /// No guarantee: even a crash of the process may lose the last commits.
     None,
     /// Survives a crash or kill of the process.
     Buffered,

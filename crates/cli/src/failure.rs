@@ -5,7 +5,7 @@
 //! | 0 | done |
 //! | 1 | the key, the keyspace or the store was not found |
 //! | 2 | misuse: an invalid argument, input or operation |
-//! | 3 | corruption: bytes of a store or a dump are not those that were written |
+//! | 3 | corruption: a store or a dump does not contain the bytes that were written |
 //! | 4 | input/output: a device error, a full disk, a store that another process has open |
 //! | 5 | a salvage is complete, but some data is lost |
 //! | 130 | interrupted by Ctrl-C or SIGTERM |

@@ -71,7 +71,7 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// Whether the command should stop now. If so, the caller closes the store and returns [`Interrupts::failure`].
+    /// Whether the command should stop now. If so, the caller must close the store and return [`Interrupts::failure`].
     pub fn asked(&self) -> bool {
         let asked = self.0.asked.load(SeqCst);
         if asked {

@@ -12,8 +12,8 @@
 //!
 //! Reading is strict, so that a mistake is reported instead of stored. A backslash must start one of the five escapes
 //! (`\xNN` with digits in either case), and a line must have exactly one TAB. Raw control characters other than TAB and
-//! LF are accepted unchanged, except that a CR before the LF is part of the line end. Arguments of the command line use
-//! the same escapes.
+//! LF are accepted unchanged, except that a CR immediately before the LF counts as a part of the line end. Arguments of
+//! the command line use the same escapes.
 //!
 //! No line of data starts with `\!`: dumps use this prefix for their directives (`commands::dump`).
 

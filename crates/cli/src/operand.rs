@@ -77,8 +77,8 @@ fn number<N: std::str::FromStr>(text: &[u8]) -> Result<N, String> {
     })
 }
 
-/// Parses a size such as `256MiB`, `64M`, `1.5GiB` or `4096`. Returns the size in bytes. `K`, `M`, `G`, `T` alone mean
-/// powers of 1,024; `KB`, `MB`, `GB`, `TB` mean powers of 1,000.
+/// Parses a size such as `256MiB`, `64M`, `1.5GiB` or `4096`. Returns the size in bytes. `K`, `M`, `G` and `T` without
+/// a `B` mean powers of 1,024, as `KiB` and so on; `KB`, `MB`, `GB` and `TB` mean powers of 1,000.
 ///
 /// # Errors
 /// A message, if the text is not a size.
@@ -101,7 +101,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     let number: f64 =
         digits.parse().map_err(|_| format!("`{text}` is not a size; write 64MiB or a number of bytes"))?;
     let bytes = number * unit;
-    // A double does not represent every integer above 2⁵³. Real sizes are smaller.
+    // A floating-point number of 64 bits does not represent every integer above 2⁵³. Realistic sizes are smaller.
     if bytes.is_finite() && (1.0..9_007_199_254_740_992.0).contains(&bytes) {
         Ok(bytes as usize)
     } else {

@@ -146,7 +146,8 @@ fn watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A progress bar over `total` bytes, or a byte counter if the total is unknown. Hidden unless stderr is a terminal.
+/// A progress bar over `total` bytes, or a counter of bytes if the total is unknown. It is hidden unless stderr is a
+/// terminal.
 pub fn byte_bar(total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         _ if !watched() => return ProgressBar::hidden(),
@@ -156,7 +157,7 @@ pub fn byte_bar(total: Option<u64>) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).expect("a constant template"))
 }
 
-/// A spinner with a message. Hidden unless stderr is a terminal.
+/// A spinner with a message. It is hidden unless stderr is a terminal.
 pub fn spinner(message: &'static str) -> ProgressBar {
     if !watched() {
         return ProgressBar::hidden();

@@ -48,7 +48,7 @@ pub struct Args {
     pub seed: u64,
     /// Whether to report in JSON.
     pub json: bool,
-    /// The index of the stores of a replay (`--replay`).
+    /// The index type of the stores in a replayed schedule (`--replay`).
     pub index: IndexKind,
     /// Whether a single batch or replay runs with the deliberate mistake.
     canary: bool,

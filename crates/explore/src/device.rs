@@ -1,5 +1,5 @@
-//! The simulated device for explored threads. At each operation, the explorer may switch threads (such a place is a
-//! *point*). Threads that the device spawns are threads of the explorer.
+//! The simulated device for explored threads. Each operation is a *point*, at which the explorer may switch threads.
+//! Threads that the device spawns are threads of the explorer too.
 //!
 //! The [`SimDevice`] implements the operations and the effects of a crash. The lock of the [`SimDevice`] is never held
 //! at a point of the explorer.
@@ -92,7 +92,7 @@ struct ExploredThread(shuttle::thread::JoinHandle<()>);
 
 impl JoinHandle for ExploredThread {
     fn join(self: Box<Self>) {
-        // A panic of the thread has already ended the execution.
+        // If the thread panicked, the panic has already ended the execution.
         let _ = self.0.join();
     }
 }
@@ -133,8 +133,8 @@ impl FileWrapper for ExploredFile {
         self.file.punch_hole(offset, len)
     }
 
-    /// This function has two points, because writes of other threads between the end of the inner sync and the return
-    /// of this call are not covered by the sync.
+    /// This function has two points. The second point lets other threads write between the end of the inner sync and
+    /// the return of this call; the sync does not cover these writes.
     fn sync(&self) -> io::Result<()> {
         self.point.pass();
         let done = self.file.sync();
@@ -148,8 +148,8 @@ impl FileWrapper for ExploredFile {
     }
 }
 
-/// Reads in flight. A write of another thread between the start and the end of a read may be visible to the read or
-/// not.
+/// Reads in flight. If another thread writes between the start and the end of a read, the read may or may not see this
+/// write.
 #[derive(Debug)]
 struct ExploredQueue {
     inner: Box<dyn Queue>,

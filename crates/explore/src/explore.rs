@@ -1,7 +1,8 @@
 //! Runs scenarios under schedules, in batches of executions. A batch has one strategy and one seed.
 //!
-//! A batch is deterministic: the same scenario, strategy, seed and length give the same schedules and the same failure,
-//! if any. A single execution can be replayed from its schedule, which `shuttle` prints when the execution fails.
+//! A batch is deterministic: the same scenario, strategy, seed and length give the same schedules, and the same failure
+//! if there is one. A single execution can be replayed from its schedule, which `shuttle` prints when the execution
+//! fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -16,13 +17,13 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::indexes;
 use crate::scenarios::{Scenario, Twist};
 
-/// The maximum number of points in an execution. The maximum is far higher than any execution needs, so an execution
-/// that exceeds it is a livelock.
+/// The maximum number of points in an execution. No correct execution needs nearly as many points, so an execution that
+/// exceeds the maximum is in a livelock.
 const MAX_STEPS: usize = 400_000;
 /// The stack size of an explored thread in bytes.
 const STACK_BYTES: usize = 512 << 10;
-/// Number of priority changes of a PCT schedule, plus one. The strategy finds bugs of this depth with a known
-/// probability.
+/// The depth of a PCT schedule: the number of its priority changes, plus one. PCT finds bugs of this depth with a known
+/// minimum probability.
 const PCT_DEPTH: usize = 3;
 
 /// The strategy that chooses the schedules.
@@ -114,8 +115,8 @@ pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str, index: IndexKin
     indexes::with(index, || drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim())))
 }
 
-/// Seeded bugs are activated for the whole process. So a batch with a bug holds this lock exclusively, and other
-/// batches share it.
+/// An active seeded bug affects the whole process. So a batch with a seeded bug holds this lock exclusively, and
+/// batches without a bug share the lock.
 static MISTAKES: RwLock<()> = RwLock::new(());
 
 fn drive(scenario: &Scenario, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {
@@ -148,7 +149,7 @@ fn execute(body: fn(&SimImage, Twist), start: SimImage, twist: Twist, scheduler:
     Outcome { runs, failure }
 }
 
-/// Runs `work` in a single execution and returns its result.
+/// Runs `work` once, as an execution of the explorer, and returns the result.
 pub fn alone<T: Send + 'static>(work: impl Fn() -> T + Send + Sync + 'static) -> T {
     let (sender, made) = mpsc::channel();
     let scheduler = DfsScheduler::new(Some(1), true);

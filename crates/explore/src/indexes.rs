@@ -1,6 +1,6 @@
 //! Draws the index type of the stores of a batch from the seed of the batch.
 //!
-//! A batch runs on one system thread, even if it explores several threads. So the choice is stored in a thread-local.
+//! All explored threads of a batch run on one system thread. So the choice is stored in a thread-local variable.
 
 use std::cell::Cell;
 

@@ -1,16 +1,17 @@
 //! Explores thread schedules of PandoDB.
 //!
-//! The engine is built with its feature `explore`: each use of a lock, an atomic or a condition variable, and each I/O,
-//! is a point at which `shuttle` chooses the thread that runs next. Small scenarios ([`scenarios`]) run under many
-//! schedules: uniformly random schedules, PCT schedules, and depth-first schedules for the smallest scenarios. A
-//! failure, a panic, a deadlock or a livelock ends a scenario. It is printed with the command that reproduces it.
+//! The engine is built with its feature `explore`. With this feature, each use of a lock, an atomic or a condition
+//! variable, and each I/O, is a point at which `shuttle` chooses the thread that runs next. Small scenarios
+//! ([`scenarios`]) run under many schedules: uniformly random schedules, PCT schedules, and depth-first schedules for
+//! the smallest scenarios. A wrong result, a panic, a deadlock or a livelock ends a scenario. The program prints this
+//! failure, with the command that reproduces it.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/Cargo.toml --release -- --schedules 100000 --seconds 240 --seed 7 --json
 //! ```
 //!
-//! With `--canaries`, the program runs every scenario with its deliberate mistake instead, and fails if the explorer
-//! does not find a mistake.
+//! With `--canaries`, the program runs every scenario with its deliberate mistake instead, and fails if there is a
+//! mistake that the explorer does not find.
 
 mod args;
 mod device;
@@ -31,7 +32,7 @@ use scenarios::{Scenario, Twist};
 
 /// The number of executions in a batch.
 const BATCH: usize = 250;
-/// The maximum number of batches within which a canary must be found.
+/// The maximum number of batches that are run to find the mistake of a canary.
 const CANARY_BATCHES: u64 = 40;
 /// Number of system threads that run batches concurrently.
 const THREADS: usize = 2;
@@ -122,8 +123,8 @@ impl Tally {
     }
 }
 
-/// The batches to run: rounds over all scenarios, alternating between strategies. A depth-first batch always starts
-/// with the same schedules, so each tiny scenario gets only one depth-first batch, which is long.
+/// The batches to run. They go round over all scenarios, and alternate between the strategies. Every depth-first batch
+/// of a scenario starts with the same schedules. So each tiny scenario gets only one depth-first batch, which is long.
 struct Queue {
     rounds: u64,
     next: usize,

@@ -31,11 +31,12 @@ fn every_canary_is_found_and_reproduced() {
 #[test]
 fn past_failures_stay_fixed() {
     let found = [
-        // A checkpoint or a worker that was interrupted by a close counted the interruption as a failure, and because
-        // of this failure, the close synced nothing.
+        // A close interrupted a checkpoint or a worker, which counted the interruption as a failure. Because of this
+        // failure, the close synced nothing.
         ("close", "random:7000022:250"),
         ("close", "pct:7005067:250"),
-        // A checkpoint waited for a seqno whose append to the log had failed, and panicked.
+        // A checkpoint waited for a seqno although the append of this seqno to the log had failed. The checkpoint then
+        // panicked.
         ("sync-large", "random:7000022:250"),
         // A checkpoint's sync of the data file failed. The store acknowledged the commit of a large value although the
         // commit relied on this sync.

@@ -39,8 +39,8 @@ pub struct Setup {
     pub memory_budget: usize,
     /// The mode of the index.
     pub mode: Mode,
-    /// The same operations on the engine must cause the same operations on the device. So the engine uses no background
-    /// threads and no concurrent reads.
+    /// Whether the same operations on the engine must always cause the same operations on the device. If so, the engine
+    /// uses no background threads and no concurrent reads.
     pub deterministic: bool,
 }
 
@@ -56,8 +56,8 @@ pub trait Opener: Send + Sync {
     fn index(&self) -> String {
         String::new()
     }
-    /// Whether acknowledged writes survive a kill of the process. If not, the engine is listed, but no ratio to it is
-    /// computed.
+    /// Whether acknowledged writes survive a kill of the process. If not, the report lists the engine, but computes no
+    /// ratio of another engine's rate to the rate of this engine.
     fn survives_kill(&self) -> bool {
         true
     }
@@ -86,9 +86,9 @@ pub enum Need {
 /// of each gauge at the end of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Counters, whose values only grow: bytes written by cause, blocks read, probes.
+    /// Counters, whose values only grow: the bytes written for each cause, the numbers of blocks read and of probes.
     pub counters: BTreeMap<String, u64>,
-    /// Gauges, which are current values: debt, memory by part, levels.
+    /// Gauges, which are current values: the debt, the memory of each part of the engine, the number of levels.
     pub gauges: BTreeMap<String, f64>,
 }
 
@@ -108,8 +108,8 @@ pub trait Engine: Send + Sync {
     /// The engine's error.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Waits until all background work is done: memtables are written and no compaction is due. Returns at once if the
-    /// engine has no background work.
+    /// Waits until all background work is done: memtables are written, and no compaction is needed. Returns at once if
+    /// the engine has no background work.
     ///
     /// # Errors
     /// The engine's error.
@@ -162,8 +162,8 @@ pub trait Session {
     /// The engine's error.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
-    /// Adds a number to the little-endian `u64` value of a key, wrapping; an absent key counts as 0. Uses a merge
-    /// operator if the engine has one, otherwise an atomic read-modify-write.
+    /// Adds a number to the value of a key, which is a little-endian `u64`. The sum wraps around on overflow. An absent
+    /// key counts as 0. Uses a merge operator if the engine has one, otherwise an atomic read-modify-write.
     ///
     /// # Errors
     /// The engine's error.

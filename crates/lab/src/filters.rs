@@ -9,12 +9,13 @@
 //!   node      R runs of keys / R each: R Bloom filters, R quotient filters, or the maplet that is merged of these
 //! ```
 //!
-//! A *question* is a lookup of one precomputed hash in a filter. The questions run in a loop, so the processor overlaps
-//! independent questions. It would do so for lookups of several keys, but less for a single key. Times are CPU times of
-//! the thread, so that other processes affect the times only through the caches. The cost of a lookup of a page in the
-//! buffer pool is not included; a maplet saves this cost R − 1 times. A present key is in one run. Bloom and quotient
-//! filters are queried one after the other until that run is found, whereas one query of a maplet returns the runs that
-//! may have the key.
+//! A *question* is a lookup of one precomputed hash in a filter. The questions run in a loop, so the processor works on
+//! several independent questions at the same time. In a store, this overlap occurs when several keys are looked up, but
+//! less when a single key is looked up. Times are CPU times of the thread, so that other processes affect the times
+//! only through the caches. In a store, each filter page is first looked up in the buffer pool. The times do not
+//! include this cost, which a maplet saves R − 1 times. A key that is present is in one run. Bloom and quotient filters
+//! are queried one after the other until that run is found, whereas one query of a maplet returns the runs that may
+//! have the key.
 
 use std::hint::black_box;
 use std::sync::LazyLock;
@@ -36,7 +37,7 @@ const NEAR_PAGES: u64 = 32;
 /// Bytes of filters for far questions.
 const FAR_BYTES: u64 = 256 << 20;
 
-/// The amount of measurements.
+/// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The number of questions of each kind.
@@ -213,8 +214,8 @@ impl<F: Filter> Asked<F> {
         (named, found)
     }
 
-    /// Returns the nanoseconds and the number of reported runs per question. A question is given as a hash and the run
-    /// of the key.
+    /// Returns two averages per question: nanoseconds, and the number of reported runs. A question is given as the hash
+    /// of a key and the run of the key.
     fn time(&self, questions: &[(u64, u8)], times: usize, copies: u64) -> (f64, f64) {
         let (mut named, mut copy) = (0, 0);
         let start = Moment::now();
@@ -284,9 +285,11 @@ impl Data {
         Data { hashes: (0..keys).map(hash).collect() }
     }
 
-    /// `count` keys with hashes up to `limit`, spread over all keys, with their runs.
+    /// Returns `count` keys as pairs of hash and run. The keys are spread over all keys whose hashes are at most
+    /// `limit`.
     fn present(&self, limit: u64, count: usize, runs: u64) -> Vec<(u64, u8)> {
-        // The multiplier may share a factor with the number of keys. This matters only for tiny numbers of keys.
+        // If the multiplier shares a factor with the number of keys, some keys are not chosen. This matters only for
+        // tiny numbers of keys.
         let spread = (0..self.hashes.len()).map(|i| (i as u64).wrapping_mul(0x9e37_79b1) % self.hashes.len() as u64);
         let all = spread.map(|i| (self.hashes[i as usize], (i % runs) as u8));
         let mut found: Vec<(u64, u8)> = all.filter(|&(hash, _)| hash <= limit).take(count).collect();

@@ -13,12 +13,12 @@
 //!   other stores are in a separate crate, because they need a C++ build.
 //! * [`mod@line`]: the results of a workload as a line of JSON. [`report`] compares lines in a page, images and tables.
 //!   [`plot`] draws plots.
-//! * [`figures`]: measures figures of the sources again, and compares each claim with a measurement.
-//! * [`theory`]: compares costs with the bounds of the sources while the number of records N doubles.
+//! * [`figures`]: repeats the measurements of figures in the sources, and compares each claim with the result.
+//! * [`theory`]: compares costs with the bounds of the sources for repeatedly doubled numbers of records.
 //! * [`filters`]: measures the filters of runs and bundles, each alone and in a node of several runs.
 //! * [`pool`]: compares the buffer pool with other designs, and measures the gain from a second reader thread.
 //!
-//! The lab does not need other stores. Its commands are `pando bench` and `pando lab`.
+//! The lab can be used without any other store. Its commands are `pando bench` and `pando lab`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -17,15 +17,15 @@ pub struct LatencyFigures {
     pub count: u64,
     /// The mean latency.
     pub mean_us: f64,
-    /// 50 % took at most this.
+    /// The latency that 50 % of the operations did not exceed.
     pub p50_us: f64,
-    /// 90 % took at most this.
+    /// The latency that 90 % of the operations did not exceed.
     pub p90_us: f64,
-    /// 99 % took at most this.
+    /// The latency that 99 % of the operations did not exceed.
     pub p99_us: f64,
-    /// 99.9 % took at most this.
+    /// The latency that 99.9 % of the operations did not exceed.
     pub p99_9_us: f64,
-    /// 99.99 % took at most this.
+    /// The latency that 99.99 % of the operations did not exceed.
     pub p99_99_us: f64,
     /// The latency of the slowest operation.
     pub max_us: f64,
@@ -67,13 +67,14 @@ pub struct Asked {
     pub memory_budget: u64,
     /// The state of the caches: `cold` (reopened, page cache dropped), `warm` (after a warm-up), or `as-is`.
     pub cache: String,
-    /// Operations per second that all threads together issue (open loop); 0 for as many as the engine can execute.
+    /// Operations per second that all threads together issue in an open loop; 0 for a closed loop.
     pub rate: f64,
     /// The share of sequential insertions in `load-mixed`, in percent.
     pub seq_share: f64,
     /// Whether the engine runs without background threads.
     pub deterministic: bool,
-    /// Bytes of the memory cgroup that limits the engine and its page cache; 0 for none.
+    /// The limit in bytes of the memory cgroup that contains the engine and its page cache; 0 if there is no such
+    /// cgroup.
     pub memory_limit: u64,
 }
 
@@ -110,7 +111,8 @@ pub struct Line {
     /// The reason why the workload was not run. If there is a reason, the results are empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Whether acknowledged writes of the engine are lost in a kill. If so, no ratio to this engine is computed.
+    /// Whether a kill of the process loses acknowledged writes of the engine. If so, no ratio to this engine is
+    /// computed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub apart: bool,
     /// The number of finished operations.
@@ -131,8 +133,8 @@ pub struct Line {
     /// Bytes written to the device (background work included) for each byte of keys and values that the workload wrote.
     /// 0 if the workload wrote nothing.
     pub write_amplification: f64,
-    /// Bytes read from the device per operation, as counted by the engine, or by the operating system if the engine
-    /// does not count them.
+    /// Bytes read from the device per operation. If the engine does not count these bytes, the count comes from the
+    /// operating system.
     pub read_bytes_per_op: f64,
     /// Total size of the store's files for each byte of live keys and values.
     pub space_amplification: f64,
@@ -142,7 +144,7 @@ pub struct Line {
     /// recorders of all client threads. The value is 0 in files of earlier versions.
     #[serde(default)]
     pub lab_bytes: u64,
-    /// Processor seconds (user and system, background work included) per million operations.
+    /// Seconds of CPU time per million operations. The time includes user time, system time and background work.
     pub cpu_s_per_million: f64,
     /// The operating system's counters for the process: `read_bytes`, `write_bytes`, `syscr`, `syscw`.
     pub process_io: BTreeMap<String, u64>,

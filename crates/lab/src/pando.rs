@@ -32,7 +32,8 @@ impl Pando {
         Pando { index, device: None, durability: Durability::Buffered, io: Io::Auto, tune: Arc::new(|builder| builder) }
     }
 
-    /// Uses this device instead of the directory, at each opening. With such a device, the caches cannot be made cold.
+    /// Uses this device instead of the directory each time the store is opened. With such a device, the caches cannot
+    /// be made cold.
     pub fn on(mut self, device: Arc<dyn Device>) -> Pando {
         self.device = Some(device);
         self
@@ -93,7 +94,7 @@ impl Pando {
 
 /// A variant of [`AddU64`] that accepts every value, because the keyspace also has rows of other lengths, as in the
 /// stores of the other engines. This operator replaces the built-in operator of the same name, so that the command line
-/// can read the lab's stores.
+/// can also read stores that the lab has written.
 struct AddAmongRows;
 
 impl MergeOperator for AddAmongRows {

@@ -44,8 +44,8 @@ impl Space {
         }
     }
 
-    /// The number from which the key is made. Short keys have no tag, so the top bits of the number distinguish the
-    /// kinds of records.
+    /// The `place`, which is the number from which the key is made. Short keys have no tag, so the top bits of `place`
+    /// distinguish the kinds of records.
     fn place(self, number: u64) -> u64 {
         match self {
             Space::Rows => mix(number),
@@ -58,12 +58,12 @@ impl Space {
     }
 }
 
-/// A bijection of 64 bits that looks random.
+/// A bijection on 64-bit numbers whose results look random.
 pub use pandodb::base::random::scatter as mix;
 
-/// The minimum bytes of a key.
+/// The minimum length of a key in bytes.
 pub const MIN_KEY: usize = 8;
-/// The minimum bytes of a value that can be checked. Shorter values are allowed but not checked.
+/// The minimum length in bytes of a value that can be checked. Shorter values are allowed but not checked.
 pub const MIN_CHECKED_VALUE: usize = 16;
 const TAGGED_KEY: usize = 20;
 const NOISE: usize = 1 << 18;

@@ -57,8 +57,8 @@ fn around<'a>(text: &'a str, word: &str) -> &'a str {
     &text[from..to]
 }
 
-/// Checks that no word of the table of costs has more than 14 characters, because its eleven columns would not fit on
-/// the page otherwise.
+/// Checks that no word of the table of costs has more than 14 characters, because the eleven columns of this table
+/// would otherwise not fit on the page.
 #[test]
 fn words_in_the_table_of_costs_have_at_most_14_characters() {
     let html = report::html(&[small("a", "pando", 9e3), small("a", "pando", 8e3)]);

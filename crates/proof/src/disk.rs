@@ -1,5 +1,5 @@
-//! Tests that a full disk can be emptied again, with random disk sizes, memory budgets, kinds of data and ways to free
-//! space.
+//! Tests that a full disk can be emptied again. The disk size, the memory budget, the kind of data and the way to free
+//! space are random.
 //!
 //! ```text
 //!  open ─▶ fill until refused ─▶ [reopen] ─▶ read all ─▶ free everything ─▶ [reopen] ─▶ space is freed?
@@ -8,12 +8,12 @@
 //!                                                         drop_keyspace
 //! ```
 //!
-//! The steps run on the simulated device, where the seed determines the run ([`run`]), and in a directory of a real
-//! file system, which the caller has made small ([`run_in`]).
+//! [`run`] performs these steps on the simulated device, where the seed determines the whole run. [`run_in`] performs
+//! them in a directory of a real file system, which the caller has made small.
 //!
-//! While deletes run, memtables that cannot be packed (because the disk is full) must stay within the memory budget. A
-//! run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or `settle` fails after all
-//! data was deleted, or if the space is not freed.
+//! While deletes run, the full disk may prevent memtables from being packed. Even then, the memtables must stay within
+//! the memory budget. A run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or
+//! `settle` fails after all data was deleted, or if the space is not freed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,7 @@ const PATIENCE: u32 = 250;
 const PAUSE: Duration = Duration::from_millis(20);
 /// Number of deletes between two checks of the memory use.
 const LOOK: usize = 1000;
-/// The total number of refusals after which a retrying writer stops.
+/// The total number of refused writes after which a writer that retries stops.
 const REFUSALS: u32 = 60;
 /// The keyspace of values.
 const ROWS: &str = "rows";
@@ -65,10 +65,10 @@ pub enum Free {
     Drop,
 }
 
-/// The times when the store is closed and opened again, in addition to the end of the run.
+/// When the store is closed and opened again. Every run also does so at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopen {
-    /// Only at the end.
+    /// Only at the end of the run.
     Never,
     /// On the full disk, before any data is deleted.
     Before,
@@ -139,11 +139,12 @@ fn number(key: &[u8]) -> Option<usize> {
 /// A run in progress.
 struct Run<'a> {
     plan: Plan,
-    /// Opens the store on the device of this run.
+    /// Opens the store of this run.
     open: &'a dyn Fn() -> Result<Store, Error>,
     /// Sleeps, so that background threads can work. Does nothing if the store has no background threads.
     pause: &'a dyn Fn(),
-    /// With `true`, another file takes the remaining space of the full disk. With `false`, that file is removed.
+    /// With `true`, creates another file that takes the remaining space of the full disk. With `false`, removes that
+    /// file.
     squeeze: &'a dyn Fn(bool),
     store: Option<Store>,
     model: Model,
@@ -377,7 +378,7 @@ impl Run<'_> {
         }
         during("STUCK: checkpoint of the emptied store", self.store().checkpoint())?;
         if self.plan.free == Free::Singles {
-            // The space of entries hidden by point deletes is freed only by compactions.
+            // The space of point-deleted entries is freed only by compactions.
             let (rows, sums) = (self.rows()?, self.sums()?);
             during("STUCK: compacting the emptied store", rows.compact(..))?;
             during("STUCK: compacting the emptied store", sums.compact(..))?;
@@ -438,8 +439,8 @@ fn sizes(seed: u64) -> (u64, usize, u64) {
     let mut rng = Rng(seed ^ 0x7369_7a65);
     let disk = (3 << 20) + rng.below(5 << 20);
     let budget = [1 << 20, 4 << 20, 16 << 20][rng.index(3)];
-    // Two of three disks have the hole unit of most file systems. The third has a larger hole unit, like btrfs, scaled
-    // to the small disk.
+    // Two of three disks have the hole unit of most file systems. The third disk has a larger hole unit, as btrfs has,
+    // in proportion to the small disk.
     (disk, budget, [4 << 10, 4 << 10, 16 << 10][rng.index(3)])
 }
 
@@ -456,7 +457,8 @@ pub fn run(unit: &Unit) -> Tally {
         builder.index(index.clone()).open()
     };
     let mut tally = Tally { runs: 1, ..Tally::default() };
-    // On every other disk, a file that is not the store's takes all remaining space as soon as the store is full.
+    // In every second run, as soon as the store cannot write any more, a file that does not belong to the store takes
+    // all remaining space of the disk.
     let squeeze = |on| {
         if unit.seed.is_multiple_of(2) {
             device.set_byte_budget(Some(if on { device.occupied() } else { bytes }));

@@ -15,7 +15,7 @@ use pandodb::{
 use crate::indexes;
 use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step, mix};
 
-/// The size options of a store, and a few others.
+/// The sizes of a store, and a few other options.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// Memtable size in bytes.
@@ -24,7 +24,7 @@ pub struct Sizes {
     pub segment: u64,
     /// Bytes reserved for work on a full disk.
     pub reserve: u64,
-    /// Number of log streams. The driver alternates between the same number of writers.
+    /// Number of log streams. The driver alternates between writers, one for each stream.
     pub streams: usize,
     /// The seed for drawing the index of new keyspaces. With `None`, new keyspaces have the default index with small
     /// options.
@@ -56,10 +56,11 @@ impl Sizes {
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
 
-    /// [`Sizes::LOGGY`] in paper mode. Memtable leaves are split while their messages are only in the log.
+    /// [`Sizes::LOGGY`] in paper mode. In this mode, memtable leaves are split while their messages are durable only in
+    /// the log.
     pub const LOGGY_PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::LOGGY };
 
-    /// These sizes with 1 to 3 log streams, drawn from a number.
+    /// These sizes with 1 to 3 log streams; the number of streams is derived from the argument.
     #[must_use]
     pub fn with_streams(self, number: u64) -> Sizes {
         Sizes { streams: 1 + (mix(number ^ 0x0073_7472_6561_6d73) % 3) as usize, ..self }
@@ -118,7 +119,7 @@ impl Sizes {
     }
 }
 
-/// The options of the keyspace of that name.
+/// The options of the keyspace `name`.
 pub fn options(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::new().blob_threshold(BLOB_THRESHOLD);
     if name == SUMS { options.merge(AddI64) } else { options }
@@ -141,12 +142,13 @@ fn read_all(range: pandodb::Range) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     range.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
 }
 
-/// Compacts every keyspace and checks that `verify` has read every allocated page that is not in quarantine. A page
-/// without references would be lost for ever, and damage to a page that `verify` skips would go unnoticed. The caller
-/// must not hold snapshots or scans of the store.
+/// Compacts every keyspace and checks that `verify` has read every allocated page that is not in quarantine. The check
+/// finds two mistakes: an allocated page that nothing refers to, which would be lost for ever, and a page that `verify`
+/// skips, in which damage would go unnoticed. The caller must not hold snapshots or scans of the store.
 ///
 /// # Errors
-/// The outer result: the first error of the store. The inner result: what `verify` found, or the difference in bytes.
+/// The outer result holds the first error of the store. The inner result describes the damage that `verify` found, or
+/// the difference in bytes.
 pub fn accounts(store: &Store) -> Result<Result<(), String>> {
     for info in store.keyspaces() {
         store.open_keyspace(&info.name)?.expect("it was listed").compact(..)?;
@@ -285,8 +287,8 @@ impl Driver {
     }
 }
 
-/// The mark of a step in the recorded history. The mark is even when the step begins, and odd when the step is
-/// acknowledged.
+/// The mark of a step in the recorded history. A step has an even mark at its beginning, and an odd mark at its
+/// acknowledgement.
 pub fn mark_of(step: usize, acknowledged: bool) -> u64 {
     2 * step as u64 + u64::from(acknowledged)
 }

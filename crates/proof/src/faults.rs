@@ -1,16 +1,16 @@
-//! Tests in which the nth device call fails. Every kind of fault is tried once and permanently, at every call of a
-//! small workload.
+//! Tests in which the nth device call fails. Every kind of fault is tried at every call of a small workload: in one run
+//! only this call fails, in another run this call and all later calls fail.
 //!
-//! 1. Set the fault and run the script. A step may fail, but no call may panic. After each failure the store must still
-//!    return what it acknowledged, with or without the failed commit, unless the fault makes the reads fail. The script
-//!    then continues: commits acknowledged after a failure count like all others.
+//! 1. Set the fault and run the script. A step may fail, but no call may panic. After each failure, the store must
+//!    still return everything that it acknowledged, unless the fault makes the reads fail. The failed commit may be
+//!    present or absent. The script then continues: commits acknowledged after a failure count like all others.
 //! 2. Clear the fault. Reopen the image of a kill and the image of a power cut. Each of these stores must have the
-//!    state after a prefix of the acknowledged steps. The prefix must contain every step whose durability covers that
-//!    kind of crash.
-//! 3. Reopen on the same device too. After a failed sync, the page cache of this device returns data that is not on the
-//!    disk. Everything that the reopened store returns must survive a later power cut.
-//! 4. A device that *loses* writes may shorten the log without notice. In this case only a prefix of the history or an
-//!    error is allowed.
+//!    state after a prefix of the acknowledged steps. The prefix must contain every step whose durability level
+//!    guarantees that the step survives that kind of crash.
+//! 3. Also reopen the store on the same device. After a failed sync, the page cache of this device still returns data
+//!    that is not on the disk. Everything that the reopened store returns must survive a later power cut.
+//! 4. A device that *loses* writes may shorten the log without reporting an error. With such a device, the store must
+//!    have the contents after a prefix of the history, or return an error.
 //!
 //! A unit tries one kind of fault at every call of one script. Full disks ([`crate::full`]) are one more kind.
 
@@ -43,7 +43,8 @@ pub const KINDS: [FaultKind; 13] = [
     FaultKind::FullSync,
 ];
 
-/// Number of seeds that share a script: two for each kind of fault (once and permanently), and one for full disks.
+/// Number of seeds that share a script: two for each kind of fault (one call fails; all calls from one on fail), and
+/// one for full disks.
 const SHARE: u64 = 2 * KINDS.len() as u64 + 1;
 /// The maximum number of replays while a failing history is minimised.
 const TRIES: usize = 40;
@@ -53,7 +54,7 @@ const TRIES: usize = 40;
 struct Outcome {
     /// The state before the first step, and the state after each acknowledged step.
     states: Vec<State>,
-    /// Further states that the failed steps may have left.
+    /// Further states that are allowed, because failed steps may or may not have taken effect.
     uncertain: Vec<State>,
     /// Number of acknowledged steps that must survive a power cut.
     synced: usize,
@@ -89,7 +90,7 @@ impl Outcome {
         let found = contents(&driver.store).ok();
         if found.as_ref() == Some(&after) {
             if self.states.last() != Some(&after) {
-                // The failed step took effect, but the store does not guarantee that the step survives a crash.
+                // The failed step took effect. But the store does not guarantee that its effect survives a crash.
                 self.states.push(after);
             }
         } else if !refused(step, error) {
@@ -111,8 +112,8 @@ impl Outcome {
     }
 }
 
-/// Whether the device reports success for a write that it did not do. If so, damage or a shorter history is allowed
-/// later.
+/// Whether the device reports success for a write that it did not do. After such a fault, the store may report damage
+/// or have the contents of an earlier step.
 fn lies(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::LostWrite | FaultKind::MisdirectedWrite)
 }
@@ -122,8 +123,8 @@ fn harmless(fault: &Fault) -> bool {
     matches!(fault.kind, FaultKind::ClockJump | FaultKind::ShortTransfer)
 }
 
-/// Whether the step was refused before it had any effect. The reason is a full disk, or damaged blocks of the index,
-/// which prevent the packing of memtables.
+/// Whether the step was refused before it had any effect. The store refuses a step if the disk is full, or if damaged
+/// blocks of the index prevent the packing of memtables.
 fn refused(step: &Step, error: &Error) -> bool {
     matches!((step, error), (Step::Commit(..) | Step::Create(_), Error::DiskFull { .. } | Error::Corruption { .. }))
 }
@@ -182,7 +183,7 @@ fn check_reads(driver: &Driver, out: &Outcome) -> Result<(), String> {
     Err("the running store has wrong contents".into())
 }
 
-/// Opens an image and checks its contents. `floor`: number of steps that the contents must include.
+/// Opens an image and checks its contents. `floor` is the number of steps whose effects the contents must include.
 fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Result<(), String> {
     let opened = calmly(|| Sizes::TINY.open_image(image, 1).and_then(|(_, store)| contents(&store)))?;
     check_contents(opened, out, floor, lying)
@@ -249,13 +250,14 @@ fn script(number: u64) -> Script {
     script
 }
 
-/// Applies one kind of fault at the first call, the second, and so on, until a run has fewer calls.
+/// Applies one kind of fault at the first device call, in the next run at the second call, and so on, until a run has
+/// fewer calls than that.
 fn every_call(script: &Script, kind: FaultKind, sticky: bool) -> Tally {
     let mut tally = Tally::default();
     let mut script = script.clone();
     if lies(kind) {
-        // With such a fault, a reopened store may have any earlier state, and the rest of the script would not fit that
-        // state.
+        // After such a fault, a reopened store may have any earlier state. The remaining steps of the script might be
+        // impossible in that state.
         script.steps.retain(|step| !matches!(step, Step::Reopen));
     }
     let part = format!("{kind:?}{}", if sticky { " for ever" } else { "" });

@@ -48,8 +48,8 @@ fn during<T>(what: &str, result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
 }
 
-/// A new store on a disk of `budget` bytes. If opening reports that `budget` is too small, the disk has the size that
-/// the error asks for.
+/// A new store on a disk of `budget` bytes. If the store cannot be opened because `budget` is too small, the disk gets
+/// the size that the error gives.
 fn made(sizes: Sizes, mut budget: u64) -> Result<(Arc<SimDevice>, u64, Store), String> {
     let mut told = false;
     loop {

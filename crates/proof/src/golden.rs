@@ -1,14 +1,14 @@
-//! Golden stores: stores that an earlier build wrote and that are checked in. Every later build must open them with the
-//! same contents.
+//! Golden stores: stores that an earlier build wrote, and whose files are part of the repository. Every later build
+//! must open them with the same contents.
 //!
 //! | store | contents |
 //! | --- | --- |
 //! | `closed` | a tree without pending background work, a large value, a few commits in the log; closed |
-//! | `killed` | the same kind of store, but killed, so that its log has an open end |
+//! | `killed` | the same kind of store, but killed, so that its log was not closed either |
 //! | `deep` | more keys and levels than `closed`, with range deletes and merges on several levels; closed |
 //! | `levels` | the contents of `deep`, in a lookahead array (`cola`); closed |
 //!
-//! `golden/NAME-v3.bin` is a whole directory without holes (integers are u32, little-endian):
+//! `golden/NAME-v3.bin` holds all files of the store's directory, without their holes. Integers are u32, little-endian:
 //!
 //! ```text
 //!  for each file: name length | name | file length | span count | (offset | length | bytes)…
@@ -16,7 +16,7 @@
 //!
 //! `golden/NAME-v3.txt` lists the entries: keyspace, key, length of the value, xxh3 of the value. The last lines, which
 //! begin with `#`, list the [`digest`] of every state of the history. [`write()`] writes both files. Call [`write()`]
-//! only for a new format version, under a new name.
+//! only for a new format version, and give the files new names.
 
 use std::io;
 use std::path::Path;
@@ -53,7 +53,7 @@ macro_rules! golden {
     };
 }
 
-/// A store of format version 2, which no release has written. Opening must refuse it and name the version.
+/// A store of format version 2. No release has written this version. Opening must refuse it and name the version.
 pub const REFUSED: &[u8] = include_bytes!("../golden/closed-v2.bin");
 
 /// All golden stores.
@@ -96,7 +96,7 @@ impl Golden {
         self.name != "killed"
     }
 
-    /// Whether decoding and encoding again returns the same bytes.
+    /// Whether decoding the file and encoding the result again returns the same bytes.
     pub fn is_faithful(&self) -> bool {
         encode(&self.image()) == self.bytes
     }

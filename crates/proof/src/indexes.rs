@@ -1,8 +1,8 @@
 //! Draws the index type and the index options for the stores of a harness, from the seed of the unit.
 //!
-//! Every index type in the engine's registry takes part in every harness. The options are drawn from the options that
-//! the type declares. Numeric options are near the minimum of their range, so that short histories reach every part of
-//! the structure.
+//! Every harness uses every index type in the engine's registry. The options are drawn from the options that the type
+//! declares. Numeric options are near the minimum of their range, so that short histories reach every part of the
+//! structure.
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,5 @@
-//! A device that skips some syncs but reports success. This device makes the store lose acknowledged commits, and the
-//! crash enumerator must report the loss. So the device is a canary.
+//! A device that skips some syncs but reports success. A store on this device loses acknowledged commits after a crash,
+//! and the crash enumerator must report the loss. So the device is a canary for the enumerator.
 //!
 //! With [`Lie::Log`], commits are acknowledged before the log is synced. With [`Lie::Data`], the superblock may reach
 //! the disk before the blocks that it refers to.
@@ -15,11 +15,11 @@ use pandodb::device::{Device, File, OpenHow};
 /// The syncs that the device skips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// No sync is skipped.
+    /// The device skips no sync.
     Never,
-    /// Syncs of log segments that hold records.
+    /// The device skips syncs of log segments that hold records.
     Log,
-    /// Syncs of the data file, except those right after the write of a superblock.
+    /// The device skips syncs of the data file, except a sync that immediately follows the write of a superblock.
     Data,
 }
 

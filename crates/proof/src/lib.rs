@@ -20,7 +20,7 @@
 //! | [`full`] | reads, deletes and recovery on a full disk |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`model`] | random histories of the whole interface, compared with sorted maps |
-//! | [`histories`] | isolation: compares what threads read with what was committed |
+//! | [`histories`] | isolation: compares the results of concurrent reads with the commits |
 //! | [`verify`] | `Store::verify` concurrent with writers |
 //! | [`kill`] | a real process on a real disk, killed with SIGKILL |
 //! | [`soak`] | runs units on several threads; an interrupted soak can be resumed |
@@ -29,8 +29,8 @@
 //! | [`minimise`] | shortens a history that fails |
 //!
 //! A seed determines a whole unit of work, and each failure report contains the seed of the unit. The same seed gives
-//! the same states in a test, in `pando sim` and in an overnight soak. `docs/TESTING.md` lists the guarantees, and how
-//! many runs were done.
+//! the same states in a test, in `pando sim` and in an overnight soak. `docs/TESTING.md` lists the guarantees and the
+//! number of runs that were done.
 #![forbid(unsafe_code)]
 
 pub mod corrupt;

@@ -5,10 +5,10 @@
 //!    the tries are used up.
 //!
 //! Source: A. Zeller and R. Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, 2002. This implementation
-//! tests complements only, because a single piece of a failing history rarely fails alone.
+//! tests complements only, because a history of only one piece rarely fails.
 
-/// The smallest subset of `0..len` found for which `fails` holds, ascending. Assumes that `fails` holds for `0..len`.
-/// Calls `fails` at most `tries` times.
+/// Returns the smallest subset of `0..len` that was found and for which `fails` returns true, in ascending order.
+/// Assumes that `fails` returns true for the whole of `0..len`. Calls `fails` at most `tries` times.
 pub fn minimise(len: usize, tries: usize, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..len).collect();
     let mut left = tries;

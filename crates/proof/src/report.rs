@@ -1,8 +1,9 @@
 //! Input and output of a harness: a unit of work, the tally of a unit, and failures.
 //!
 //! The seed alone determines a *unit*. Two runs of a unit visit the same states in the same order, and return the same
-//! counts and the same digest. Exceptions are the kinds with real threads or processes: [`Kind::Histories`],
-//! [`Kind::Kill`] and [`Kind::Verify`]. A larger run (a test, an overnight soak) is a sum of units.
+//! counts and the same digest. This does not hold for the kinds that use real threads or processes:
+//! [`Kind::Histories`], [`Kind::Kill`] and [`Kind::Verify`]. A larger run (a test, an overnight soak) is a sum of
+//! units.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +18,7 @@ pub const ENOUGH: usize = 5;
 pub enum Kind {
     /// Power cuts and kills at every point of a recorded run: [`crate::crash`].
     Crash,
-    /// The nth device call fails, and full disks: [`crate::faults`].
+    /// Failures of the nth device call, and full disks: [`crate::faults`].
     Faults,
     /// Damage to a store at rest: [`crate::corrupt`].
     Corrupt,
@@ -27,7 +28,7 @@ pub enum Kind {
     Histories,
     /// A real process on a real disk, killed: [`crate::kill`].
     Kill,
-    /// A full disk is emptied again: [`crate::disk`].
+    /// Filling a disk and emptying it again: [`crate::disk`].
     Disk,
     /// `Store::verify` concurrent with writers: [`crate::verify`].
     Verify,
@@ -67,7 +68,7 @@ impl Kind {
     }
 }
 
-/// The goal that applies to a run.
+/// Which goal applies to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     /// The goal before a change is merged: all kinds together take less than 15 minutes.

@@ -2,8 +2,8 @@
 //!
 //! A script is a list of steps generated from a seed. It uses three keyspaces: `rows` (puts, deletes, range deletes,
 //! small and large values), `sums` (counters, changed by merges), and `temp` (like `rows`, but dropped and created
-//! again). A batch may write to all three keyspaces. Any subset of the steps gives a script, because [`Script::keep`]
-//! also removes operations on keyspaces whose creation was removed.
+//! again). A batch may write to all three keyspaces. Any subset of the steps is a valid script too, because
+//! [`Script::keep`] also removes operations on a keyspace if it removes the creation of this keyspace.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ pub const ROWS: &str = "rows";
 pub const SUMS: &str = "sums";
 /// The keyspace that is dropped and created again.
 pub const TEMP: &str = "temp";
-/// Values of more bytes are stored as blobs.
+/// Values of more bytes than this are stored as blobs.
 pub const BLOB_THRESHOLD: usize = 300;
 
 /// One operation of a batch.
@@ -95,7 +95,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// The durability that an acknowledgement of the step guarantees for it and all earlier steps.
+    /// The durability that the acknowledgement of the step guarantees for this step and for all earlier steps.
     pub fn promise(&self) -> Durability {
         match self {
             Step::Commit(_, durability) | Step::Persist(durability) => *durability,
@@ -227,7 +227,7 @@ impl Script {
         Script { seed, steps }
     }
 
-    /// The script of the steps at `positions`, without operations on keyspaces that are not created any more.
+    /// The script of the steps at `positions`, without operations on keyspaces whose creation is not among these steps.
     #[must_use]
     pub fn keep(&self, positions: &[usize]) -> Script {
         let mut there = BTreeSet::new();
@@ -295,7 +295,7 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
     Step::Commit(ops.collect(), durability)
 }
 
-/// The key of a number; keys sort like their numbers.
+/// The key with this number. Keys have the same order as their numbers.
 pub fn key(number: u64) -> Vec<u8> {
     format!("key{number:06}").into_bytes()
 }

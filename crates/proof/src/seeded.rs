@@ -1,19 +1,19 @@
 //! The list of seeded bugs, each with the harness that must catch it. This list is used to test the test harnesses.
 //!
-//! The engine defines the bugs and contains them ([`pandodb::base::SeededBug`]). Each line of [`HUNTS`] gives the harness
-//! that must catch a bug, the seeds to try, and the expected symptom. `tests/seeded.rs` activates the bugs one at a
-//! time, and fails if no failure exposes a bug.
+//! The engine defines the bugs, and its code contains them ([`pandodb::base::SeededBug`]). Each line of [`HUNTS`] gives
+//! the harness that must catch a bug, the seeds to try, and the expected symptom. `tests/seeded.rs` activates the bugs
+//! one at a time, and fails if there is a bug that no failure exposes.
 //!
 //! A bug that is not caught usually shows a gap in the harness. The list leaves out bugs that no harness *can* detect,
-//! mostly because a second check of the engine has the same effect:
+//! mostly because another check of the engine has the same effect as the missing one:
 //!
 //! | not seeded | why no harness would detect it |
 //! | --- | --- |
 //! | a block's kind is not compared | the checksum covers the owner, which is never reused, and an owner has only one kind of block at a page |
 //! | a log record's checksum lacks segment and epoch | seqnos are contiguous, so a record in the wrong position causes a gap or a repetition |
 //! | a child that is partly outside a compaction's ranges inherits its output | no such child exists, because nodes under compaction are not merged |
-//! | a child that received the inputs of a compaction while it ran gets the output twice | requires a flush during an inner node's compaction: 1 of 7,006 without threads |
-//! | `verify` allows a page two owners | requires a store that another bug has damaged |
+//! | a child gets the output of a compaction twice, if it received the inputs while the compaction ran | requires a flush during the compaction of an inner node, which is rare without threads (1 of 7,006) |
+//! | `verify` accepts a page that has two owners | requires a store that another bug has damaged |
 //! | bugs that need two threads: visible before inserted, horizon not consulted, blobs freed early | the harnesses of this table use one thread |
 //!
 //! The bugs of [`BY_SCHEDULES`] also need two threads. The canaries of `crates/explore` catch these bugs.
@@ -25,8 +25,8 @@ use crate::report::{Kind, Unit};
 
 /// The maximum number of units that are tried before a bug counts as not caught.
 const TRIES: u64 = 40;
-/// A number of steps that is larger than any history. A unit with an explicit choice of all these steps does not
-/// minimise its failures.
+/// A number of steps that is larger than any history. A unit that names all these steps explicitly runs its whole
+/// history and does not minimise its failures.
 const ALL_STEPS: usize = 4_096;
 
 /// The harness and the seeds that must catch a bug.
@@ -81,7 +81,7 @@ const fn hunt(bug: SeededBug, kind: Kind, (from, every): (u64, u64), sign: &'sta
     Hunt { bug, kind, from, every, sign }
 }
 
-/// All seeds, without an offset or a distance.
+/// All seeds: the first seed is 0, and the distance is 1.
 const ANY: (u64, u64) = (0, 1);
 /// Seeds of [`Kind::Corrupt`] that damage closed stores generated from the seed.
 const CLOSED: (u64, u64) = (6, 8);

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Failure, Kind, Tally, Unit};
 
-/// Interval of saving the state and reporting progress.
+/// The interval at which the state is saved and progress is reported.
 const PULSE: Duration = Duration::from_millis(500);
 /// Number of failures after which a soak ends.
 const ENOUGH: usize = 20;
@@ -32,7 +32,7 @@ pub struct Until {
     pub runs: Option<u64>,
     /// Number of units, including the units of earlier processes.
     pub units: Option<u64>,
-    /// `runs` ends the soak only after at least this number of units.
+    /// The number of units that must be done before `runs` can end the soak.
     pub least: u64,
 }
 
@@ -114,9 +114,9 @@ pub struct Soak<'a> {
 /// State shared by the threads.
 struct Shared {
     total: Total,
-    /// Tallies of finished units beyond the frontier.
+    /// Tallies of finished units that are not in the total yet, because a unit with a lower seed is still running.
     ahead: BTreeMap<u64, Tally>,
-    /// The next seed to hand out.
+    /// The next seed that a thread will run.
     handed: u64,
     started: Instant,
     seconds_before: f64,

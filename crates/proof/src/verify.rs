@@ -1,5 +1,5 @@
-//! Tests of `Store::verify` concurrent with writers. `verify` must report no damage in a sound store, and must report
-//! real damage.
+//! Tests of `Store::verify` concurrent with writers. `verify` must report no damage in an undamaged store, and must
+//! report all real damage.
 //!
 //! ```text
 //!   4 writers: puts, merges, large values, deletes, batches over several keyspaces   ┐
@@ -8,9 +8,9 @@
 //!   verify repeatedly: does each report contain this damage, and nothing else?
 //! ```
 //!
-//! Pages move from one keyspace to another all the time, because each drop takes three checkpoints, and two of these
-//! checkpoints release freed pages. A faulty `verify` that does not read all keyspaces as of one moment would find
-//! pages with two owners.
+//! Pages move from one keyspace to another all the time. The reason is that each drop takes three checkpoints, two of
+//! which release freed pages. If `verify` did not read all keyspaces in the state of one moment, it would find pages
+//! that seem to have two owners.
 //!
 //! A run is one call of `verify`. The seed determines the operations, but not how threads interleave.
 
@@ -25,7 +25,7 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, SUMS};
 
-/// The number of `verify` calls of a unit on the sound store.
+/// The number of `verify` calls of a unit on the undamaged store.
 const ROUNDS: u64 = 60;
 /// The number of `verify` calls of a unit on the store with a damaged block.
 const DAMAGED_ROUNDS: u64 = 4;
@@ -134,8 +134,8 @@ fn damage(device: &MemDevice, rng: &mut Rng) -> std::io::Result<()> {
     pandodb::device::write_all_at(&*file, at as u64, &[bytes[at] ^ 4])
 }
 
-/// Calls `verify` up to `rounds` times. `right` returns a description of what is wrong with a report, if anything. This
-/// function returns the first description.
+/// Calls `verify` up to `rounds` times. If a report is wrong, `right` returns a description of the mistake. This
+/// function returns the first such description.
 fn verify(
     store: &Store,
     rounds: u64,

@@ -1,5 +1,5 @@
-//! Tests that damage to stores at rest is never returned as data. Canary: the harness must detect a sound store with
-//! other contents.
+//! Tests that damage to stores at rest is never returned as data. Canary: the harness must report a failure if an
+//! undamaged store has other contents than expected.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Tests with power cuts and kills; the number is a tenth of the number in continuous integration. Canaries: the
-//! harness must detect the lost commits on devices that lie about syncing.
+//! Tests with power cuts and kills. They visit a tenth as many states as continuous integration does. Canaries: on
+//! devices that report a skipped sync as done, the harness must detect that commits are lost.
 
 use std::sync::Arc;
 use std::time::Instant;

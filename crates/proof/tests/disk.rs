@@ -15,8 +15,9 @@ fn full_disks_can_be_emptied() {
     assert!(tally.runs == DISKS && tally.counted("records") > 20_000 * DISKS, "too few records for full disks");
 }
 
-/// Seeds that failed in a longer run. A fifth of each disk was occupied by free pages in hole units of 16 KiB that were
-/// partly in use. Compactions did not write to these pages, so deletes were refused for ever.
+/// Seeds that failed in a longer run. On these disks, hole units have 16 KiB, and many units were only partly in use.
+/// The free pages of such units occupied a fifth of each disk. Compactions did not write to these pages, so deletes
+/// were refused for ever.
 #[test]
 fn compactions_on_a_full_disk_reuse_free_pages_that_still_occupy_space() {
     for seed in [719, 3803] {

@@ -1,5 +1,5 @@
-//! Tests in which the nth device call fails. Canary: the harness must detect a device that loses writes when it applies
-//! the rules for an honest device.
+//! Tests in which the nth device call fails. Canary: if the harness treats a device that loses writes as an honest
+//! device, it must report a failure.
 
 use pandodb::device::sim::{Fault, FaultKind};
 use pandodb_proof::faults::{KINDS, attempt};
@@ -13,10 +13,10 @@ fn no_fault_violates_a_guarantee() {
     for seed in 0..2 * (2 * KINDS.len() as u64 + 1) {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }
-    // Seeds that failed in longer runs. In one, opening a keyspace whose drop had failed was treated as a durable
-    // creation. In another, a directory sync failed because the disk was full, and the store handled the failure as an
-    // ordinary refusal. But the failed sync had lost a removal, so the next segment of the same name was missing after
-    // a power cut.
+    // Seeds that failed in longer runs. In one run, opening a keyspace whose drop had failed was treated as a durable
+    // creation. In another run, a directory sync failed because the disk was full, and the store handled the failure as
+    // an ordinary refusal. But the failed sync had not made the removal of a segment durable, so a later segment of the
+    // same name was missing after a power cut.
     for seed in [100_279, 100_281, 100_287, 375, 591] {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }

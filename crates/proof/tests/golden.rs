@@ -1,8 +1,8 @@
 //! Tests that stores of an earlier build open with the same contents, and that a store can be opened only once at a
 //! time.
 //!
-//! With `PANDODB_GOLDEN_WRITE=1`, the test writes the golden stores and fails, because the new files are not compiled
-//! in yet. Run the test again without the variable.
+//! With `PANDODB_GOLDEN_WRITE=1`, the test writes the golden stores and fails, because the test program still contains
+//! the old files. Run the test again without the variable.
 
 use std::path::PathBuf;
 

@@ -39,14 +39,15 @@ fn small_memtables_make_deep_trees() {
 fn every_deliberate_mistake_is_detected() {
     use Sabotage::*;
     for seed in 0..10 {
-        // These histories pass without a mistake, so a failure below is caused by the mistake.
+        // These histories pass without the sabotage, so a failure below is caused by the sabotage.
         assert!(
             play(Config::from_seed(seed), &words(seed, ACTIONS), None).is_ok(),
             "seed {seed} fails without a mistake"
         );
     }
     for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, TornBatch, LateSnapshot] {
-        // The mistake skips the first operations, because a lost delete has no effect in a store that is still empty.
+        // The sabotage is not applied to the first operations, because a lost delete has no effect in a store that is
+        // still empty.
         let caught = (0..10).find(|&seed| {
             play(Config::from_seed(seed), &words(seed, ACTIONS), Some((sabotage, 2 + 4 * seed as usize))).is_err()
         });

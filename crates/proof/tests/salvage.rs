@@ -1,4 +1,5 @@
-//! Tests the data lost through damage: every page of a store is damaged, alone and in pairs.
+//! Tests how much data is lost through damage: the tests damage every page of a store, alone and together with another
+//! page.
 //!
 //! 1. A single fault in the data file never prevents opening the store, for reading or for writing. Every lookup is
 //!    right or returns an error that names file and offset. Keys outside the damaged block stay readable. `verify`
@@ -69,7 +70,7 @@ fn layered(seed: u64, index: IndexKind) -> Specimen {
     Specimen::new(device.image(), SimImage::default(), right, Vec::new(), Rule::Exact)
 }
 
-/// The kind in the block header at a page, if a block seems to begin at this page.
+/// The kind of the block whose header is at this page, if the page seems to begin a block.
 fn kind(image: &SimImage, page: u64) -> Option<BlockKind> {
     let head = image.read(DATA, page * PAGE..page * PAGE + 16);
     let plausible = head[5..8] == [0; 3] && head[12..16] == [0; 4] && head[8..12] != [0; 4];
@@ -257,7 +258,8 @@ fn two_faults_lose_only_what_salvage_reports() {
         let live = pages(&specimen.image, DATA);
         for round in 0..150 {
             let a = live[rng.below(live.len() as u64) as usize];
-            // Every third time, damage two blocks of the same kind, which may be both copies of a metadata block.
+            // In every third case, damage two blocks of the same kind. They may be the two copies of one metadata
+            // block.
             let alike: Vec<u64> = live
                 .iter()
                 .copied()
@@ -304,8 +306,8 @@ fn losing_both_copies_of_a_node_loses_only_its_key_range() {
     assert!(lost >= 6 && whole >= 6, "{lost} {whole}");
 }
 
-/// Damages both copies of each node of a store in turn. Returns the number of times data was lost, and the number of
-/// times some key stayed readable.
+/// Damages both copies of each node of a store, one node after the other. Returns two numbers: in how many cases data
+/// was lost, and in how many cases some keys stayed readable.
 fn lose_nodes(specimen: &Specimen) -> (usize, usize) {
     let nodes: Vec<u64> = pages(&specimen.image, DATA)
         .into_iter()
@@ -360,7 +362,7 @@ fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on
                 drop(store);
                 let (report, copy) = salvaged(&image, false).expect("copies");
                 assert!(report.is_complete() && copy == specimen.right, "{what}: salvage needs no map");
-                // Otherwise the node is obsolete, because a later node has replaced it.
+                // If the damage is not reported, the node is obsolete, because a later node has replaced it.
                 if is_reported {
                     let refused = Sizes::TINY.open_image(&image, 1);
                     assert!(refused.is_err_and(|e| is_named(&e)), "{what}: pages of values could be overwritten");
@@ -373,7 +375,7 @@ fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on
     assert!(lost >= 30 && levels >= 3, "{lost} {levels}");
 }
 
-/// A killed store with much of its history only in the log, and the states of that history.
+/// A killed store that has much of its history only in its log, and the states of this history.
 fn logged(seed: u64) -> (SimImage, Vec<State>) {
     let script = Script::generate(seed, Mix { steps: 120, blobs: 6, lazy: 20, buffered: 60, keys: 100 });
     let (device, states) = (SimDevice::new(seed), script.states());
@@ -465,7 +467,7 @@ fn a_store_with_a_damaged_leaf_continues_to_work() {
             state.0.entry("other".to_owned()).or_default().insert(key, value);
         }
         told += u64::from(rows.compact(..).is_err_and(|e| is_named(&e)));
-        // The compaction has reported the damage. From now on, background work skips the damaged run and counts no debt
+        // The compaction has reported the damage. After that, background work skips the damaged run and counts no debt
         // for it.
         store.settle().expect("the rest is undamaged");
         assert_eq!(store.debt(), 0);
@@ -508,7 +510,7 @@ fn salvage_copies_stale_values_only_on_request() {
     let right = contents(&store).expect("reads");
     store.close().expect("closes");
     let image = device.image();
-    // Without the range tombstones of a run, salvage cannot tell which of its keys are deleted.
+    // Without the range tombstones of a run, salvage does not know which keys of the run are deleted.
     let page = pages(&image, DATA).into_iter().find(|&page| kind(&image, page) == Some(BlockKind::RunTombstones));
     let mut damaged = image.clone();
     damaged.write(DATA, page.expect("it was packed") * PAGE, &[0xEE; PAGE as usize]);

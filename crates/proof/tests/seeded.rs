@@ -22,7 +22,7 @@ fn every_seeded_bug_is_caught() {
     let is_chosen = |hunt: &&Hunt| format!("{:?}", hunt.bug).contains(&chosen);
     let names: Vec<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).collect();
     assert!(HUNTS.iter().any(|hunt| is_chosen(&hunt)), "BUGS={chosen} is in no name of {names:?}");
-    // Some bugs cause panics, whose messages would hide the table.
+    // Some bugs cause panics. Without this hook, their messages would make the printed table hard to find.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();

@@ -1,8 +1,9 @@
-//! The adapter of Bf-Tree, which keeps mini-pages of hot records in a circular buffer, over 4 KiB leaf pages in a file.
+//! The adapter of Bf-Tree. Bf-Tree has 4 KiB leaf pages in a file, and keeps mini-pages of frequently used records in a
+//! circular buffer in memory.
 //!
 //! Bf-Tree is measured without a log. It can write a log but cannot replay it: `BfTree::recovery` is documented as
-//! "incomplete, internal use only", and stops at the first split. So acknowledged writes are lost when the process
-//! dies, and every result of this engine is marked accordingly. `close` writes a snapshot, and `open` starts from the
+//! "incomplete, internal use only", and stops at the first split. So a kill of the process loses acknowledged writes,
+//! and every result of this engine carries a remark about this. `close` writes a snapshot, and `open` starts from the
 //! newest snapshot.
 
 use std::fs;
@@ -32,8 +33,8 @@ pub const PROMISE: Promise = Promise {
 /// Opens Bf-Tree.
 pub struct Bf;
 
-/// The size of the circular buffer in bytes: a power of two, at most 7/8 of the budget. The buffer does not contain
-/// inner nodes and the mapping table.
+/// The size of the circular buffer in bytes: a power of two, at most 7/8 of the budget. The inner nodes and the mapping
+/// table are outside the buffer and take the rest.
 fn buffer(budget: usize) -> usize {
     let most = budget - budget / 8;
     1 << most.ilog2()
@@ -187,7 +188,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        // In this call, Bf-Tree ignores an invalid key without an error.
+        // Here, Bf-Tree would ignore an invalid key and report no error.
         if key.is_empty() || key.len() > LONGEST_KEY {
             return Err(refused(key));
         }

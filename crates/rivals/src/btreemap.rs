@@ -1,5 +1,5 @@
-//! The adapter of the standard library's `BTreeMap` under a `RwLock`. It is only in memory, and is an upper bound for
-//! stores on a device.
+//! The adapter of the standard library's `BTreeMap` under a `RwLock`. The map is only in memory. Its speed is an upper
+//! bound for the speed of stores on a device.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use crate::{Promise, add, admit, settings};
 pub const PROMISE: Promise =
     Promise { survives_close: false, survives_kill: false, background_threads: false, ..Promise::FULL };
 
-/// The opener of the map, which is empty at each opening.
+/// Opens the map. The map is empty after each opening.
 pub struct Map;
 
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! Runs a child process in its own memory cgroup. The limit of the cgroup covers the engine's own caches and the page
-//! cache together, so that LMDB (page cache) and RocksDB (block cache) get the same memory.
+//! cache together, so that LMDB, which uses only the page cache, gets the same memory as RocksDB, which uses a block
+//! cache.
 //!
 //! ```text
 //!   parent: Group::create(delegated, budget + allowance) ─▶ command.env(JOIN, …) ─▶ spawn ─▶ wait ─▶ drop: removed
@@ -8,7 +9,7 @@
 //!
 //! The group is created under a directory that the caller names and owns. Root could create the group elsewhere in the
 //! hierarchy, but then the process would leave its own group and escape limits that the administrator has set. The
-//! kernel has two versions of the interface; the files in a directory show its version.
+//! kernel has two versions of the cgroup interface. The files in a cgroup's directory show which version it uses.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,7 +20,8 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// The environment variable that names the group a child must join: the path of the group's list of processes.
+/// The environment variable that tells a child which group to join. Its value is the path of the file that lists the
+/// group's processes.
 pub const JOIN: &str = "PANDO_RIVALS_JOIN";
 /// The environment variable for the directory under which groups may be created, if the command line names none.
 pub const DELEGATED: &str = "PANDO_RIVALS_CGROUP";
@@ -68,8 +70,8 @@ impl Group {
         })?;
         let version = version_of(parent)?;
         if version == Version::Two {
-            // Child groups have the controller only if the parent enables it for them. Enabling fails while the parent
-            // has processes.
+            // Child groups have the memory controller only if the parent group enables it for them. This is not
+            // possible while the parent group contains processes.
             set(parent, "cgroup.subtree_control", "+memory")?;
         }
         let directory = parent.join(format!("pando-rivals-{}", std::process::id()));
@@ -159,7 +161,7 @@ pub fn delegated(given: Option<PathBuf>) -> Option<PathBuf> {
 /// Joins the group that the parent process created for this process, if any.
 ///
 /// # Errors
-/// If joining fails. In this case the process must not measure, because no limit would apply.
+/// If joining fails. Then the process must not measure, because its memory would not be limited.
 pub fn join_if_asked() -> io::Result<bool> {
     match env::var_os(JOIN) {
         Some(list) => join(&list).map(|()| true),
@@ -178,8 +180,8 @@ mod tests {
 
     const ALLOCATE: &str = "PANDO_RIVALS_TEST_ALLOCATE";
 
-    /// A directory with plain files in place of the files of a controller. With this directory, tests can check on any
-    /// machine what is written to these files.
+    /// Creates a directory with plain files in place of the files of a real controller. With this directory, tests can
+    /// check on any machine what the code writes to these files.
     fn pretend(files: &[(&str, &str)]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {

@@ -23,8 +23,8 @@ pub struct Fjall;
 /// The parts of the memory budget, in bytes.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// The size of one memtable. There may be three memtables: one active memtable, and two sealed memtables that are
-    /// not yet written.
+    /// The size of one memtable. At most three memtables exist at the same time: one active memtable, and two sealed
+    /// memtables that are not written to the disk yet.
     memtable: usize,
     cache: usize,
     journals: usize,
@@ -109,8 +109,8 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.tree.rotate_memtable_and_wait()?;
-        // fjall does not expose its compaction queue. So this waits until no compaction is active and none has
-        // completed for 100 ms.
+        // fjall does not expose its compaction queue. So this loop waits until no compaction is active and no
+        // compaction has completed for 100 ms.
         let mut quiet = 0;
         let mut completed = self.db.compactions_completed();
         while quiet < 10 {

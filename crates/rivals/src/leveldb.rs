@@ -1,8 +1,8 @@
 //! The adapter of LevelDB, which uses LevelDB's C interface.
 //!
-//! Memory is used by two memtables, the block cache, and the index and filter of every open table. Indexes and filters
-//! are not in the block cache; only the number of open tables limits their memory. Each write puts its log record into
-//! the page cache.
+//! LevelDB uses memory for two memtables, the block cache, and the index and filter of every open table. Indexes and
+//! filters are not in the block cache. Their memory is limited only by the number of open tables. Each write puts its
+//! log record into the page cache.
 
 use std::path::Path;
 use std::thread;
@@ -81,8 +81,8 @@ fn depths(stats: &str) -> Vec<Depth> {
     stats.lines().filter_map(parse).collect()
 }
 
-/// Returns the bytes that are due for compaction, and whether a level is so near its limit that rounding hides whether
-/// it exceeds the limit.
+/// Returns the number of bytes that must be compacted. Also returns whether a level is so near its limit that the
+/// rounded sizes do not show whether the level exceeds the limit.
 fn due(depths: &[Depth]) -> (u64, bool) {
     let (mut bytes, mut near) = (0, false);
     for depth in depths {
@@ -131,8 +131,8 @@ impl Engine for Store {
     fn settle(&self) -> Result<()> {
         self.db.flush();
         // LevelDB does not report running compactions, but a level stays above its limit until its compaction has
-        // ended. Sizes are whole megabytes. So for a level exactly at its limit, this waits until no value has changed
-        // for two seconds.
+        // ended. Sizes are reported in whole megabytes. So if a level seems to be exactly at its limit, this loop waits
+        // until no value has changed for two seconds.
         let (mut before, mut since) = (self.stats()?, Instant::now());
         loop {
             let (bytes, near) = due(&depths(&before));

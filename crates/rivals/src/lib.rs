@@ -7,12 +7,12 @@
 //!                      bf-tree, btreemap
 //! ```
 //!
-//! Every adapter configures its store as an expert of the store would do. Each operation is one commit that survives
-//! the death of the process, and the store stays within [`pandodb_lab::engine::Setup::memory_budget`]. `docs/RIVALS.md`
+//! Every adapter configures its store as an expert of the store would do. Each operation is one commit that survives a
+//! kill of the process, and the store stays within [`pandodb_lab::engine::Setup::memory_budget`]. `docs/RIVALS.md`
 //! gives the settings and the reasons. The [`Promise`] of a store states the guarantees of the store. Conformance tests
-//! check that the store keeps exactly these guarantees, no less and no more.
+//! check that the store gives exactly these guarantees.
 //!
-//! `unsafe` code is only in `ffi` and at the place where LMDB's file is mapped.
+//! `unsafe` code is only in `ffi`, and in the function that maps LMDB's file.
 #![warn(missing_docs)]
 
 use pandodb::IndexKind;
@@ -147,7 +147,7 @@ fn settings<const N: usize>(pairs: [(&str, String); N]) -> Vec<(String, String)>
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The sum of a counter and a delta, wrapping.
+/// The sum of a counter and a delta, which wraps around on overflow.
 #[allow(dead_code, reason = "some adapters use a merge operator instead")]
 fn add(counter: Option<&[u8]>, delta: u64) -> Result<[u8; 8]> {
     let Some(bytes) = counter else { return Ok(delta.to_le_bytes()) };

@@ -1,9 +1,9 @@
 //! The adapter of LMDB, which uses the crate `heed`, with and without a writable map.
 //!
-//! The adapter sets `NO_SYNC`, because the lab requires that writes survive the death of the process, but not a crash
-//! of the machine. Each commit puts its pages, and after them its meta page, into the page cache, by `pwrite` or
-//! through the shared map. The page cache outlives the process. LMDB uses only the page cache and has no cache of its
-//! own, so the budget takes effect only through a memory cgroup.
+//! The adapter sets `NO_SYNC`, because the lab requires that writes survive a kill of the process, but not that they
+//! survive a crash of the machine. Each commit first puts its pages, and then its meta page, into the page cache,
+//! either by `pwrite` or through the shared map. The page cache survives the process. LMDB uses only the page cache and
+//! has no cache of its own, so the budget takes effect only through a memory cgroup.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -97,8 +97,8 @@ impl Engine for Store {
 
     fn figures(&self) -> Result<Figures> {
         let mut figures = Figures::default();
-        // The table is opened first, because this takes a read transaction, and a thread may have only one read
-        // transaction.
+        // The table is opened first. Opening it needs a read transaction, and a thread may have only one read
+        // transaction at a time.
         let table = self.database()?;
         let read = self.env.read_txn()?;
         let (info, stat) = (self.env.info(), table.stat(&read)?);

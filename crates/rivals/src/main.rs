@@ -1,8 +1,8 @@
 //! `pando-rivals`: lists the engines that are compiled in, and runs the same workloads on several of them.
 //!
-//! `run` starts a process for each engine, in a memory cgroup if one was delegated, so that memory, caches and resident
-//! size belong to one engine. [`pandodb_lab::bench`] does the measurements. `run` appends the lines of results to a
-//! file and prints the ratios between the engines.
+//! `run` starts a separate process for each engine, so that the measured memory and caches belong to this engine alone.
+//! If a memory cgroup was delegated, the process runs in a group below it. [`pandodb_lab::bench`] does the
+//! measurements. `run` appends the lines of results to a file and prints the ratios between the engines.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -61,16 +61,17 @@ struct Run {
     /// Memory budget of an engine, such as 256MiB.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     memory: usize,
-    /// Memory that the cgroup allows in addition, for the program and the lab's own tables.
+    /// Memory that the cgroup allows in addition to the budget, for the program and the lab's own tables.
     #[arg(long, default_value = "64MiB", value_parser = bytes)]
     allowance: usize,
     /// Rows of a load.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// Seconds after which a workload ends, except loads and `delete`, which are run to their end.
+    /// Seconds after which a workload ends. Loads and `delete` always run to their end.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Operations per second to issue, all threads together (open loop); by default as many as the engine can execute.
+    /// Operations per second to issue, counted over all threads (open loop); by default as many as the engine can
+    /// execute.
     #[arg(long)]
     rate: Option<f64>,
     /// Distribution of the rows (`uniform`, `zipf` or `latest`); by default each workload's own distribution.
@@ -318,7 +319,7 @@ fn plan(run: &Run, threads: usize) -> Result<Plan> {
     })
 }
 
-/// Writes each line to the file and prints a summary of it.
+/// Writes each line of results to the file, and prints a summary of the line.
 struct Keep {
     out: File,
     failed: Option<io::Error>,

@@ -1,9 +1,9 @@
 //! The adapter of redb, on a file whose `sync_data` does nothing.
 //!
 //! redb has two levels of durability. `None` keeps a commit in memory until a later commit is `Immediate`, so a kill
-//! loses the commit. `Immediate` writes every changed page and the header, and syncs. The lab requires a level between
-//! these two levels. So each commit is `Immediate`, and `sync_data` of [`PageCache`] returns immediately without a
-//! sync. Written data is in the page cache, which outlives the process.
+//! loses the commit. `Immediate` writes every changed page and the header, and syncs. The lab requires a durability
+//! between these two levels. So each commit is `Immediate`, but `sync_data` of [`PageCache`] returns at once without a
+//! sync. The written data is in the page cache, which survives the process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -28,8 +28,8 @@ const FILE: &str = "store.redb";
 /// Opens redb.
 pub struct Redb;
 
-/// A file without syncs. The operating system chooses when it writes dirty pages. This type counts the bytes read and
-/// written.
+/// A file that is never synced. The operating system decides when it writes dirty pages to the disk. This type counts
+/// the bytes read and written.
 #[derive(Debug)]
 struct PageCache {
     file: File,

@@ -1,9 +1,9 @@
 //! The adapter of RocksDB, with levelled and with universal compaction. It uses the crate `rocksdb`, linked to the
 //! system's library.
 //!
-//! All memory of RocksDB is part of the budget. Write buffers get at most three eighths of the budget. Another part is
-//! reserved for open files and compaction buffers. The rest is the block cache, which includes indexes and filters.
-//! Because of direct I/O, the page cache uses no additional memory.
+//! The budget covers all memory of RocksDB. Write buffers get at most three eighths of the budget. Another part is
+//! reserved for open files and compaction buffers. The rest is the block cache, which includes indexes and filters. The
+//! adapter uses direct I/O, so the page cache needs no additional memory.
 
 use std::path::Path;
 use std::thread;
@@ -67,8 +67,8 @@ fn table_options(cache: &Cache) -> BlockBasedOptions {
     table.set_bloom_filter(BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // In a small cache, the index or filter of a whole table would evict hundreds of data blocks. Partitions of 4 KiB
-    // avoid this.
+    // In a small cache, the index or filter of a complete table would evict hundreds of data blocks. So indexes and
+    // filters are divided into partitions of 4 KiB.
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
     table.set_metadata_block_size(BLOCK);
@@ -199,8 +199,8 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.db.flush()?;
-        // The end of a compaction may make another compaction due. So this waits until two checks in a row find no
-        // pending work.
+        // When a compaction ends, another compaction may become necessary. So this loop waits until two successive
+        // checks find no pending work.
         let mut quiet = 0;
         while quiet < 2 {
             quiet = if self.pending()? == 0 { quiet + 1 } else { 0 };

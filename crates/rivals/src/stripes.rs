@@ -1,4 +1,4 @@
-//! [`Stripes`]: locks that make a read-modify-write of one key atomic, for stores without such an operation.
+//! [`Stripes`]: locks that make a read-modify-write of one key atomic, for stores that have no such operation.
 //!
 //! Every write of a key takes the lock of the key, even if the write is not an addition. Otherwise a `put` between the
 //! read and the write of an addition would be lost. An uncontended lock takes about 20 ns, whereas the write paths of

@@ -2,7 +2,7 @@
 //!
 //! Each commit writes its log record to the page cache (`transaction_sync=(enabled=true,method=none)`). With the
 //! default, `enabled=false`, commits stay in a buffer of the process, and a kill of the process loses them. The shim
-//! retries updates that fail with a conflict under snapshot isolation, as every user of WiredTiger must.
+//! retries updates that fail with a conflict under snapshot isolation, as every program that uses WiredTiger must do.
 
 use std::path::Path;
 
@@ -31,8 +31,8 @@ const LOG_SLOTS: usize = 128;
 const LOG_SLOT_MOST: usize = 256 << 10;
 
 impl Shares {
-    /// The cache gets the budget minus the buffers of the log, and minus an eighth for sessions, the connection and the
-    /// allocator. (The library reserves another 8 % of the cache for these three.)
+    /// The cache gets the budget without the buffers of the log, and without an eighth for sessions, the connection and
+    /// the allocator. (Within the cache, the library reserves another 8 % for these three.)
     fn of(budget: usize) -> Self {
         let log = (budget / 8).min(LOG_SLOTS * LOG_SLOT_MOST);
         let log_file = if log == LOG_SLOTS * LOG_SLOT_MOST { 128 << 20 } else { log / LOG_SLOTS * 10 };

@@ -1,4 +1,5 @@
-//! Checks that every engine that is compiled in fulfils the contract of the lab, and keeps exactly its promise.
+//! Checks that every engine that is compiled in fulfils the contract of the lab's trait, and gives exactly the
+//! guarantees of its promise.
 //!
 //! `an_engine_conforms` is one function for all engines. To test a new engine, add its name below.
 
@@ -270,8 +271,8 @@ fn reopened(engine: &dyn Engine, promise: Promise) -> Result<()> {
     Ok(())
 }
 
-/// Writes data of three times the budget in random order, settles, and reads it back, so that evicted, flushed and
-/// compacted data is read.
+/// Writes three times as much data as the budget, in random order. Then settles the store and reads the data back, so
+/// that evicted, flushed and compacted data is read.
 fn more_than_the_budget(name: &str) -> Result<()> {
     let Rival { opener, .. } = rival(name).ok_or("not compiled in")?;
     let setup = Setup { memory_budget: 16 << 20, ..setup() };
@@ -311,7 +312,7 @@ fn more_than_the_budget(name: &str) -> Result<()> {
     engine.close()
 }
 
-/// The environment variables that turn a run of this program into the child of a kill test.
+/// The environment variables. If they are set, this program runs as the child of a kill test.
 const CHILD: &str = "RIVALS_KILL_CHILD";
 const CHILD_DIRECTORY: &str = "RIVALS_KILL_DIRECTORY";
 const KILLED_AT: u64 = 8_000;
@@ -348,8 +349,8 @@ fn write_until_killed(engine: &dyn Engine, t: u64) -> Result<()> {
         let key = format!("kill-{t}-{:05}", i % 3_000); // later rounds overwrite
         s.put(key.as_bytes(), &killed_value(t, i))?;
         s.merge_add(format!("kill-sum-{t}").as_bytes(), 1)?;
-        // The child makes one `write` to the pipe after the acknowledgement, so every line that the parent reads is an
-        // acknowledged write.
+        // The child writes the line with one `write` to the pipe, and only after the acknowledgement. So every line
+        // that the parent reads stands for an acknowledged write.
         std::io::stderr().write_all(format!("acked {t} {i}\n").as_bytes())?;
         if t == 0 && i == KILLED_AT {
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
@@ -381,8 +382,8 @@ fn a_kill_loses_what_the_promise_says(name: &str) -> Result<()> {
     let mut s = engine.session()?;
     let mut lost = 0;
     for (t, &count) in (0..).zip(&acknowledged) {
-        // Each key must have the value of its newest acknowledged round, or of a later round whose write was not yet
-        // acknowledged.
+        // Each key must have the value of its newest acknowledged write, or of a later write that was not acknowledged
+        // before the kill.
         for i in count.saturating_sub(3_000)..count {
             let found = get(s.as_mut(), format!("kill-{t}-{:05}", i % 3_000).as_bytes())?;
             let newer = i + 3_000 == count && found == Some(killed_value(t, count));

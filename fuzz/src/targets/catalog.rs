@@ -2,8 +2,8 @@
 //!
 //! Input: the bytes of a catalogue or of a payload.
 //!
-//! Properties: a decoded value, encoded again, decodes to an equal value. Ids ascend and are below `next_id`. Every
-//! error is corruption, or names the index or the option that this version does not support.
+//! Properties: if a decoded value is encoded again, the result decodes to an equal value. Ids ascend and are below
+//! `next_id`. Every error reports corruption, or names the index or the option that this version does not support.
 
 use pandodb::base::{Error, KeyspaceId, Seqno};
 use pandodb::index::RootRecord;

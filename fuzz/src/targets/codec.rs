@@ -1,11 +1,11 @@
-//! Target: varints, readers, key ranges, and encodings that consist of these: references to large values, operations of
-//! a log record.
+//! Target: varints, readers and key ranges. Also encodings that consist of these: references to large values, and
+//! operations of a log record.
 //!
 //! Input: one byte that chooses the decoder, then the bytes to decode.
 //!
-//! Properties: a decoded value, encoded again, decodes to an equal value. An encoded varint is not longer than the
-//! bytes from which it was decoded. After every read, the position of a reader plus its remaining length is the total
-//! length. Every error is corruption.
+//! Properties: if a decoded value is encoded again, the result decodes to an equal value. An encoded varint is not
+//! longer than the bytes from which it was decoded. After every read, the position of a reader plus its remaining
+//! length is the total length. Every error reports corruption.
 
 use pandodb::KeyRange;
 use pandodb::base::codec::{Reader, get_varint, put_bytes, put_varint, varint_len};
@@ -43,7 +43,7 @@ fn varints(mut bytes: &[u8]) {
     assert!(longest == bytes.len() || longest >= 9, "a varint that ends within 64 bits was refused");
 }
 
-/// The input starts with a string of read operations, one per byte; the rest is the data to read.
+/// The input starts with a string in which each byte is one read operation. The rest of the input is the data to read.
 fn reader(mut input: Bytes<'_>) {
     let script = input.string();
     let mut reader = Reader::new(input.0, "fuzz");

@@ -2,8 +2,9 @@
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! Properties: unpacking any bytes fails or returns whole pages, more than the block has and at most 16. If these pages
-//! are a valid leaf, the leaf can be compressed again, and the result unpacks to the same leaf.
+//! Properties: to unpack any bytes either fails or returns whole pages. The number of these pages is larger than the
+//! number of pages of the block, and at most 16. If these pages are a valid leaf, the leaf can be compressed again, and
+//! the result unpacks to the same leaf.
 
 use pandodb::base::{Entry, Kind, Seqno};
 use pandodb::run::{Compressor, Leaf, LeafBuilder, unpack};
@@ -47,7 +48,7 @@ fn run(data: &[u8]) {
     assert!(unpacked[16..] == plain[16..], "unpacking does not undo compressing");
 }
 
-/// The compressed block of a leaf, or `None` if compression does not save enough.
+/// The compressed block of a leaf, or `None` if compression does not save enough space.
 fn compress(leaf: &LeafBuilder, pages_before: u32) -> Option<Vec<u8>> {
     let mut compressor = Compressor::default();
     let pages = compressor.compress(leaf, pages_before, 0)?;

@@ -1,10 +1,10 @@
 //! Target: the filter of a run.
 //!
 //! Input: one byte that chooses one of two forms. The first form is a list of hashes of keys, eight bytes each, from
-//! which a filter is built. The second form is a number of pages, a hash and the bytes of a filter page as on disk.
+//! which a filter is built. The second form is a number of pages, a hash, and the bytes that a filter page has on disk.
 //!
-//! Properties: every added key is found. A lookup works on any page, within bounds. If a lookup answers "perhaps", it
-//! still answers "perhaps" after more bits were set.
+//! Properties: every added key is found. A lookup works on a page of any bytes, and reads only within the page. If a
+//! lookup answers "perhaps", it still answers "perhaps" after more bits were set.
 
 use pandodb::filter::bloom::may_contain;
 use pandodb::filter::{BloomBuilder, FilterMeta};

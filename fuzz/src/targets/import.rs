@@ -1,9 +1,10 @@
 //! Target: the text readers of `pando load`: kv, csv, tsv, ndjson.
 //!
-//! Input: one byte for format, key fields and operands, then the text.
+//! Input: one byte that chooses the format, the key fields, and whether values are operands; then the text.
 //!
-//! Properties: reading ends after at most one step per line. A record has a key. The number of a malformed line is a
-//! line of the input, and lines are reported in order. A record, written in its format, reads back as the same record.
+//! Properties: reading ends after at most one step per line. Each record has a key. The number of a malformed line is
+//! the number of a line of the input, and malformed lines are reported in order. If a record is written in its format
+//! and read back, the result is the same record.
 
 use std::io::BufReader;
 
@@ -36,7 +37,7 @@ fn choice(tag: u8) -> Choice {
 fn run(data: &[u8]) {
     let Some((tag, text)) = data.split_first() else { return };
     let choice = choice(*tag);
-    // The buffer is small, so that lines cross its end.
+    // The buffer is so small that lines extend over its end.
     let input = BufReader::with_capacity(16, text);
     let Ok(mut source) = input::open(input, choice.format, &choice.keys, choice.operands) else { return };
     let lines = text.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
@@ -84,7 +85,7 @@ fn again(choice: &Choice, record: &Record) {
     let mut read = Record::default();
     let step = source.next(&mut read).expect("memory can be read");
     if let Step::Malformed { why, .. } = &step {
-        // A record with more lines than a quoted field may have cannot be written.
+        // Only a record that has more lines than a quoted field may have cannot be written.
         assert!(choice.format == Format::Csv && text.iter().filter(|byte| **byte == b'\n').count() > 1000, "{why}");
         return;
     }

@@ -3,7 +3,7 @@
 //! Input: the block from its first byte, without the zeros at its end.
 //!
 //! Properties: an accepted block has its children and separators in order. A search finds the same child as a linear
-//! search. Encoded again, the block has the same contents.
+//! search. If the block is encoded again, the result has the same contents.
 
 use pandodb::base::MAX_KEY;
 use pandodb::run::{Child, Inner, InnerBuilder};
@@ -67,7 +67,7 @@ fn build(level: u32, children: &[Owned]) -> Vec<u8> {
     block
 }
 
-/// Changes one child of a sound block. The result may be invalid.
+/// Changes one child of a valid block. The result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
     if rng.index(2) == 0 || Inner::check(&block).is_err() {
@@ -76,7 +76,8 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let inner = Inner::of(&block);
     let mut children = children(&inner);
     let at = rng.index(children.len());
-    // The builder requires positions in order, so only changes of plain bytes can put the positions out of order.
+    // The builder requires positions in order, so positions that are not in order can only be made by changing bytes
+    // directly.
     match rng.index(5) {
         0 if children.len() > 1 => drop(children.remove(at)),
         1 if at > 0 => change::plain(&mut children[at].1, rng),

@@ -3,7 +3,8 @@
 //! Input: the block from its first byte, without the zeros at its end.
 //!
 //! Properties: an accepted leaf is in order and within bounds. A search for a key of the leaf, or for a key immediately
-//! above or below such a key, gives the same result as a linear search. Encoded again, the leaf has the same contents.
+//! above or below such a key, gives the same result as a linear search. If the leaf is encoded again, the result has
+//! the same contents.
 
 use pandodb::base::{BlobRef, Entry, Kind, MAX_KEY, PageNo, Seqno};
 use pandodb::run::{Leaf, LeafBuilder};
@@ -86,7 +87,7 @@ fn round_trip(leaf: &Leaf<'_>, before: &[Owned]) {
     assert_eq!((again.pages_before(), flags(&again)), (leaf.pages_before(), flags(leaf)));
 }
 
-/// Changes one entry of a sound leaf. The result may be invalid.
+/// Changes one entry of a valid leaf. The result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
     if rng.index(2) == 0 || Leaf::check(&block).is_err() {

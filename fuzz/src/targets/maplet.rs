@@ -3,8 +3,8 @@
 //! Input, for each of the two merged filters: one byte for the number of bits of the fingerprints, two bytes for the
 //! length of the filter's only page, and this page without the block header.
 //!
-//! Properties: the merge terminates, with an error of corruption or a result. The result returns every value that an
-//! input returns, renumbered.
+//! Properties: the merge terminates. It either reports corruption or returns a result. For every hash, the result
+//! returns the renumbered form of every value that an input of the merge returns.
 
 use pandodb::base::key_hash;
 use pandodb::filter::maplet::{Input, Merge};
@@ -27,8 +27,8 @@ fn run(data: &[u8]) {
             let mut page = [0; PAGE];
             let bytes = input.take(len.min(PAGE - HEAD_AT));
             page[HEAD_AT..][..bytes.len()].copy_from_slice(bytes);
-            // In the engine, the metadata is stored elsewhere. In this target, the metadata has the right number of
-            // entries.
+            // In the engine, the metadata is not stored in the page. This target makes metadata with the right number
+            // of entries.
             let entries = u64::from(u16::from_le_bytes([page[HEAD_AT + 8], page[HEAD_AT + 9]]));
             (QuotientMeta { pages: 1, bits, entries: entries.max(1) }, page)
         })

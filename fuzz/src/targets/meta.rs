@@ -2,8 +2,8 @@
 //!
 //! Input: the bytes of the metadata.
 //!
-//! Properties: decoded metadata, encoded again, is not longer than the input and decodes to equal metadata. The figures
-//! in the metadata are consistent. Every error is corruption.
+//! Properties: if decoded metadata is encoded again, the result is not longer than the input, and decodes to equal
+//! metadata. The figures in the metadata are consistent. Every error reports corruption.
 
 use pandodb::base::codec::Reader;
 use pandodb::base::{BlockAddr, Extent, OwnerId, PageNo, Seqno};

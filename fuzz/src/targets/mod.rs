@@ -44,7 +44,8 @@ pub static ALL: &[Target] = &[
     ops::TARGET,
 ];
 
-/// Pads `bytes` with zeros to a block of whole pages (at least one page). Inputs omit these zeros.
+/// Pads `bytes` with zeros to a block of whole pages (at least one page). Inputs do not contain the zeros at the end of
+/// a block.
 fn as_block(bytes: &[u8]) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(bytes.len().max(1).next_multiple_of(PAGE), 0);

@@ -1,13 +1,14 @@
-//! Target: operations on a store, compared with a model, with device faults, full disks and crashes.
+//! Target: operations on a store that suffers device faults, full disks and crashes. The results are compared with a
+//! model.
 //!
 //! Input: the kind of failure, then steps: commits of a few operations, checkpoints, compactions, snapshots,
 //! reopenings, backups, keyspaces created and dropped.
 //!
-//! **A fault* makes one device call fail, or makes all calls fail from some point on, or fills the disk from some point
-//! on. Acknowledged commits must stay readable, and must survive a kill and a power cut as their durability guarantees.
-//! *A crash* happens at some point of the history, and some pending operations are lost, torn or corrupted. After a
-//! crash, the store must contain a prefix of the history with all guaranteed commits. `pandodb_proof` implements the
-//! comparisons.
+//! *A fault* makes one device call fail, or makes all calls fail from some point on, or fills the disk from some point
+//! on. Acknowledged commits must stay readable, and each must survive a kill or a power cut if its durability
+//! guarantees this. *A crash* happens at some point of the history. Some of the device operations that are pending at
+//! this point are lost, torn or corrupted. After a crash, the store must contain a prefix of the history with all
+//! guaranteed commits. `pandodb_proof` implements the comparisons.
 
 use pandodb::Durability;
 use pandodb::device::sim::{CrashChoice, Fate, Fault, FaultKind, SimDevice, SimHistory, SimOp};
@@ -48,7 +49,7 @@ fn fault(input: &mut Bytes<'_>) -> Fault {
     if input.u8().is_multiple_of(2) { Fault::once(kind, nth) } else { Fault::sticky(kind, nth) }
 }
 
-/// Runs the steps on a disk that is full from some point on. At the end, the disk has space again.
+/// Runs the steps on a disk that becomes full at some point. At the end, the disk has space again.
 fn full(input: &mut Bytes<'_>) {
     let at = usize::from(input.u8()) % MAX_STEPS;
     let room = u64::from(input.u8()) * 512;
@@ -60,14 +61,14 @@ fn full(input: &mut Bytes<'_>) {
         if i == at {
             device.set_byte_budget(Some(device.occupied() + room));
         }
-        // Other tests cover a reopening on a full disk. In this test, the same store must stay open.
+        // Other tests reopen a store on a full disk. In this test, the store must stay open.
         if matches!(step, Step::Reopen | Step::Backup) {
             continue;
         }
         match driver.step(step, &state) {
             Ok(()) => state.apply(step),
             Err(pandodb::Error::DiskFull { .. }) => {
-                // Later steps need the keyspace that could not be created, or assume that it was dropped.
+                // A keyspace could not be created or dropped, and later steps assume that it was.
                 if matches!(step, Step::Create(_) | Step::Drop(_)) {
                     break;
                 }
@@ -95,8 +96,8 @@ fn crashes(input: &mut Bytes<'_>) {
     }
 }
 
-/// Tries one crash. `choice` determines the position of the crash, the pending operations that are kept, and the fate
-/// of one write.
+/// Tries one crash. `choice` determines the position of the crash, which pending operations are kept, and what happens
+/// to one of the pending writes.
 fn crash(script: &Script, states: &[State], history: &SimHistory, choice: [u8; 8]) {
     let at = usize::from(u16::from_le_bytes([choice[0], choice[1]])) % (history.ops().len() + 1);
     let mut cursor = history.walk();

@@ -3,7 +3,8 @@
 //! Input: a list of operations: take (allocate given pages), allocate, release, grow, shrink.
 //!
 //! Properties: the map agrees with a list of one flag per page. The map allocates only free pages. `take` fails only if
-//! a page is allocated or beyond the end. `alloc` fails only if no row of wholly free extents is large enough.
+//! a page is allocated or beyond the end. `alloc` fails only if there is no sequence of adjacent, completely free
+//! extents that is long enough.
 
 use pandodb::base::{EXTENT_PAGES, Extent, PageNo};
 use pandodb::space::map::PageMap;

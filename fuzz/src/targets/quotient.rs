@@ -1,11 +1,11 @@
 //! Target: a page of a quotient filter or maplet.
 //!
-//! Input: one byte that chooses one of two forms. The first form is a list of entries (eight bytes of a hash and one
-//! byte of a value each), from which a filter and a maplet are built. The second form is a hash and a page without its
-//! block header.
+//! Input: one byte that chooses one of two forms. The first form is a list of entries, from which a filter and a maplet
+//! are built. Each entry has eight bytes of a hash and one byte of a value. The second form is a hash and a page
+//! without its block header.
 //!
-//! Properties: every added entry is found. A lookup works on any page, within bounds. A maplet returns values in
-//! ascending order. The filter answers "no" if and only if the maplet returns no value.
+//! Properties: every added entry is found. A lookup works on a page of any bytes, and reads only within the page. A
+//! maplet returns values in ascending order. The filter answers "no" if and only if the maplet returns no value.
 
 use pandodb::base::key_hash;
 use pandodb::filter::maplet::{MapletBuilder, values};

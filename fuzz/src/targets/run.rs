@@ -1,11 +1,12 @@
-//! Target: a whole damaged run (leaves, inner blocks, filter, tombstones, footer), with all readers of its parts.
+//! Target: a damaged run with all its blocks (leaves, inner blocks, filter, tombstones, footer). All readers of these
+//! blocks are tested.
 //!
 //! Input: the choice of a run, a flag that says whether the metadata of the run is read from its footer, then patches
 //! (see [`crate::patches`]).
 //!
 //! Properties with wrong checksums: every answer is right or an error. Properties with corrected checksums: no call
 //! panics or loops. If `verify` reports no damage, scans are in order and equal in both directions, and a lookup finds
-//! every key. Every error is corruption and names the file.
+//! every key. Every error reports corruption and names the file.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,4 +1,5 @@
-//! Target: a whole damaged store directory. The store is opened, scanned, read by key, verified and written to.
+//! Target: the complete directory of a damaged store. The target opens, scans and verifies the store, looks up keys,
+//! and writes to it.
 //!
 //! Input: the choice of a store, a flag that says whether the target writes to the store, then patches (see
 //! [`crate::patches`]).
@@ -43,7 +44,8 @@ fn base(specimen: Specimen) -> Base {
     let superblock = specimen.image.read(DATA_FILE, 0..4096);
     let u64_at = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().expect("8 bytes"));
     let store = superblock[40..56].try_into().expect("16 bytes");
-    // The owner of a catalogue is its generation; the owners of other blocks are ids below `next_run_id`.
+    // The owner in the header of a catalogue is the generation of the catalogue. The owners of all other blocks are ids
+    // below `next_run_id`.
     let owners = u64_at(80).max(u64_at(56)) + 16;
     let sound = Sound::new(specimen.image.clone(), store, owners);
     let (blocks, records) = sound.counts();
@@ -67,16 +69,16 @@ fn run(data: &[u8]) {
 
 /// Checks that every answer is right or an error.
 fn compare(base: &Base, patched: &Patched, device: &Arc<SimDevice>) {
-    // An input may change several regions: both copies of a block, or a superblock, which records how far the log was
-    // durable, and the log as well.
+    // An input may change several regions. For example, it may change both copies of a block. Or it may change the log
+    // and also a superblock, which records how far the log was durable.
     let rule = if patched.superblock { Rule::Prefix } else { base.specimen.rule };
     if let Err(problem) = base.specimen.examine_on(device, rule) {
         panic!("{problem}");
     }
 }
 
-/// Uses a store with corrected checksums over wrong bytes. No right answer is defined for such a store, but no call may
-/// panic.
+/// Uses a store in which wrong bytes have corrected checksums. No right answer is defined for such a store, but no call
+/// may panic.
 fn look(device: &Arc<SimDevice>, work: bool) {
     let store = match Sizes::TINY.open(device.clone()) {
         Ok(store) => store,
@@ -125,8 +127,9 @@ fn read(store: &Store) -> Result<Option<String>> {
         if forward.len() != backward.len() {
             return differs(&[], "backwards, in number");
         }
-        // This does not compare the values of lookups and scans, because these may differ with corrected checksums over
-        // wrong seqnos. A lookup relies on the seqno ranges of runs, which `verify` does not compare between runs.
+        // The values of lookups are not compared with the values of scans. They may differ if wrong seqnos have
+        // corrected checksums. The reason is that a lookup relies on the seqno ranges of runs, and `verify` does not
+        // compare the ranges of different runs.
         for (key, _) in forward.iter().step_by(5) {
             keyspace.get(key)?;
         }

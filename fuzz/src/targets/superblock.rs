@@ -2,8 +2,8 @@
 //!
 //! Input: the page from its first byte, without the zeros at its end.
 //!
-//! Properties: a decoded superblock, encoded again, decodes to an equal superblock. A wrong checksum is never accepted.
-//! Every error is corruption.
+//! Properties: if a decoded superblock is encoded again, the result decodes to an equal superblock. A wrong checksum is
+//! never accepted. Every error reports corruption.
 
 use pandodb::base::{BlockAddr, Error, PageNo, Seqno, StoreId};
 use pandodb::space::{MirroredBlock, Superblock};

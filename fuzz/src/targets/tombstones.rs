@@ -2,8 +2,8 @@
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! Properties: decoded tombstones, encoded again, decode to equal tombstones. The fragments cover each key exactly as
-//! the tombstones do. Every error is corruption.
+//! Properties: if decoded tombstones are encoded again, the result decodes to equal tombstones. The fragments cover the
+//! same keys at the same seqnos as the tombstones. Every error reports corruption.
 
 use std::sync::Arc;
 

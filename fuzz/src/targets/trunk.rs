@@ -1,12 +1,12 @@
 //! Target: the trunk of an `stbe` index, which consists of a root record and the nodes to which the record refers.
 //!
-//! Input: the root record, then up to four bodies of trunk nodes and three of nodes of the map of large values, each
-//! preceded by its length (two bytes). The bodies are written to fixed pages with right checksums. The same file
-//! contains two runs to which branches can refer.
+//! Input: the root record, then the bodies of up to four trunk nodes, then the bodies of up to three nodes of the map
+//! of large values. The record and each body are preceded by their length (two bytes). The bodies are written to fixed
+//! pages with right checksums. The same file contains two runs to which branches can refer.
 //!
-//! Properties: a loaded trunk satisfies its invariants, and all pages that an opened index lists can be marked. Storing the
-//! trunk again writes no node, and loading the result gives the same trunk. A verification, a scan and a few steps of
-//! compaction terminate. Every error is corruption and names the file.
+//! Properties: a loaded trunk satisfies its invariants. All pages that an opened index lists can be marked as
+//! allocated. Storing the trunk again writes no node, and loading the result gives the same trunk. A verification, a
+//! scan and a few steps of compaction terminate. Every error reports corruption and names the file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -44,8 +44,8 @@ const STORE: StoreId = StoreId([9; 16]);
 const NODES: u64 = 224;
 /// The owner id of the input's first node.
 const FIRST_ID: u64 = 20;
-/// The number of the first part of an input that is a node of the map of large values. These parts follow the root
-/// record and the trunk nodes.
+/// An input consists of parts: the root record, the trunk nodes, and the nodes of the map of large values. This is the
+/// number of the first part that is a node of the map.
 const FIRST_OF_MAP: usize = 5;
 /// The maximum number of parts of an input.
 const MOST_PARTS: usize = 8;
@@ -108,8 +108,8 @@ fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], rou
     }
 }
 
-/// A root over two leaves. One branch was flushed to the left leaf, and another branch is in both leaves. Two branches
-/// of different nodes use a maplet.
+/// Creates a trunk with a root and two leaves. One branch was flushed to the left leaf, and another branch is in both
+/// leaves. Two branches of different nodes use a maplet.
 fn base() -> (SimImage, Vec<u8>) {
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
@@ -140,8 +140,8 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut blobs = BlobMap::new(core.pool.clone(), Fanout::new(4));
     [(160, 3), (168, 1), (170, 2), (180, 1), (190, 4)].into_iter().for_each(|(start, len)| blobs.insert(start, len));
     persist::store(&core, &root, &blobs, 9).expect("written");
-    // This builds the bodies of the nodes in the form of an input: children before their parent, with references to the
-    // fixed pages.
+    // The bodies of the nodes are built in the form that they have in an input: children come before their parent, and
+    // references lead to the fixed pages.
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
@@ -315,7 +315,7 @@ fn use_it(image: &SimImage, record: &RootRecord) {
         Err(error) => return crate::assert_corruption(&error),
         Ok(index) => index,
     };
-    // As an opening of the store does.
+    // Marks the pages of the index, as the store does when it is opened.
     let mut marked = Ok(());
     index.for_each_extent(&mut |extent: Extent| {
         if marked.is_ok() {

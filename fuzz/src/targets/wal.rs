@@ -1,17 +1,17 @@
 //! Target: a log, which is a directory of several segments, and the replay of the log.
 //!
-//! Input: the claims, then segments with their fields and their records, then patches of single bytes. Checksums are
-//! right, except if a patch changes a byte.
+//! Input: the durability claims, then segments with their fields and their records, then patches, each of which changes
+//! a single byte. All checksums are right, unless a patch has changed a byte that they cover.
 //!
 //! ```text
 //!   from number │ durable number │ { segment: stream, number step, epoch, start, after, count
 //!                                    { record: flags, first, count, durable, payload } … } … │ { file, offset, byte } …
 //! ```
 //!
-//! Properties: replay visits only records of the input, without a gap from the claim on, and the report of the replay
-//! agrees with the visited records. After a replay in recovery mode, another replay of the log visits the same records.
-//! Inspection shows every visited record. A read-only replay modifies no file. Every error is corruption and names the
-//! file, except for a segment of a later format.
+//! Properties: a replay visits only records of the input. The visited records continue from the claimed seqno without a
+//! gap, and the report of the replay agrees with them. After a replay in recovery mode, another replay of the log
+//! visits the same records. Inspection shows every visited record. A read-only replay modifies no file. Every error
+//! reports corruption and names the file, unless a segment has the format of a later version.
 
 use std::collections::BTreeSet;
 
@@ -54,8 +54,9 @@ fn run(data: &[u8]) {
     check(&image, claims, stop, &written);
 }
 
-/// Whether two records contain the same seqno. In such a log, a record at which the visitor stops may hide another
-/// record, which becomes visible once recovery has removed the first record. The engine never writes such a log.
+/// Whether two records contain the same seqno. In such a log, if the visitor stops at one record, this record may hide
+/// another record. The hidden record becomes visible once recovery has removed the first one. The engine never writes
+/// such a log.
 fn overlaps(written: &BTreeSet<Visited>) -> bool {
     let mut end = 0;
     written.iter().any(|(first, count, _)| {
@@ -65,7 +66,8 @@ fn overlaps(written: &BTreeSet<Visited>) -> bool {
     })
 }
 
-/// Reads the seqno of a claim. Limits the seqno to the largest possible value, as every caller of replay does.
+/// Reads the seqno of a claim. Limits the seqno to the largest possible value, because every caller of the replay does
+/// so too.
 fn seqno(input: &mut Bytes<'_>) -> Seqno {
     Seqno(input.number().min(Seqno::MAX.0))
 }
@@ -101,7 +103,7 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<V
     number
 }
 
-/// Appends a record, which mostly continues at `next`. Returns the seqno after the record.
+/// Appends a record. In most cases, the first seqno of the record is `next`. Returns the seqno after the record.
 fn record(
     input: &mut Bytes<'_>,
     out: &mut Vec<u8>,
@@ -175,7 +177,8 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
     assert!(device.op_count() < 2_000, "{} operations", device.op_count());
 }
 
-/// Replays in recovery mode. Another replay of the resulting log, also after a power cut, must visit the same records.
+/// Replays the log in recovery mode. Another replay of the resulting log must visit the same records, even after a
+/// power cut.
 fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], before: &ReplayReport) {
     let device = SimDevice::from_image(before_image, 1);
     let (again, report) = read(&*device, claims, Mode::Recover, stop);

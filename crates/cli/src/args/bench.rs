@@ -41,7 +41,7 @@ pub struct BenchArgs {
     /// The mode of the index.
     #[arg(long, value_enum, default_value_t = ModeName::Product)]
     pub mode: ModeName,
-    /// The filters of runs; by default the filters of the mode.
+    /// The kind of the filters of runs; by default the kind that belongs to the mode.
     #[arg(long, value_enum)]
     pub filters: Option<FiltersName>,
     /// Compression of the leaves at the bottom of the index.
@@ -50,10 +50,10 @@ pub struct BenchArgs {
     /// The number of rows.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
-    /// Operations of a workload that does not run to its end; by default the number of rows.
+    /// The number of operations of a workload that does not process all rows; by default the number of rows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: Option<u64>,
-    /// The time limit of a workload that does not run to its end, in seconds; 0 for none.
+    /// The time limit in seconds of a workload that does not process all rows; 0 for no limit.
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub seconds: f64,
     /// The number of client threads.
@@ -77,10 +77,10 @@ pub struct BenchArgs {
     /// The percentage of each value that is zeros; 0 makes values incompressible.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     pub zeros: f64,
-    /// The percentage of `load-mixed` that is in key order.
+    /// The percentage of the insertions of `load-mixed` that are in key order.
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub seq_share: f64,
-    /// Schedule this number of operations per second, all threads together, instead of as many as possible.
+    /// Issue this number of operations per second, counted over all threads, instead of as many as possible.
     #[arg(long, value_name = "OPS")]
     pub rate: Option<f64>,
     /// The state of the caches when a workload starts.
@@ -95,8 +95,8 @@ pub struct BenchArgs {
     /// Use no background threads, so that the I/O operations are the same each time.
     #[arg(long)]
     pub deterministic: bool,
-    /// Create the store in this directory and keep it. By default it is in a temporary directory inside the current
-    /// one.
+    /// Create the store in this directory and keep it. By default, the store is in a temporary directory inside the
+    /// current directory.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Append a line of JSON for each workload to this file.
@@ -117,7 +117,7 @@ pub enum BenchCommand {
 /// `pando bench report`
 #[derive(Debug, Args)]
 pub struct BenchReportArgs {
-    /// Files of result lines, from one run or several, of PandoDB and of other engines.
+    /// Files of result lines. They may come from several runs, of PandoDB and of other engines.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
     /// Write the page to this file. The page needs no other file.
@@ -178,7 +178,7 @@ impl From<FiltersName> for Filters {
 pub enum CompressionName {
     /// Uncompressed.
     None,
-    /// LZ4, for leaves that it makes at least a quarter shorter.
+    /// LZ4, but only for leaves that become at least a quarter shorter.
     Lz4,
 }
 
@@ -243,7 +243,7 @@ pub enum CacheName {
     AsIs,
     /// The store is reopened and its files are dropped from the page cache.
     Cold,
-    /// The same operations run before the measurement, for the time of --warm-up.
+    /// The same kinds of operations run before the measurement, for the time of --warm-up.
     Warm,
 }
 

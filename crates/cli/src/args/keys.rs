@@ -43,8 +43,8 @@ pub struct PutArgs {
     /// The key.
     #[arg(value_parser = kv::unescape)]
     pub key: Bytes,
-    /// The value, with escapes; - reads it from stdin (write \x2d for the value `-`). In a keyspace with the operator
-    /// add_u64 or add_i64: a decimal number.
+    /// The value, with escapes. With -, the value is read from stdin (write \x2d for the value `-`). In a keyspace with
+    /// the operator add_u64 or add_i64, the value is a decimal number.
     #[arg(allow_hyphen_values = true, conflicts_with = "file")]
     pub value: Option<String>,
     /// Read the value from this file.
@@ -82,7 +82,7 @@ pub struct MergeArgs {
     /// The key.
     #[arg(value_parser = kv::unescape)]
     pub key: Bytes,
-    /// The operand, with escapes; for add_u64 and add_i64 a decimal number.
+    /// The operand, with escapes. For the operators add_u64 and add_i64, the operand is a decimal number.
     #[arg(value_parser = kv::unescape, allow_hyphen_values = true)]
     pub operand: Bytes,
     /// Create the keyspace with this operator if it does not exist: add_u64, add_i64, min, max, append, bit_or,
@@ -136,7 +136,8 @@ pub struct CountArgs {
     pub at: KeyspaceArgs,
     #[command(flatten)]
     pub range: RangeArgs,
-    /// Estimate the number from the index's statistics instead of reading the keys. For a whole keyspace only.
+    /// Estimate the number from the index's statistics instead of reading the keys. This works only for a whole
+    /// keyspace.
     #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
     pub estimate: bool,
     /// Print JSON.
@@ -147,9 +148,9 @@ pub struct CountArgs {
 /// `pando keyspace`
 #[derive(Debug, Subcommand)]
 pub enum KeyspaceCommand {
-    /// Create an empty keyspace, and the store if it does not exist.
+    /// Create an empty keyspace. Also create the store if it does not exist.
     Create(KeyspaceCreateArgs),
-    /// Change options of a keyspace's index. They take effect with the next command.
+    /// Change options of a keyspace's index. The changes take effect with the next command.
     Alter(KeyspaceAlterArgs),
     /// Drop a keyspace with all its data and free its space.
     Drop(KeyspaceDropArgs),

@@ -19,18 +19,18 @@ pub struct LabArgs {
 pub enum LabCommand {
     /// Repeat the experiment of a published figure and compare each claim with the measurement.
     Figure(Box<LabFigureArgs>),
-    /// List the figures, and the parts of them that cannot be measured here.
+    /// List the figures, and the parts of each figure that cannot be measured.
     Figures(LabFiguresArgs),
     /// Double the number of records repeatedly and compare the costs with the bounds of the sources.
     Theory(TheoryArgs),
     /// Show at which file offsets writes occur over time, and how sequential they are.
     Order(OrderArgs),
-    /// Only sort the records of a load to disk: a practical lower bound for the time of a load.
+    /// Sort the records of a load and write them to disk: a practical lower bound for the time of a load.
     Sort(SortArgs),
-    /// Compare filters, single and for all runs of a node: bits a key, false positives, nanoseconds to build and to
-    /// query.
+    /// Compare filters, of single runs and of all runs of a node: bits per key, false positives, nanoseconds to build
+    /// and to query a filter.
     Filters(FiltersArgs),
-    /// Compare buffer pools with one thread and with two: nanoseconds a hit and a miss, hit ratios, overhead; and
-    /// cached lookups in a store.
+    /// Compare buffer pools with one thread and with two: nanoseconds per hit and per miss, hit ratios, memory
+    /// overhead. Also measure cached lookups in a store.
     Pool(PoolArgs),
 }

@@ -39,11 +39,11 @@ pub struct LabFigureArgs {
     /// The number of records, instead of --scale.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: Option<u64>,
-    /// The store's memory limit; by default the same fraction of the data as in the source.
+    /// The store's memory limit; by default, the limit is the same fraction of the data as in the source.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_budget: Option<usize>,
-    /// Client threads. A figure that varies them uses all numbers given, by default powers of two up to twice the
-    /// cores. Other figures use a single number, by default four for each core.
+    /// The numbers of client threads. A figure that varies the threads uses all given numbers, by default the powers of
+    /// two up to twice the number of cores. Other figures use a single number, by default four threads for each core.
     #[arg(long, value_name = "T,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=255))]
     pub threads: Vec<u16>,
     /// The time limit of each workload in seconds; loads always run to their end.
@@ -55,14 +55,14 @@ pub struct LabFigureArgs {
     /// The modes to measure.
     #[arg(long, value_enum, default_value_t = FigureModes::Both)]
     pub mode: FigureModes,
-    /// A file of result lines, such as those of other engines. Lines of the same configuration are compared.
+    /// A file of result lines, such as the results of other engines. Lines of the same configuration are compared.
     #[arg(long, value_name = "FILE")]
     pub with: Vec<PathBuf>,
-    /// Measure nothing: take PandoDB's results from --with, too.
+    /// Measure nothing, but also take PandoDB's results from the file of --with.
     #[arg(long, requires = "with")]
     pub no_run: bool,
-    /// Create the stores in this directory instead of a temporary one in the current directory. They are removed at the
-    /// end.
+    /// Create the stores in this directory instead of a temporary directory inside the current directory. The stores
+    /// are removed at the end.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Append a line of JSON for each workload to this file.

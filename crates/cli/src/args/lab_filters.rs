@@ -20,7 +20,7 @@ fn parse_keys(text: &str) -> Result<u64, String> {
         None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1_000_000)),
     };
     let keys = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    // A hash takes 8 bytes and a filter's builder 16 more, so that 10^9 keys need 24 GB.
+    // Each key needs 8 bytes for its hash and 16 more bytes in a filter's builder, so 10^9 keys need 24 GB.
     keys.filter(|keys| (16..=1_000_000_000).contains(keys))
         .ok_or_else(|| format!("`{text}` is not a number of keys from 16 to 1000M"))
 }

@@ -77,13 +77,13 @@ pub struct SortArgs {
     /// The number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 22, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
-    /// The memory limit of the sort, and of the store.
+    /// The memory limit of the sort, and also of the store to which it is compared.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// Create the files in this directory instead of the current one. They are removed at the end.
+    /// Create the files in this directory instead of the current directory. The files are removed at the end.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Only sort, without the load for comparison.
+    /// Only sort, and leave out the load to which the sort is compared.
     #[arg(long)]
     pub no_load: bool,
     /// Print a line of JSON.

@@ -32,16 +32,17 @@ pub struct SimArgs {
     /// Run for T seconds.
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Run until N states, faults, images, actions, kills, transactions, disks or rounds are counted.
+    /// Run until N cases are counted. A case is a state, fault, image, action, kill, transaction, disk or round,
+    /// depending on the kind of test.
     #[arg(long, value_name = "N", conflicts_with_all = ["ci", "soak"])]
     pub runs: Option<u64>,
     /// Run N seeds.
     #[arg(long, value_name = "N")]
     pub units: Option<u64>,
-    /// Run the number of cases that a change must pass, for each kind.
+    /// Run, for each kind, the number of cases that every change must pass.
     #[arg(long, conflicts_with = "soak")]
     pub ci: bool,
-    /// Run the number of cases of an overnight soak, for each kind.
+    /// Run, for each kind, the number of cases of an overnight soak.
     #[arg(long)]
     pub soak: bool,
     /// The number of threads that run seeds concurrently; by default one for each core.
@@ -60,7 +61,7 @@ pub struct SimArgs {
     /// With `--dir`: the store's memory limit, such as 16MiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dir")]
     pub memory_budget: Option<usize>,
-    /// Use only this index type; by default each seed selects one.
+    /// Use only this index type; by default, each seed selects an index type.
     #[arg(long, value_name = "INDEX", value_parser = super::parse_kind)]
     pub index: Option<IndexKind>,
     /// Print a line of JSON for each kind.
@@ -75,7 +76,7 @@ pub enum SimKind {
     Crash,
     /// Each kind of I/O fault at every call, and full disks.
     Faults,
-    /// Damage to closed stores.
+    /// Damage to stores that are not open.
     Corrupt,
     /// Random operations on the whole interface, compared with sorted maps.
     Model,

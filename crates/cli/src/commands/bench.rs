@@ -95,7 +95,7 @@ pub(super) fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
     }
 }
 
-/// The directory of the store. If the store is in a temporary directory, also returns the temporary directory.
+/// The directory of the store. If this directory is temporary, also returns the guard that removes it.
 fn directory(args: &BenchArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     match &args.store {
         Some(path) => {

@@ -11,7 +11,7 @@
 //! \!done TAB keyspaces                                number of keyspaces; without this line the dump is incomplete
 //! ```
 //!
-//! No line of data starts with `\!` ([`crate::kv`]). All keyspaces are read at one snapshot.
+//! No line of data starts with `\!` ([`crate::kv`]). All keyspaces are read at the same snapshot.
 
 use std::io::Write;
 

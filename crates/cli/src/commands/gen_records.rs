@@ -1,8 +1,9 @@
 //! `gen`: generates records for measurements, in the kv form.
 //!
-//! Keys have 24 printable bytes and are distinct. In random order, a key has 16 hexadecimal digits of one bijection of
-//! the record's number and eight digits of another bijection. In ascending order, a key is the record's number. Values
-//! are printable, with six random bits in each byte. The same seed gives the same records.
+//! Keys have 24 printable bytes and are distinct. With random order, the first 16 digits of a key are the record's
+//! number, scattered by one bijection. The last eight digits come from another bijection of this number. All digits are
+//! hexadecimal. With ascending order, a key is the record's number. Values are printable, with six random bits in each
+//! byte. The same seed gives the same records.
 
 use std::io::{self, Write};
 

@@ -17,8 +17,8 @@ pub fn run(command: &KeyspaceCommand) -> Outcome {
     }
 }
 
-/// Creates a keyspace. If the keyspace exists, this is misuse, because it may have another operator, and it may have
-/// data.
+/// Creates a keyspace. If a keyspace of this name exists, this is misuse, because that keyspace may have another
+/// operator or contain data.
 fn create(args: &KeyspaceCreateArgs) -> Outcome {
     let mut options = KeyspaceOptions::new();
     if let Some(index) = &args.index {

@@ -67,8 +67,8 @@ fn store_row(row: &Readers) -> Vec<String> {
     ]
 }
 
-/// Formats a pair of values, for one thread and for two threads. The second value is missing if no measurement of two
-/// threads on two cores was undisturbed.
+/// Formats a pair of values, for one thread and for two threads. The second value is missing if every measurement with
+/// two threads was disturbed.
 fn pair(pair: &Pair) -> String {
     if pair.notes == 0 {
         return format!("{:.0} / –", pair.one_ns);

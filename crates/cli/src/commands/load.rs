@@ -8,8 +8,8 @@
 //! Ctrl-C: stop between two commits, close, report what is in the store
 //! ```
 //!
-//! Each commit returns once it has the requested durability, so the command can acknowledge it immediately. The memory
-//! of the process is the store's budget, one record (or one batch) and the buffers of the input.
+//! Each commit returns once it has the requested durability, so the command can acknowledge it immediately. The process
+//! needs memory for the store's budget, for one record (or one batch), and for the buffers of the input.
 
 use std::time::Instant;
 
@@ -34,8 +34,8 @@ use crate::{
     output,
 };
 
-/// A batch that reaches this number of bytes is committed early, because a batch is in memory twice, and because the
-/// store limits the size of a batch.
+/// A batch that reaches this number of bytes is committed early, because the memory holds two copies of a batch, and
+/// because the store limits the size of a batch.
 const BATCH_BYTES: usize = 8 << 20;
 /// The number of malformed lines that are reported one by one. Further malformed lines are only counted.
 const REPORTED_LINES: u64 = 20;
@@ -69,7 +69,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
     let mut source = input::open(input, args.format, &args.key, args.merge.is_some())?;
     let store = builder(&args.at.store, Access::Create)?.durability(args.durability.into()).open()?;
     let loaded = load(args, &store, source.as_mut(), bar);
-    // Dropping this handle would not close the store, because the signal listener has another handle.
+    // It is not enough to drop this handle, because the signal listener has another handle, which keeps the store open.
     let closed = store.close();
     let report = match loaded {
         Err(failure @ Failure::Interrupted(_)) => return closed.map_err(Failure::from).and(Err(failure)),
@@ -231,7 +231,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Prints the number of malformed lines that were not reported.
+    /// Prints the number of malformed lines that were not reported one by one.
     fn say_unreported(&self) {
         if self.malformed > REPORTED_LINES {
             let (more, all) = (output::count(self.malformed - REPORTED_LINES), output::count(self.malformed));
@@ -239,7 +239,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Commits one record. A record that the store refuses as invalid is malformed; any other failure ends the load.
+    /// Commits one record. If the store refuses the record as invalid, the record counts as malformed. Any other
+    /// failure ends the load.
     fn write_one(&mut self, line: u64, record: &Record) -> Outcome {
         let started = Instant::now();
         let written = if self.merges {
@@ -280,7 +281,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Counts a commit whose last record is from `line`, and prints an acknowledgement if it is due.
+    /// Counts a commit whose last record is from `line`, and prints an acknowledgement if enough records were committed
+    /// since the last acknowledgement.
     fn committed(&mut self, started: Instant, records: u64, line: u64, bytes: usize) -> Outcome {
         let now = Instant::now();
         self.latencies.record(now - started);
@@ -290,7 +292,8 @@ impl<'a> Loader<'a> {
         self.interrupts.committed(self.loaded, line);
         if self.args.ack_every.is_some_and(|every| self.loaded - self.acked >= every) {
             self.acked = self.loaded;
-            // A reader of acknowledgements must not lose acknowledgements silently, so a closed pipe is a failure here.
+            // If the reader of the acknowledgements has closed the pipe, acknowledgements would be lost silently. So a
+            // closed pipe is a failure here.
             output::line(format_args!("acked {}", self.acked)).map_err(|failure| match failure {
                 Failure::PipeClosed => Failure::Io(
                     "the reader of the acknowledgements on stdout closed the pipe, so the load stopped".into(),

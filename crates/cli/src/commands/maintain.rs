@@ -25,13 +25,13 @@ struct Verdict {
     problems: Vec<String>,
 }
 
-/// Reads and checks the whole store. Exit code 3 if it is damaged.
+/// Reads and checks the whole store. The exit code is 3 if the store is damaged.
 pub fn verify(args: &ReportArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
     let bar = output::spinner("verifying");
     let report = store.verify()?;
     bar.finish_and_clear();
-    // The advice on what to do is printed once, at the end.
+    // The advice to the user is printed only once, at the end.
     let problems: Vec<String> = report.problems.iter().map(Error::what).collect();
     let verdict = Verdict {
         sound: problems.is_empty(),

@@ -1,6 +1,6 @@
 //! The commands. Each module contains one command, or a few similar commands.
 //!
-//! Commands that only read open the store read-only: they take a shared lock, replay the log in memory and change
+//! Commands that do not write open the store read-only: they take a shared lock, replay the log in memory and change
 //! nothing. `stats`, `keyspaces` and `inspect` also work while a writer has the lock. Commands that write take the
 //! writer's lock and close the store before they report.
 
@@ -145,8 +145,8 @@ fn slow_opening(took: Duration, log_bytes: u64, store: &Path) -> Option<String> 
     })
 }
 
-/// Opens the store and returns the result of `full`. If a writer has the store open, returns the result of `glanced`
-/// for the last checkpoint.
+/// Opens the store and returns the result of `full`. If another process has the store open for writing, instead reads
+/// the last checkpoint and returns the result of `glanced`.
 pub fn open_or_glance<T>(
     args: &StoreArgs,
     full: impl FnOnce(&Store) -> Outcome<T>,

@@ -19,7 +19,7 @@ use crate::{
     output::{self, Shown},
 };
 
-/// Prints the value of a key. Exit code 1 if the key does not exist.
+/// Prints the value of a key. The exit code is 1 if the key does not exist.
 pub fn get(args: &GetArgs) -> Outcome {
     let (_store, keyspace) = open_to_read(&args.at)?;
     let Some(value) = keyspace.get(&args.key)? else {

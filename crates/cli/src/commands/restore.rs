@@ -1,7 +1,8 @@
 //! `restore`: creates keyspaces from the text that [`super::dump`] writes.
 //!
-//! Unlike `load`, `restore` is strict: a program wrote the dump, so the first malformed line is an error. The command
-//! reports success only after it has read the last line, `\!done`, and has synced all data.
+//! Unlike `load`, `restore` stops at the first malformed line with an error, because a dump is written by a program and
+//! should have no such line. The command reports success only after it has read the last line, `\!done`, and has synced
+//! all data.
 
 use std::{io::BufRead, time::Instant};
 
@@ -111,7 +112,7 @@ fn directive<'l>(line: &'l [u8], word: &str) -> Option<&'l [u8]> {
     line.strip_prefix(word.as_bytes())?.strip_prefix(b"\t")
 }
 
-/// Compares the number in a directive with the number read.
+/// Compares the number in a directive with the number of records or keyspaces that were read.
 fn check_count(what: &str, promised: &[u8], found: u64) -> Outcome {
     if promised == found.to_string().as_bytes() {
         return Ok(());

@@ -18,7 +18,7 @@ struct Report {
     complete: bool,
     seconds: f64,
     keyspaces: Vec<KeyspaceReport>,
-    /// The damage at which reading the log ended.
+    /// The damage in the log at which the salvage stopped reading the log.
     log_cut: Option<String>,
 }
 
@@ -36,7 +36,7 @@ struct KeyspaceReport {
 struct LossReport {
     from: String,
     to: Option<String>,
-    /// Set if only writes after this seqno are lost.
+    /// If this is set, only writes after this seqno are lost.
     after_seqno: Option<u64>,
     reason: String,
 }
@@ -48,7 +48,7 @@ impl From<&Loss> for LossReport {
             from: kv::escaped(&loss.range.from),
             to: to.map(|to| kv::escaped(to)),
             after_seqno: loss.after,
-            // The advice of the error is left out, because it would be to salvage the store.
+            // The error's advice to the user is left out, because this advice is to salvage the store.
             reason: loss.reason.what(),
         }
     }
@@ -68,7 +68,7 @@ impl Report {
     }
 }
 
-/// Copies the readable data. Exit code 5 if some data is lost.
+/// Copies the readable data. The exit code is 5 if some data is lost.
 pub fn run(args: &SalvageArgs) -> Outcome {
     let from = builder(&args.store, Access::Read)?;
     if args.to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {

@@ -1,7 +1,8 @@
 //! The commands `stats` and `keyspaces`, which print the figures and the keyspaces of a store.
 //!
 //! If another process has the store open for writing, both commands show the last checkpoint of the store
-//! ([`pandodb::check::glance`]). In this case they take no lock and read no log, so that the writer is not affected.
+//! ([`pandodb::check::glance`]). Then these commands take no lock and do not read the log, so that the writer is not
+//! affected.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,11 +18,11 @@ use crate::{
     output,
 };
 
-/// An amplification over fewer bytes than this is not shown, because it would mostly measure headers.
+/// An amplification that was measured over fewer bytes than this is not shown, because it would mostly measure headers.
 const TELLING_BYTES: u64 = 1 << 20;
 
 /// [`StoreStats`] as JSON. Sizes are in bytes. An amplification is a ratio. The write amplification covers the time
-/// since the store was created. Counters of events start when this process opens the store. If another process has the
+/// since the store was created. Counters of events are 0 when this process opens the store. If another process has the
 /// store open, `as_of` is set, and fields that only the other process knows are null.
 #[derive(Debug, Serialize)]
 struct Stats {
@@ -201,7 +202,7 @@ impl From<&Glance> for Stats {
 }
 
 impl Stats {
-    /// The sums over the keyspaces. All other fields are zero or unknown.
+    /// Sums up the figures of the keyspaces. All other fields are set to zero or "unknown".
     fn of(keyspaces: Vec<KeyspaceFigures>) -> Stats {
         Stats {
             as_of: None,

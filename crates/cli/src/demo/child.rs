@@ -30,7 +30,7 @@ use crate::{
 
 /// The child prints an acknowledgement each time it has committed this number of flights.
 const ACK_EVERY: usize = 500;
-/// The parent kills the child after this number of acknowledged flights and the delay below.
+/// The parent kills the child when this number of flights is acknowledged and [`KILL_DELAY`] has passed after that.
 const KILL_AT: usize = FLIGHTS * 2 / 5;
 /// The delay between the last awaited acknowledgement and the kill.
 const KILL_DELAY: Duration = Duration::from_millis(5);
@@ -75,7 +75,7 @@ pub fn load_and_kill(store: &Path) -> Outcome<usize> {
     while acked < KILL_AT {
         acked = next_ack(&mut acks).map_err(failed)?.ok_or_else(too_early)?;
     }
-    // The delay makes the kill fall between two acknowledgements.
+    // The delay makes it likely that the kill happens between two acknowledgements.
     std::thread::sleep(KILL_DELAY);
     child.0.kill().map_err(failed)?;
     let status = child.0.wait().map_err(failed)?;

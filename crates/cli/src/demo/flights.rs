@@ -1,7 +1,7 @@
-//! The data set: 231,083 flights of early 2001, a gzip file in the binary.
+//! The data set: 231,083 flights of early 2001. The binary contains it as a gzip file.
 //!
 //! `data/README.md` states the source and the licence of the file, and how the file was made. A line is
-//! `MMDDHHMM,delay,distance,origin,destination`; delays are in minutes and may be negative, distances in miles.
+//! `MMDDHHMM,delay,distance,origin,destination`; delays are in minutes and may be negative, and distances are in miles.
 
 use std::io::{BufRead, BufReader};
 

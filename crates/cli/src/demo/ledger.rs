@@ -8,8 +8,8 @@
 //!   merge  days        2001-02-14  + 1        (add_u64)
 //! ```
 //!
-//! So the demo can recompute the counters from the events at any time. Any difference shows that a batch was partially
-//! applied, applied twice, or lost.
+//! Since each batch updates events and counters together, the demo can recompute the counters from the events at any
+//! time. Any difference shows that a batch was partially applied, applied twice, or lost.
 
 use std::{collections::BTreeMap, path::Path, time::Instant};
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// The memory budget of the demo's store, in bytes.
 pub const MEMORY_BUDGET: usize = 64 << 20;
-/// The memory budget is small, so that the small data set makes a tree of several levels.
+/// The size of a memtable in bytes. It is small, so that the small data set makes a tree of several levels.
 const MEMTABLE_BYTES: usize = 1 << 20;
 
 /// The counters of a set of events.

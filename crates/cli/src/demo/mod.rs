@@ -1,7 +1,7 @@
 //! `pando demo`: loads real data, queries it, kills a load with SIGKILL and checks every result, in under a minute.
 //!
-//! 1. Load 231,083 flights as events, with per-airport and per-day counters merged blindly in the same atomic batches
-//!    ([`ledger`]).
+//! 1. Load 231,083 flights as events. The same atomic batches update counters for each airport and each day, by merges
+//!    that do not read the counters ([`ledger`]).
 //! 2. Run a point query, a range query, a reverse query and a counter query ([`questions`]). The results must equal the
 //!    results computed from the plain file ([`flights`]).
 //! 3. Start a second load in a child process and kill it in the middle ([`child`]).

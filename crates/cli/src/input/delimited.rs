@@ -5,9 +5,9 @@
 //! names the fields.
 //!
 //! A stray quote must not make the following lines part of a field. A record ends at the first line end where the
-//! number of quotes is even. Two cases are errors: no such line end within [`MAX_RECORD_LINES`], or a record that is
-//! not a row of the table. In both cases only the **first line** of the record is malformed, and reading continues with
-//! the second line:
+//! number of quotes is even. If there is no such line end within [`MAX_RECORD_LINES`], or if the record is not a row of
+//! the table, only the **first line** of the record is malformed. Reading then continues with the second line of the
+//! record:
 //!
 //! ```text
 //! 7  a,"b,c        ← malformed: line 7 opens a quote that never closes
@@ -38,7 +38,7 @@ pub enum Dialect {
     Tsv,
 }
 
-/// A line that was read ahead: the line's number, and its text, or `None` if the line was too long.
+/// A line that was read ahead: the number of the line, and the text of the line (`None` if the line was too long).
 type Ahead = (u64, Option<Vec<u8>>);
 
 /// A table with a header.
@@ -57,7 +57,7 @@ pub struct Delimited<R> {
     at: u64,
 }
 
-/// The fields of one row, back to back.
+/// The fields of one row, stored one after the other in one buffer.
 #[derive(Debug, Default)]
 struct Fields {
     bytes: Vec<u8>,
@@ -81,7 +81,7 @@ impl Fields {
 }
 
 impl<R: BufRead> Delimited<R> {
-    /// Reads the header and finds the fields `keys` in the header. Without `keys`, the first column is the key.
+    /// Reads the header and finds the fields `keys` in the header. If `keys` is empty, the first column is the key.
     ///
     /// # Errors
     /// If the header is missing, if a key field is missing or duplicated in the header, or if `keys` names a field
@@ -286,7 +286,7 @@ fn quoted_field<'t>(mut text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], St
     }
 }
 
-/// Appends a field to a value that is a row itself.
+/// Appends a field to a value that consists of several fields.
 fn push_field(value: &mut Vec<u8>, dialect: Dialect, field: &[u8], index: usize) {
     if index > 0 {
         value.push(if dialect == Dialect::Csv { b',' } else { b'\t' });

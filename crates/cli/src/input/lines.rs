@@ -2,7 +2,8 @@
 
 use std::io::{self, BufRead};
 
-/// The longest line that is read, in bytes: the longest key and value with every byte written as `\xNN`.
+/// The length in bytes of the longest line that is read: the line of the longest key and the longest value, with every
+/// byte written as `\xNN`.
 pub const MAX_LINE: usize = 4 * (pandodb::base::MAX_VALUE + pandodb::base::MAX_KEY) + 2;
 
 /// The message about a line that is longer than the limit.

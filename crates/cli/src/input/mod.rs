@@ -8,8 +8,8 @@
 //!                                   ▼  Step::Record | Step::Malformed { line, why } | Step::End
 //! ```
 //!
-//! The input is read once, and only the current line is in memory (in CSV, the lines of one record). A malformed line
-//! does not affect the following lines.
+//! The input is read once, and only the current line is in memory, or the lines of the current record in CSV. A
+//! malformed line does not affect the following lines.
 
 mod delimited;
 pub(crate) mod lines;
@@ -58,8 +58,8 @@ pub trait Source {
     /// Only if the input cannot be read. A malformed line is reported as [`Step::Malformed`].
     fn next(&mut self, record: &mut Record) -> io::Result<Step>;
 
-    /// The number of the line of the last step, counted from 1. If the step read several lines, the number of the first
-    /// line.
+    /// The number of the line of the last step, counted from 1. If the step read several lines, this is the number of
+    /// the first of these lines.
     fn line(&self) -> u64;
 }
 
@@ -120,8 +120,8 @@ impl<R: BufRead> Source for KvSource<R> {
 /// the second, and so on.
 ///
 /// # Errors
-/// A message, if the key has several parts and one part contains a zero byte, because two different rows could get the
-/// same key.
+/// A message, if the key has several parts and one part contains a zero byte. With such parts, two different rows could
+/// get the same key.
 fn push_key_part(key: &mut Vec<u8>, part: &[u8], index: usize, parts: usize) -> Result<(), String> {
     if parts > 1 && part.contains(&0) {
         return Err("a field of a joined key contains a zero byte".into());

@@ -5,9 +5,9 @@
 //! remaining fields, in their order. If values are operands of a merge, exactly one field must remain, and the text of
 //! this field is the operand.
 //!
-//! A row is parsed into names and raw texts ([`RawValue`]), never into numbers, so that all digits are kept. The value
-//! is the text of the input without the spaces between tokens. Strings are written in their shortest form (`"\u0061"`
-//! as `"a"`).
+//! A row is parsed into names and raw texts ([`RawValue`]). Numbers are not converted, so that all of their digits are
+//! kept. The value is the text of the input without the spaces between tokens. Strings are written in their shortest
+//! form (`"\u0061"` as `"a"`).
 //!
 //! A row that names a field twice is malformed, because one of the two values would be lost.
 
@@ -129,8 +129,8 @@ fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -
     Ok(())
 }
 
-/// The error message with its column. The parser's "line 1" is left out, because a reader would take it for a line of
-/// the input.
+/// The error message with its column. The parser's "line 1" is left out, because the user would think that it is the
+/// first line of the input.
 fn in_words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);

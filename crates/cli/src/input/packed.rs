@@ -18,8 +18,8 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// The last three bytes of the magic number of a frame without data. The first byte of this magic number is in the
-/// range 0x50 to 0x5f.
+/// The last three bytes of the four bytes at the start of a skippable frame, which has no data. The first of these four
+/// bytes is in the range 0x50 to 0x5f.
 const SKIPPABLE: [u8; 3] = [0x2a, 0x4d, 0x18];
 const MAGIC: usize = 4;
 
@@ -28,8 +28,8 @@ const MAGIC: usize = 4;
 /// # Errors
 /// If the first bytes cannot be read.
 pub fn open<'a>(mut input: impl BufRead + 'a, buffer_bytes: usize) -> io::Result<Box<dyn BufRead + 'a>> {
-    // This reads no more bytes than needed to decide, because the writer of a pipe may wait for an answer to a short
-    // first line.
+    // This loop reads no more bytes than it needs to recognise the format, because the writer of a pipe may send a
+    // short first line and then wait for an answer.
     let mut magic = Vec::with_capacity(MAGIC);
     while magic.len() < MAGIC && may_be_packed(&magic) {
         if (&mut input).take(1).read_to_end(&mut magic)? == 0 {
@@ -160,7 +160,7 @@ mod tests {
         for pack in [gzip, zstd, <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>] {
             assert!(unpacked(&pack(&text)).unwrap() == text);
             assert_eq!(unpacked(&pack(b"")).unwrap(), b"");
-            // Compressed files can be concatenated like plain ones.
+            // Compressed files can be concatenated in the same way as uncompressed files.
             let joined = [pack(b"a\t1\n"), pack(b""), pack(b"b\t2\n")].concat();
             assert_eq!(unpacked(&joined).unwrap(), b"a\t1\nb\t2\n");
         }

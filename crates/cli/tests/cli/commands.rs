@@ -50,7 +50,7 @@ fn misuse_is_exit_code_2_with_one_line() {
     place.feed("restore", &[], b"not a dump\n").fails(2);
 }
 
-/// A budget beyond any machine once ended the process by a signal.
+/// A regression test: with a memory budget larger than the memory of any machine, a signal once ended the process.
 #[test]
 fn a_budget_beyond_any_machine_is_misuse() {
     let place = Place::new();
@@ -92,7 +92,7 @@ fn a_store_in_use_is_exit_code_4() {
     assert_eq!(place.pando("get", &["k"]).ok(), "v\n");
 }
 
-/// Returns records in the kv form, in key order, with all bytes as keys and as values.
+/// Returns records in the kv form, in key order. Every byte occurs as a key and as a value.
 fn all_bytes() -> String {
     let mut place = Vec::new();
     for byte in 0..=255u8 {
@@ -275,8 +275,8 @@ fn generated_records_are_loaded() {
     assert_eq!(place.pando("count", &[]).ok(), "3000\n");
 }
 
-/// Returns positions of nonzero bytes, spread over the files of the store. A flipped bit at such a position can have an
-/// effect.
+/// Returns positions of nonzero bytes, spread over the files of the store. At such positions, a flipped bit is likely
+/// to have an effect.
 fn victims(store: &std::path::Path) -> Vec<(std::path::PathBuf, usize)> {
     let mut victims = Vec::new();
     for entry in std::fs::read_dir(store).unwrap() {
@@ -324,7 +324,7 @@ fn salvage_copies_readable_keys_and_reports_the_others() {
     assert!(place.pando("salvage", &[&to("whole")]).ok().contains("everything copied"));
     assert_eq!(run_on(&place.path("whole"), "scan", &[], b"").ok(), records.concat());
     assert!(place.pando("salvage", &[&to("whole")]).fails(2).contains("not empty"));
-    // This is the second page that follows the first one-page leaf of the data file.
+    // This is the second page after the first leaf of one page in the data file.
     let path = place.path("s").join("data");
     let mut bytes = std::fs::read(&path).unwrap();
     let leaf = bytes.chunks(4096).position(|page| page[4] == 1 && page[8..12] == [1, 0, 0, 0]).unwrap() + 2;

@@ -77,7 +77,7 @@ fn counters_are_put_as_decimals() {
         let refused = on("put", &["c", bad]).fails(2);
         assert!(refused.contains(operator) && refused.contains("decimal"), "{refused}");
         place.feed("put", &["c", "-", "--keyspace", operator], b"200\n").ok();
-        // The rule also applies to loaded values: a line whose value is not a number is malformed.
+        // `load` applies the same rule to its values: a line whose value is not a number is malformed.
         let text = b"d\t5\nbad\tfive\n";
         let load = place.feed("load", &["-", "--format", "kv", "--keyspace", operator], text);
         assert!(load.err.contains("line 2: malformed: `five`"), "{}", load.err);

@@ -93,7 +93,7 @@ fn a_restore_creates_only_the_named_keyspaces() {
     run_on(&place.path("text"), "restore", &[], b"root:x:0:0\n").fails(2);
     run_on(&place.path("text"), "restore", &[], b"").fails(3);
     assert!(!place.path("text").exists());
-    // This restores a dump from a file.
+    // A dump can also be restored from a file.
     std::fs::write(place.path("dump"), &dump).unwrap();
     run_on(&place.path("whole"), "restore", &[place.path("dump").to_str().unwrap()], b"").ok();
     assert_eq!(names(&place.path("whole")), ["a", "b", "c, d"]);

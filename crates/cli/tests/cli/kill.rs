@@ -64,8 +64,8 @@ fn load_and_kill(place: &Place, round: u64, kill_at: u64, delay: Duration) -> u6
     acked
 }
 
-/// Returns the number of merges of the round that the counters contain. Panics if these merges are not a prefix of the
-/// round.
+/// Returns how many merges of the round are contained in the counters. Panics if these merges are not the first merges
+/// of the round.
 fn prefix_that_explains(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, round: u64) -> u64 {
     let total: u64 = after.values().sum();
     let mut counters = before.clone();

@@ -41,7 +41,7 @@ fn compressed_input_is_read_from_files_and_pipes() {
         let said = place.feed("load", &lazily, &packed[..packed.len() / 2]).fails(4);
         assert!(said.contains("reading the input"), "{said}");
         let loaded = said.split("after ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-        // The zstd decoder delays the output of up to one window.
+        // The zstd decoder may hold back its last output, up to the size of one window.
         assert!(name == "zst" || loaded.parse::<u64>().unwrap() > 500, "{said}");
         assert_eq!(place.pando("count", &["--keyspace", "cut"]).ok().trim(), loaded, "the store was closed");
         let dump = place.pando("dump", &[]).ok();
@@ -77,8 +77,8 @@ fn ndjson_numbers_keep_their_digits() {
     let load = place.feed("load", &["-", "--format", "ndjson", "--key", "id"], rows);
     assert_eq!(load.err, "line 2: malformed: the field `id` occurs twice\n");
     load.ok();
-    // A number and a string with the same text make the same key, so the later row replaces the earlier row, as README
-    // says.
+    // A number and a string with the same text give the same key, so the later row replaces the earlier row, as the
+    // README says.
     assert_eq!(place.pando("scan", &[]).ok(), "1\t{\"v\":2}\n1e3\t{\"v\":2E5,\"w\":[1.50,-0]}\n");
     assert_eq!(place.pando("get", &["1e3"]).ok(), "{\"v\":2E5,\"w\":[1.50,-0]}\n");
 }

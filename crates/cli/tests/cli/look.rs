@@ -1,4 +1,4 @@
-//! Tests `stats`, `keyspaces` and `inspect`, also while another process writes.
+//! Tests `stats`, `keyspaces` and `inspect`, without and with another process that has the store open for writing.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -47,7 +47,7 @@ fn stats_keyspaces_and_inspect_work_while_another_process_writes() {
     for what in ["superblock", "catalog", "trunk"] {
         assert!(!place.pando("inspect", &[what]).ok().is_empty(), "{what}");
     }
-    // The reading commands must not affect the writer.
+    // The commands that read must not affect the writer.
     load.stdin.as_mut().unwrap().write_all(b"more\tv\n").unwrap();
     drop(load.stdin.take());
     assert!(load.wait_with_output().unwrap().status.success());

@@ -1,23 +1,24 @@
 //! Models of the modules of the engine in which threads synchronise through several atomics, or through an atomic and a
 //! lock.
 //!
-//! `shuttle` tries schedules, but treats every atomic as sequentially consistent. `loom` tries, for a few threads,
-//! every schedule *and* every value that the C11 memory model lets a load return. The models run source files of the
-//! engine and one source file of the lab. These files are included here by path, and use the types of `loom` instead of
-//! `base::sync`.
+//! `shuttle` tries schedules, but treats every atomic as sequentially consistent. `loom` works only for a few threads,
+//! but it tries every schedule *and* every value that a load may return under the C11 memory model. The models run
+//! source files of the engine and one source file of the lab. These files are included by path, so that they use the
+//! types of `loom` instead of the types of `base::sync`.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/loom/Cargo.toml --release
 //! ```
 //!
-//! Each model is run a second time with a deliberate mistake, which `loom` must find.
+//! Each model runs twice: once as it should be, and once with a deliberate mistake, which `loom` must find.
 
 // The models do not use all parts of the included files.
 #![allow(dead_code, unused_imports)]
 
 extern crate loom as shuttle;
 
-/// The module `base` for the included files. It equals the `base` of the engine, except for the primitives.
+/// The module `base` for the included files. It is equal to the module `base` of the engine, except that the primitives
+/// are those of `loom`.
 mod base {
     pub(crate) use crate::primitives as sync;
     pub use pandodb::base::*;
@@ -25,7 +26,7 @@ mod base {
 mod device {
     pub use pandodb::device::*;
 
-    /// A stub, because no model forks.
+    /// A stub, because no model forks the process.
     #[derive(Debug, Default)]
     pub struct Process;
 
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
             Ok(runs) => println!("{name:12} {runs} executions in {seconds:.1} s"),
             Err(failure) => println!("{name:12} FAILED: {failure}"),
         }
-        // This hides the panic message that the mistake causes.
+        // This hook hides the panic message that the mistake causes.
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let blind = check(*model, true).is_ok();

@@ -18,7 +18,7 @@ use crate::sched::{Account, Scheduler, Turn};
 use crate::snapshot::Snapshots;
 use crate::watermark::Watermark;
 
-/// A model. With `mistake`, the claim of the model is wrong in some execution.
+/// A model. If `mistake` is set, the claim of the model does not hold in some execution.
 pub type Body = fn(mistake: bool);
 
 /// All models.
@@ -36,8 +36,8 @@ pub const ALL: [(&str, Body); 11] = [
     ("links", crate::pool::links),
 ];
 
-/// Memtable size in bytes. The size is so small that the slack of the account is less than the debt that a model
-/// charges.
+/// Memtable size in bytes. The size is so small that a model can charge more debt than the account tolerates without
+/// demanding work.
 const MEMTABLE: u64 = 64 << 10;
 
 /// A thread that sees a seqno as visible also sees the writes up to this seqno. This model tests the
@@ -63,7 +63,7 @@ fn visible(mistake: bool) {
 }
 
 /// If a compaction does not see a registered snapshot, the horizon of the compaction is not above the snapshot. So the
-/// compaction drops no entry that the snapshot sees. The mistake: the read point is only loaded, not registered.
+/// compaction drops no entry that the snapshot sees. The mistake: the read point is loaded, but not registered.
 fn register(mistake: bool) {
     let snapshots = Arc::new(Snapshots::default());
     let writer = {
@@ -145,8 +145,8 @@ fn latch(mistake: bool) {
     assert_eq!((node.first.load(Relaxed), node.second.load(Relaxed)), (written, written));
 }
 
-/// The account may clear debt. It never demands more work than was charged, and demands nothing more once the debt is
-/// worked off. The mistake: the model expects that debt is never cleared.
+/// The account may clear its debt. It never demands more work than was charged, and it demands no more work once all
+/// charged work is done. The mistake: the model expects that debt is never cleared.
 fn account(mistake: bool) {
     const CHARGE: u64 = 1 << 20;
     let account = Arc::new(Account::new(MEMTABLE));
@@ -171,8 +171,8 @@ fn account(mistake: bool) {
     assert_eq!(account.due(), 0);
 }
 
-/// A worker ends after `stop` was called, whatever step it executes at that moment. The mistake: `stop` is not called,
-/// so the worker sleeps for ever.
+/// A worker ends after `stop` was called, whatever the worker is doing at that moment. The mistake: `stop` is not
+/// called, so the worker sleeps for ever.
 fn stop(mistake: bool) {
     let scheduler = Arc::new(Scheduler::new(MEMTABLE));
     let worker = {
@@ -207,7 +207,7 @@ fn ring(mistake: bool) {
         })
     };
     let threads = [commit(&[0, 2]), commit(&[1])];
-    // All three are always loaded, because the executions that `loom` tries depend on the accesses.
+    // All three values are loaded in every case, because the executions that `loom` tries depend on the accesses.
     let done = watermark.limit() - 2;
     let seen = [0, 1, 2].map(|ticket: usize| applied[ticket].load(Relaxed));
     assert!(seen.iter().take(done as usize).all(|seen| *seen == 1), "{done} are finished, applied {seen:?}");
@@ -230,7 +230,7 @@ fn sleep(mistake: bool) {
 }
 
 /// An entry does not change while a counted reader reads it, and a writer has exclusive access. If two threads try to
-/// claim an entry, only one succeeds. The mistake: a claim loses the count of a reader.
+/// claim an entry, only one succeeds. The mistake: a claim removes the count of a reader.
 fn counts(mistake: bool) {
     activate(mistake.then_some(SeededBug::ReaderCountLost));
     struct Entry {

@@ -1,9 +1,9 @@
 //! Models of the frames and chains of the buffer pool. They run the engine's own files and test the memory orderings in
 //! these files.
 //!
-//! A frame is in a segment that is allocated when the number of its first frame is assigned. A thread that reads the
-//! number of a frame must find the segment of the frame. Threads read such numbers in two places: in the count of
-//! frames, which evictions read without a lock, and in the links of chains.
+//! Frames are in segments. A segment is allocated when the number of its first frame is assigned. A thread that reads
+//! the number of a frame must then find the segment of this frame. Threads read the numbers of frames in two places: in
+//! the count of frames, which evictions read without a lock, and in the links of chains.
 
 #[path = "../../../pandodb/src/pool/block.rs"]
 mod block;
@@ -26,7 +26,7 @@ use self::key::FrameKey;
 use self::table::Table;
 use crate::base::{OwnerId, PAGE, PageNo};
 
-/// A copy of the type in the pool.
+/// A copy of the type of the same name in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     Short,
@@ -55,8 +55,8 @@ fn full() -> Arc<(Table, Hands)> {
 /// An eviction can access every counted frame, including one that another thread has just created. The mistake: the
 /// number of the frame is passed to the reader with relaxed ordering.
 ///
-/// The reader must be the spawned thread, because `loom` remembers only one access of each atomic. Otherwise this
-/// access would be the creator's own load of the count immediately before its store.
+/// The reader must be the spawned thread, because `loom` remembers only one access of each atomic. If the creator were
+/// the spawned thread, this access would be the creator's own load of the count, immediately before its store.
 pub fn frames(mistake: bool) {
     let pool = full();
     let told = Arc::new(AtomicU32::new(0));

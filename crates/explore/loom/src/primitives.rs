@@ -1,5 +1,5 @@
-//! The primitives of `loom`, with the interface of the engine's `base::sync`. The wrappers are the ones written for
-//! `shuttle`, applied to `loom`.
+//! The primitives of `loom`, with the interface of the engine's `base::sync`. The wrappers are the same as for
+//! `shuttle`, but contain the types of `loom`.
 
 #[path = "../../../pandodb/src/base/sync/explored.rs"]
 mod explored;
@@ -34,12 +34,12 @@ impl<T> Once<T> {
         set
     }
 
-    /// Returns the value, and initialises it if the cell has no value.
+    /// Returns the value. If the cell has no value, initialises it first.
     pub fn get_or_init(&self, fill: impl FnOnce() -> T) -> &T {
         if !self.filled.load(Ordering::Acquire) {
             let value = fill();
-            // Only one of several threads sets the value, because `loom` cannot switch threads between this line and
-            // the store.
+            // If several threads get here, only one of them sets the value, because `loom` cannot switch threads
+            // between this line and the store below.
             let _ = self.cell.set(value);
             self.filled.store(true, Ordering::Release);
         }

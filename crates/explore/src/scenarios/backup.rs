@@ -1,4 +1,4 @@
-//! Scenario: a store is read, checkpointed, written and closed concurrently.
+//! Scenario: concurrent threads read a store, write to it, take a checkpoint and close it.
 
 use std::sync::Mutex;
 
@@ -19,7 +19,7 @@ fn closed(error: &Error) -> bool {
     matches!(error, Error::Closed)
 }
 
-/// Two writers, a checkpoint, a reader that scans a snapshot, two workers, and a concurrent close. The canary treats a
+/// Two writers, a checkpoint, a reader that scans a snapshot, two workers, and a concurrent close. The canary counts a
 /// write as acknowledged before the store has acknowledged it.
 pub fn close(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);

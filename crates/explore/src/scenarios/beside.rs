@@ -1,5 +1,5 @@
-//! Scenarios with commits that are applied concurrently: the watermark, concurrent seals, and log writes by one thread
-//! for other threads.
+//! Scenarios with commits that are applied concurrently. They test the watermark, concurrent seals, and log writes that
+//! one thread makes for other threads.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,12 @@ pub const KILL: &str = "a commit acknowledged as buffered survives a kill, which
 /// The claim of [`lazy`].
 pub const LAZY: &str = "as `kill`, with two log streams and earlier commits with Durability::None";
 
-/// The number of writers, which is larger than the number of commits that may be in progress at a time.
+/// The writers. There are more writers than commits that may be in progress at the same time.
 const WRITERS: [&str; 3] = ["w0", "w1", "w2"];
 /// The number of batches of each writer.
 const EACH: i64 = 2;
 
-/// Moves one from `a` to `b`, counts the batch, and writes a row for it.
+/// Commits one batch, which moves 1 from counter `a` to counter `b`, counts the batch, and writes a row for the batch.
 fn transfer(store: &Store, who: usize, nth: i64) {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let mut batch = store.batch();
@@ -52,8 +52,8 @@ fn look(store: &Store, acknowledged: [i64; 3]) {
     assert!(complete, "acknowledged {acknowledged:?}, seen {seen:?} at {}", snapshot.seqno());
 }
 
-/// Runs three writers and `other` concurrently. Two of the writers may commit at a time. When all threads have ended,
-/// checks the store once more.
+/// Runs three writers and `other` concurrently. At most two of the writers may commit at the same time. When all
+/// threads have ended, the function checks the store once more.
 fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     let acknowledged = [(); 3].map(|()| AtomicU64::new(0));
     let look_now = || look(store, [0, 1, 2].map(|who: usize| acknowledged[who].load(SeqCst) as i64));
@@ -70,7 +70,8 @@ fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     look(store, [EACH; 3]);
 }
 
-/// A reader runs concurrently with three writers. The canary: the watermark passes a gap.
+/// A reader runs concurrently with three writers. The canary: the watermark moves past a commit that is not applied
+/// yet.
 pub fn beside(start: &SimImage, _: Twist) {
     let (_sim, store) = open_image(start, 0);
     write_beside(&store, |look| (0..3).for_each(|_| look()));
@@ -92,8 +93,8 @@ pub fn seal(start: &SimImage, _: Twist) {
     look(&open(&sim, 0).expect("it opens again"), [EACH; 3]);
 }
 
-/// Three writers of two rows each use one log stream. The canary: a writer that finds another writer writing the log
-/// does not wait until its own record is written.
+/// Three writers of two rows each use one log stream. The canary: if another writer is already writing the log, a
+/// writer does not wait until its own record is written.
 pub fn kill(start: &SimImage, _: Twist) {
     let (sim, store) = open_image(start, 0);
     kill_at_acknowledgement(&sim, &store, |_| Durability::Buffered);
@@ -108,7 +109,7 @@ pub fn lazy(start: &SimImage, _: Twist) {
     store.close().expect("closed");
 }
 
-/// Takes the image of a kill at each acknowledgement of a buffered row, and checks one of these images.
+/// At each acknowledgement of a buffered row, takes the image that a kill would leave. Checks one of these images.
 fn kill_at_acknowledgement(sim: &Arc<SimDevice>, store: &Store, durability: fn(u8) -> Durability) {
     let (acknowledged, pictures) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let writer = |who: u8| {

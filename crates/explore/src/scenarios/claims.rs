@@ -1,5 +1,5 @@
-//! Scenario for a page cache alone. The lab compares the buffer pool with this cache. It uses reader counts and claims,
-//! as in its source (002 §3.6.1).
+//! Scenario for a page cache without a store. The lab compares the engine's buffer pool with this cache, which uses
+//! reader counts and claims as its source describes (002 §3.6.1).
 
 use pandodb::device::sim::SimImage;
 

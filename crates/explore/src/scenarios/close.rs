@@ -14,7 +14,7 @@ pub const READ: &str =
 
 const KEYS: u8 = 6;
 
-/// Returns a store whose rows are in a run.
+/// Returns a store whose rows are all in a run.
 pub fn prepare() -> SimImage {
     let sim = SimDevice::new(7);
     let store = open(&sim, 0).expect("a new store");
@@ -46,8 +46,8 @@ fn rewrite(sim: &Arc<SimDevice>) {
     verify(&store);
 }
 
-/// Two readers read while a third thread closes the store, opens it again and rewrites it. The canary: a read that ends
-/// after the close returns the data that it has read, instead of an error.
+/// Two readers read while a third thread closes the store, opens it again and overwrites its pages. The canary: a read
+/// that ends after the close returns the data that it has read, although it should return an error.
 pub fn read(start: &SimImage, _twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let rows = keyspace(&store, ROWS);

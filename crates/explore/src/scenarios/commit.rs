@@ -14,7 +14,7 @@ pub const READ: &str = "a read sees a batch completely or not at all, and sees i
 pub const COMMIT: &str =
     "at every snapshot the counters of all batches sum to zero and no acknowledged batch is missing";
 
-/// Moves one from `a` to `b` and counts the batch.
+/// Commits one batch, which moves 1 from counter `a` to counter `b` and counts the batch.
 fn transfer(store: &Store, sums: &Keyspace, who: &str, durability: Durability) {
     let mut batch = store.batch();
     batch.merge(sums, "a", 1i64.to_le_bytes());
@@ -50,8 +50,8 @@ pub fn read(start: &SimImage, twist: Twist) {
     store.close().expect("closed");
 }
 
-/// Two writers commit two batches each, one writer with `Synced`. A reader reads snapshots. The canary reads the
-/// counters at different seqnos.
+/// Two writers commit two batches each; one of the writers commits with `Synced`. A reader takes snapshots and reads
+/// the counters. The canary reads the counters at different seqnos.
 pub fn commit(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let sums = keyspace(&store, SUMS);

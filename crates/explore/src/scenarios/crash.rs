@@ -27,9 +27,9 @@ const SHARED: [&[(u8, Durability)]; 3] = {
 };
 /// The batches that two threads commit. Each byte is one batch.
 const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
-/// One batch of each of three threads. With such a small number of batches, schedules reach the critical case: a synced
-/// batch draws its seqno before a buffered batch of the other stream but is appended after that batch, while a third
-/// batch is synced.
+/// One batch of each of three threads. Because there are so few batches, some schedules reach the critical case: a
+/// synced batch draws its seqno before a buffered batch of the other stream does, but is appended to the log after that
+/// batch, while a third batch is being synced.
 const FEW: [&[(u8, Durability)]; 3] =
     [&[(b'a', Durability::Synced)], &[(b'A', Durability::Synced)], &[(b'1', Durability::Buffered)]];
 /// The keys that every batch of [`paper`] writes.
@@ -44,8 +44,8 @@ fn mark(id: u8, acknowledged: bool) -> u64 {
     u64::from(id) * 2 + u64::from(acknowledged)
 }
 
-/// Commits a batch. It appends the id of the batch to the record of the order, puts the row of the batch, and puts the
-/// first `often` rows of [`OFTEN`].
+/// Commits a batch. The batch appends its id to the value that records the order of the batches. It also puts its own
+/// row, and the first `often` rows of [`OFTEN`].
 fn commit(
     store: &Store,
     rows: &Keyspace,
@@ -61,8 +61,8 @@ fn commit(
     batch.commit(durability)
 }
 
-/// Two writers alternate between `Synced` and `Buffered`, concurrently with a checkpoint. Power cuts follow, at points
-/// that the final image determines. The canary treats every committed batch as synced.
+/// Two writers alternate between `Synced` and `Buffered`, concurrently with a checkpoint. Afterwards, the power is cut
+/// at points of this history that the final image determines. The canary counts every committed batch as synced.
 pub fn crash(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
@@ -89,20 +89,20 @@ pub fn crash(start: &SimImage, twist: Twist) {
     cut_the_power(&history, &committed, sim.image().hash());
 }
 
-/// Three writers run, two of which share a log stream. Power cuts follow. The canary: a thread draws its seqno without
-/// holding the append lock of its stream.
+/// Three writers run, two of which share a log stream. Afterwards, the power is cut at points of this history. The
+/// canary: a thread draws its seqno without holding the append lock of its stream.
 pub fn streams(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Product, SHARED, twist);
 }
 
-/// Like [`streams`], but with one batch of each writer. The canary: a sync claims seqnos beyond a gap that was filled
-/// too late for this sync.
+/// Like [`streams`], but with one batch of each writer. The canary: a sync claims that seqnos after a gap are durable,
+/// although the gap was filled too late for this sync.
 pub fn claims(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Product, FEW, twist);
 }
 
-/// Like [`streams`], but in paper mode, where records contain generations. The canary: the right half of a split leaf
-/// does not inherit the generation.
+/// Like [`streams`], but in paper mode, where log records contain the generations of memtable leaves. The canary: the
+/// right half of a split leaf does not inherit the generation.
 pub fn paper(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Paper, SHARED, twist);
 }
@@ -119,7 +119,8 @@ fn commit_to_streams(start: &SimImage, mode: Mode, batches: [&'static [(u8, Dura
                 sim.mark(mark(id, false));
                 let done = commit(store, rows, order, (id, durability), often);
                 if done.is_err() && twist == Twist::Canary {
-                    // An assertion in another thread has detected the mistake. A second panic would hide the first one.
+                    // An assertion in another thread has detected the mistake. A second panic here would hide the panic
+                    // of that thread.
                     return;
                 }
                 done.expect("committed");
@@ -147,7 +148,7 @@ fn cut_the_power(history: &SimHistory, committed: &[u8], seed: u64) {
         let pending = cursor.pending().len() as u64;
         let marks: Vec<u64> = history.ops()[..at].iter().filter_map(mark_of).collect();
         for image in 0..IMAGES {
-            // The first image loses all pending writes. The other images lose some of them.
+            // The first image has lost all pending writes, and each other image has lost some of them.
             let kept = (0..pending as usize).filter(|_| image > 0 && rng.below(2) == 0);
             let choice = CrashChoice::only(kept.collect::<Vec<_>>());
             check(&cursor.image(&choice), committed, &marks, &format!("cut at {at}, {choice:?}"));

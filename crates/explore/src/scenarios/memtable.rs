@@ -1,5 +1,5 @@
-//! Scenarios for the memtable alone: several writers split the same nodes while a reader reads these nodes. In a build
-//! for the explorer, a node has four slots.
+//! Scenarios for a memtable without a store: several writers split the same nodes while a reader reads these nodes. In
+//! a build for the explorer, a node has four slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -67,8 +67,8 @@ fn compare(memtable: &Memtable, reverse: bool, writers: &[&Writer]) {
     assert!(found.iter().all(written), "a message in {found:?} was never written");
 }
 
-/// Two writers insert interleaved keys, some of which are equal. A reader scans in both directions. The canary: readers
-/// do not check whether a node has changed during the read.
+/// Two writers insert different keys of the same range, and also some equal keys. A reader scans in both directions.
+/// The canary: readers do not check whether a node has changed during the read.
 pub fn split(_: &SimImage, _: Twist) {
     let memtable = memtable();
     let before = Writer::new((0..4).map(|key| (10 * key, 1 + key)));

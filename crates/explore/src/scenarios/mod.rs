@@ -1,12 +1,12 @@
 //! The scenarios. Each scenario runs a few threads on a tiny store and checks one claim, which must hold in every
 //! schedule.
 //!
-//! A scenario starts from the files of a store that was prepared once, so that an execution takes about a millisecond.
-//! The records of the harness use atomics and locks of std, which are not points of the explorer. So the harness never
-//! holds such a lock during a call into the engine.
+//! Every execution of a scenario starts from the files of a store that was prepared once. So an execution takes only
+//! about a millisecond. The harness keeps its own records with atomics and locks of the standard library, at which the
+//! explorer cannot switch threads. So the harness never holds such a lock while it calls the engine.
 //!
 //! Each scenario has a canary ([`Twist::Canary`]), which is a wrong claim or a seeded bug of the engine. If the
-//! explorer finds no failure in the canary, the scenario tests nothing.
+//! explorer finds no failure in the canary, the scenario is useless as a test.
 
 mod backup;
 mod beside;
@@ -36,8 +36,7 @@ use crate::{explore, indexes};
 pub enum Twist {
     /// The scenario runs normally.
     None,
-    /// The scenario runs with a mistake that the explorer must find. With this mistake, the claim does not hold in some
-    /// schedules.
+    /// The scenario runs with a mistake that the explorer must find: the claim does not hold in some schedules.
     Canary,
 }
 
@@ -47,14 +46,15 @@ pub struct Scenario {
     pub name: &'static str,
     /// The claim that must hold in every schedule.
     pub claim: &'static str,
-    /// Whether the scenario has few enough points for depth-first schedules to be useful.
+    /// Whether the scenario has so few points that depth-first schedules are useful.
     pub tiny: bool,
     prepare: fn() -> SimImage,
     /// The prepared files, by the index type of the store.
     prepared: Mutex<BTreeMap<&'static str, SimImage>>,
     /// The function that runs one execution.
     pub body: fn(&SimImage, Twist),
-    /// The seeded bug that is active under [`Twist::Canary`]. With `None`, the canary checks a wrong claim instead.
+    /// The seeded bug that is active under [`Twist::Canary`]. If this is `None`, the canary checks a wrong claim
+    /// instead.
     pub bug: Option<SeededBug>,
 }
 
@@ -210,7 +210,7 @@ fn threads<'a>(bodies: impl IntoIterator<Item = Box<dyn FnOnce() + Send + 'a>>) 
     shuttle::thread::scope(|scope| bodies.into_iter().for_each(|body| drop(scope.spawn(body))));
 }
 
-/// A body for [`threads`].
+/// Puts the work of one thread into the form that [`threads`] accepts.
 fn body<'a>(work: impl FnOnce() + Send + 'a) -> Box<dyn FnOnce() + Send + 'a> {
     Box::new(work)
 }

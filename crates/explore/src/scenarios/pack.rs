@@ -54,8 +54,8 @@ fn finish(store: Store, sim: &std::sync::Arc<pandodb::device::sim::SimDevice>, r
     assert_eq!(read_all(keyspace(&store, ROWS).iter()).expect("read").len() as i64, rows);
 }
 
-/// One writer, which seals twice, runs concurrently with two workers and one reader. The canary reads rows and counters
-/// at different seqnos.
+/// One writer, whose writes cause two seals, runs concurrently with two workers and one reader. The canary reads rows
+/// and counters at different seqnos.
 pub fn pack(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);
     let reader = body(|| (0..2).for_each(|_| look(&store, twist)));
@@ -91,7 +91,7 @@ pub fn full(start: &SimImage, twist: Twist) {
         }),
     ]);
     sim.set_byte_budget(None);
-    // `settle` reports an earlier failure of background work until background work has succeeded once.
+    // `settle` reports an earlier failure of background work until some background work has succeeded again.
     let mut settled = store.settle();
     while let Err(Error::DiskFull { .. }) = settled {
         settled = store.settle();

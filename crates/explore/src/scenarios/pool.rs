@@ -1,4 +1,4 @@
-//! Scenarios for the buffer pool alone, with far more requested pages than the pool has room for.
+//! Scenarios for the buffer pool without a store. The threads request far more pages than the pool has room for.
 
 use pandodb::base::{BlockAddr, OwnerId, PAGE, PageNo};
 use pandodb::device::AlignedBuf;
@@ -52,8 +52,9 @@ fn charged(pool: &Pool) -> (u64, u64) {
     (stats.bytes, stats.blocks * COST as u64)
 }
 
-/// Three threads read, pin and forget overlapping blocks of two owners. A fourth thread shrinks the pool. The canary
-/// expects that the pool never exceeds the smaller capacity.
+/// Three threads read blocks of two owners, keep some of them pinned, and make the pool forget some. The threads use
+/// some of the same blocks. A fourth thread shrinks the pool. The canary expects that the pool never exceeds the
+/// smaller capacity.
 pub fn pool(_: &SimImage, twist: Twist) {
     let pool = Pool::new(9 * COST);
     let reader = |first: u64| {
@@ -121,8 +122,8 @@ pub fn reuse(_: &SimImage, _: Twist) {
     assert_eq!(charged(&pool), (COST as u64, COST as u64));
 }
 
-/// Two threads load three blocks into a full pool while a third requests one block. The eviction of three blocks is
-/// less than a full sweep of the clock hand, even if both threads evict for the same block. So the requested block must
+/// Two threads load three blocks into a full pool while a third requests one block. To evict three blocks, the clock
+/// hand makes less than a full revolution, even if both threads evict for the same block. So the requested block must
 /// stay in the pool. The canary: a hit is not recorded.
 pub fn hot(_: &SimImage, _: Twist) {
     const HOT: u64 = 2;

@@ -1,4 +1,4 @@
-//! Scenarios for the row cache alone, with an index of one key.
+//! Scenarios for the row cache without a store, with an index that has one key.
 
 use pandodb::base::sync::{AtomicU64, Ordering};
 use pandodb::base::{Seqno, key_hash};
@@ -29,8 +29,8 @@ impl World {
         Some(u64::from_le_bytes((*bytes).try_into().expect("eight bytes")))
     }
 
-    /// Writes and packs all values. Each value is the previous value plus 1. The row cache sees each change as a put
-    /// or, with `folded`, as another change, such as a merge.
+    /// Writes and packs all values. Each value is the previous value plus 1. The row cache is told that each change is
+    /// a put or, if `folded` is set, another change, such as a merge.
     fn write_and_pack(&self, folded: bool) {
         for value in 1..=VALUES {
             self.visible.store(value, Ordering::Release);
@@ -70,8 +70,8 @@ impl World {
     }
 }
 
-/// Two threads read a key whose values a third thread packs one after the other. The canary: the row cache accepts a
-/// row that was read from an older root.
+/// Two threads read a key. A third thread writes the values of the key and packs them, one after the other. The canary:
+/// the row cache accepts a row that was read from an older root.
 pub fn rows(_: &SimImage, _: Twist) {
     World::explore(false);
 }

@@ -1,5 +1,5 @@
-//! Scenarios in which compactions and root swaps run concurrently with readers of older views and with checkpoints. In
-//! another scenario, a keyspace is dropped.
+//! Two scenarios. In the first, compactions and root swaps run concurrently with readers of older views and with
+//! checkpoints. In the second, a keyspace is dropped.
 
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Durability, Error};
@@ -30,7 +30,8 @@ pub fn prepare() -> SimImage {
 }
 
 /// Five threads run concurrently: a reader at a snapshot, which also continues a scan; a writer that overwrites and
-/// deletes; a compaction; a checkpoint; and one worker. The canary expects that the newest rows are unchanged too.
+/// deletes; a compaction; a checkpoint; and one worker. The canary wrongly expects that the newest rows do not change
+/// either.
 pub fn swap(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);
@@ -70,7 +71,7 @@ pub fn swap(start: &SimImage, twist: Twist) {
 }
 
 /// One thread drops a keyspace. At the same time, a second thread reads it, a third writes to it, and a fourth compacts
-/// it. The canary expects that the read succeeds.
+/// it. The canary wrongly expects that the read always succeeds.
 pub fn drop_keyspace(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);

@@ -1,5 +1,5 @@
-//! Scenarios for group commit when a sync fails. They check which commits must return an error, and which commits must
-//! not be acknowledged.
+//! Scenarios for group commit when a sync fails. They check that the affected commits return an error, and that the
+//! store acknowledges no commit that a power cut would lose.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -50,8 +50,8 @@ fn check(image: &SimImage, fates: &Fates, value: &[u8]) {
 pub fn sync(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let fates = Mutex::new(Fates::default());
-    // The first sync makes a new segment durable. The failure of this sync would refuse only one commit, so the fault
-    // is set after it.
+    // The first sync makes a new segment durable. If this sync failed, only one commit would be refused. So the fault
+    // is set after this commit.
     keyspace(&store, ROWS).put_with("first", "x", Durability::Synced).expect("committed");
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, thread_rng().gen_range(0..3))));
     let writer = |who: u8| {

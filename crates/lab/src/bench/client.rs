@@ -21,8 +21,8 @@ pub struct Shared<'a> {
     pub stop: &'a AtomicBool,
     /// The number of finished operations, for the progress bar.
     pub done: &'a AtomicU64,
-    /// The slowest operation since the last read of this value, in nanoseconds; operations of less than 1 ms are not
-    /// included.
+    /// The latency in nanoseconds of the slowest operation since this value was last read. Operations that took less
+    /// than 1 ms are ignored.
     pub slowest: &'a AtomicU64,
     /// Operations per second that this thread issues (open loop); 0 for the maximum speed (closed loop).
     pub rate: f64,
@@ -43,9 +43,9 @@ pub struct Outcome {
     pub found: u64,
     /// Bytes of keys and values written.
     pub user_bytes: u64,
-    /// The number of inserted rows, events or entries, minus the number of deleted ones.
+    /// The number of rows, events or entries that were inserted, minus the number of those that were deleted.
     pub born: i64,
-    /// The end of the last operation, measured from the start.
+    /// The time from the start of the workload to the end of the last operation.
     pub end: Duration,
 }
 
@@ -64,14 +64,14 @@ pub struct Client<'a> {
     end: Vec<u8>,
     value: Vec<u8>,
     keys: Vec<Vec<u8>>,
-    /// The offset of this thread's due times, as a share of the time between two operations.
+    /// The offset of the due times of this thread's operations, as a share of the time between two operations.
     turn: f64,
     out: Outcome,
 }
 
 impl<'a> Client<'a> {
-    /// Creates a client with an empty recorder. `turn`, from 0 to 1, offsets the due times of this client from the due
-    /// times of other threads.
+    /// Creates a client with an empty recorder. `turn`, from 0 to 1, shifts the due times of this client, so that they
+    /// differ from the due times of other clients.
     pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64, recorder: Recorder) -> Client<'a> {
         let (key, end, value, keys) = Default::default();
         Client { shared, session, key, end, value, keys, turn, out: Outcome::of(recorder) }
@@ -129,8 +129,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Executes one operation. Returns its class, start and end. The time includes neither the generation of keys and
-    /// values nor the check of the answer.
+    /// Executes one operation. Returns the operation's class, start and end. The time from start to end includes
+    /// neither the generation of keys and values nor the check of the answer.
     fn perform(&mut self, op: Op, stream: &Stream) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         match op {
@@ -213,7 +213,7 @@ impl<'a> Client<'a> {
         let (_, began, read) = self.get(Space::Rows, number, is_mine)?;
         shape.value(&self.key, nonce, &mut self.value);
         let (_, again, ended) = self.write(shape.record_bytes(), |session, key, value| session.put(key, value))?;
-        // The time for checking and generating the value is not counted.
+        // The time between the read and the write, in which the value is checked and generated, is not counted.
         Ok((OpClass::Write, began + (again - read), ended))
     }
 
@@ -224,7 +224,7 @@ impl<'a> Client<'a> {
         let (mut is_right, mut visited) = (true, 0);
         let began = Instant::now();
         let found = self.session.scan(from, limit, &mut |key, value| {
-            // Only the first entry is checked completely, so that the check does not dominate the measured time.
+            // Only the first entry is checked completely, because this check is part of the measured time.
             if visited == 0 {
                 let is_first = key == from.as_slice();
                 is_right &= key >= from.as_slice() && is_whole(shape, key, value);

@@ -1,4 +1,4 @@
-//! [`Control`]: an idle thread that measures how much longer its sleeps take than requested. The machine adds this
+//! [`Control`]: an idle thread that measures how much longer its sleeps take than requested. The machine can add this
 //! delay to any latency.
 
 use std::sync::Arc;

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Latencies cover the operations alone: keys and values are generated before an operation, and answers are checked
-//! after it. The rate of a workload includes the time for generating and for checking, for all engines alike. A *closed
-//! loop* (the default) starts an operation when the previous operation has ended. An *open loop* ([`Plan::rate`])
-//! starts an operation when it is due, and measures the latency from the due time. So the latency includes the time
-//! that an operation waits behind a stall.
+//! after it. The rate of a workload, in contrast, includes the time for generating and for checking. This is the same
+//! for all engines. A *closed loop* (the default) starts an operation when the previous operation has ended. An *open
+//! loop* ([`Plan::rate`]) starts an operation when it is due, and measures the latency from the due time. So the
+//! latency includes the time that an operation waits because earlier operations have stalled.
 
 mod client;
 mod control;
@@ -48,8 +48,7 @@ pub enum Cache {
     AsIs,
     /// The store was closed and reopened, and its files were dropped from the page cache.
     Cold,
-    /// The same operations with another seed were run for [`Plan::warm_up`] before the measurement, without being
-    /// measured.
+    /// Before the measurement, the same kinds of operations were run for [`Plan::warm_up`], with another seed.
     Warm,
 }
 
@@ -74,7 +73,7 @@ pub struct Plan {
     /// Total operations of all threads, for workloads that do not process all records ([`Workload::is_whole`]). The
     /// default is the number of records.
     pub ops: Option<u64>,
-    /// Seconds after which a workload ends, unless it processes all records.
+    /// Seconds after which a workload ends. A workload that processes all records ignores this limit.
     pub seconds: Option<f64>,
     /// Client threads, at most 255.
     pub threads: usize,
@@ -90,14 +89,14 @@ pub struct Plan {
     pub zeros: f64,
     /// Seed of all random choices.
     pub seed: u64,
-    /// Operations per second that all threads together issue (open loop). With `None`, the threads issue as many as the
-    /// engine can execute (closed loop).
+    /// Operations per second that all threads together issue (open loop). With `None`, each thread issues an operation
+    /// as soon as its previous operation has ended (closed loop).
     pub rate: Option<f64>,
     /// The state of the caches.
     pub cache: Cache,
     /// Seconds of the warm-up for [`Cache::Warm`].
     pub warm_up: f64,
-    /// The share of key order in `load-mixed`, in percent.
+    /// The share of the insertions of `load-mixed` that are in key order, in percent.
     pub seq_share: f64,
     /// The limit of the memory cgroup of the process, if the process has one. The limit is only printed.
     pub memory_limit: Option<u64>,
@@ -110,7 +109,7 @@ const LONGEST: f64 = 1e9;
 /// The maximum number of rows and operations.
 const MOST: u64 = 1 << 40;
 const LONGEST_VALUE: usize = 64 << 20;
-/// The maximum number of threads, since the number of a queue has one byte.
+/// The maximum number of threads, because each thread may have a queue, and the number of a queue has one byte.
 pub const MOST_THREADS: usize = 255;
 
 impl Plan {
@@ -169,9 +168,10 @@ impl Default for Plan {
     }
 }
 
-/// Receives the progress and the results of a bench: a progress bar, a file of lines.
+/// Receives the progress and the results of a bench. For example, an observer may be a progress bar or write lines to a
+/// file.
 pub trait Observer {
-    /// Preparation or waiting between measurements starts: loading, reopening, settling.
+    /// A phase that is not measured starts: loading, reopening or settling.
     fn prepares(&mut self, _what: &str) {}
     /// A workload starts.
     fn starts(&mut self, _workload: &Workload) {}
@@ -397,8 +397,8 @@ impl Bench<'_> {
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
-        // The size is measured only before the first store is opened, because later the allocator may still hold memory
-        // of an earlier store.
+        // This size is measured only before the first store is opened. Later, the allocator may still hold memory of an
+        // earlier store.
         if self.lab_bytes == 0 {
             self.lab_bytes = system::rss_bytes();
         }
@@ -440,8 +440,8 @@ impl Bench<'_> {
             stop: &stop,
             done: &done,
             slowest: &slowest,
-            // Workloads that process all records only prepare the store for other workloads, so the rate does not slow
-            // them down.
+            // Workloads that process all records only prepare the store for other workloads, so the requested rate does
+            // not apply to them.
             rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();
@@ -505,8 +505,8 @@ impl Bench<'_> {
         };
     }
 
-    /// Checks results that no single answer shows: the sums of counters, and the set of deleted rows. Returns the
-    /// number of checked answers and the number of wrong answers.
+    /// Checks the results that cannot be checked by single answers: the sums of counters, and the set of deleted rows.
+    /// Returns the number of checked answers and the number of wrong answers.
     fn check_in_the_end(&self, workload: &Workload, engine: &dyn Engine, measured: &Measured) -> Result<(u64, u64)> {
         const SAMPLE: u64 = 1000;
         let mut session = engine.session()?;

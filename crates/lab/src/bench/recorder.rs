@@ -42,8 +42,8 @@ impl Default for Latencies {
     fn default() -> Latencies {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let mut counts = Histogram::new_with_bounds(1, HOUR_NS, 3).expect("constant bounds that the crate accepts");
-        // This touches all pages of the counts now, so that the resident size does not depend on the latencies that are
-        // recorded later.
+        // This call touches all pages of the counts at once, so that the resident size of the process does not depend
+        // on the latencies that are recorded later.
         counts.reset();
         Latencies(counts)
     }
@@ -83,7 +83,7 @@ impl Latencies {
     }
 }
 
-/// The measurements of one thread. The measurements of several threads can be added.
+/// The measurements of one thread. The measurements of several threads can be added up with [`Recorder::add`].
 #[derive(Debug, Default)]
 pub struct Recorder {
     /// Latencies of each [`OpClass`].

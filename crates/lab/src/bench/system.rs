@@ -15,7 +15,7 @@ use crate::line::Machine;
 /// Resets [`peak_rss_bytes`].
 pub fn reset_peak_rss() {
     // Some containers refuse this write. In this case, the reported peak is the peak since the start of the process,
-    // which is not less.
+    // which may be too high but not too low.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -37,7 +37,7 @@ fn status(field: &str) -> u64 {
 }
 
 /// The operating system's counters for this process: bytes read from and written to block devices (`read_bytes`,
-/// `write_bytes`; a page counts as written when it becomes dirty), and calls.
+/// `write_bytes`), and the numbers of calls. A page counts as written when it becomes dirty.
 pub fn process_io() -> BTreeMap<String, u64> {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let fields = io.lines().filter_map(|line| line.split_once(':'));
@@ -118,7 +118,7 @@ fn file_system(directory: &Path, mounts: &str) -> String {
     under.max_by_key(|(at, _)| at.len()).map_or(String::new(), |(_, kind)| kind.to_owned())
 }
 
-/// The commit of this build. Empty if the program was built outside a git work tree.
+/// The commit of this build. The text is empty if the program was built outside a git work tree.
 pub fn commit() -> &'static str {
     env!("PANDO_COMMIT")
 }

@@ -76,8 +76,8 @@ fn an_open_loop_counts_waiting_as_latency() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { rate: Some(1000.0), ops: Some(200), threads: 1, ..plan(dir.path(), "queue") };
     let line = &lines(&plan, &Slow::default())[0];
-    // The engine can execute 200 operations per second, and 1,000 are issued, so the last operation waits for nearly 1
-    // s.
+    // The engine can execute 200 operations per second, but 1,000 per second are issued, so the last operation waits
+    // for nearly 1 s.
     assert!(line.seconds > 0.9 && line.latency.max_us > 500_000.0, "{:?}", line.latency);
     let closed = Plan { rate: None, ..plan };
     let line = &lines(&closed, &Slow::default())[0];

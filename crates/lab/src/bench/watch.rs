@@ -14,7 +14,7 @@ use crate::engine::Engine;
 pub struct Tick {
     /// The number of finished operations. Threads report fast operations in steps of up to 64.
     pub done: u64,
-    /// The total number of operations, unless the time limit is reached before.
+    /// The total number of operations of the workload. If the time limit is reached earlier, fewer operations are done.
     pub of: u64,
     /// The elapsed share of the time limit; 0 without a time limit.
     pub time_share: f64,

@@ -1,11 +1,13 @@
 //! Figures 3.6 and 3.7 of 002 §3.7.4: insertions of which a given share is in key order.
 //!
-//! Each insertion randomly inserts either the next key in order or a random key. The paper's trees flush by reference
-//! and compact only new data, so keys in order should reach the leaves without being rewritten.
+//! For each insertion, a random choice decides whether the next key in order or a random key is inserted. The paper's
+//! trees flush by reference and compact only new data, so keys that are inserted in order should reach the leaves
+//! without being rewritten.
 //!
 //! The paper's second curve was measured without a log. PandoDB always writes a log. The nearest setting is
 //! `Durability::None`, which writes the log in the background: an insertion does not wait, but the bytes are written.
-//! For the amplification, the bytes of the log are counted separately and subtracted, which is exact.
+//! For the write amplification, this difference does not matter, because the bytes of the log are counted exactly and
+//! subtracted.
 
 use pandodb::Durability;
 
@@ -14,7 +16,7 @@ use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
 use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
-/// The size of the paper's data set: 20 GiB.
+/// The number of records of the paper's data set, which has 20 GiB.
 const RECORDS: u64 = 20 * (1 << 30) / 124;
 /// The paper's memory as a share of its data: 4 GiB of 20 GiB.
 const SHARE: f64 = 0.2;
@@ -189,8 +191,8 @@ fn gain(r: &Results, logged: bool) -> Answer {
 /// The name and the value of a curve, for measurements with the ordinary log (`true`) or with the lazy log (`false`).
 type Curve = Option<(&'static str, fn(&Line) -> f64)>;
 
-/// One curve over the shares for every engine, and one curve for PandoDB without the bytes of the log. The x axis is
-/// not to scale.
+/// One curve over the shares for every engine, and one curve for PandoDB without the bytes of the log. The shares have
+/// equal distances on the x axis.
 fn axes(results: &Results, y: Axis, curve: impl Fn(bool) -> Curve) -> Plot {
     let names = SHARES.map(|share| format!("{share} %"));
     let mut plot = Plot::new(results.figure.title, Axis::named("keys in order, not to scale", names), y);

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! 1. A [`Figure`] is a constant that holds the paper's setup, the paper's claims, the plans for measuring the claims
-//!    here, and the differences from the paper.
-//! 2. [`run()`] measures PandoDB. Lines of rivals come from files. Only lines that [`fit`](results::fits) the plans are
-//!    used.
+//!    with PandoDB, and the differences from the paper.
+//! 2. [`run()`] measures PandoDB. The lines of rivals are read from files. Only lines that [`fit`](results::fits) the
+//!    plans are used.
 //! 3. Each [`Claim`] computes its value from the lines, or returns the reason why it has no value.
 //!
 //! Invariants: a claim without a measurement has a reason, never a zero. Lines with wrong answers are not used. A claim
-//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]). The two modes are shown next to each
-//! other, with their names.
+//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]). If both modes were measured, they are
+//! shown next to each other, with their names.
 
 mod locality;
 pub mod probe;
@@ -34,7 +34,7 @@ use crate::plot::Plot;
 pub use results::{Answer, Results};
 pub use run::{Scale, Step, run};
 
-/// The name of the engine that is measured here, in either mode. [`Results`] hold the mode.
+/// The name of the engine that this module measures. The name is the same in both modes; [`Results`] contain the mode.
 pub const OURS: &str = "pando-stbe";
 
 /// The value of a claim in the paper.
@@ -64,7 +64,7 @@ pub enum Judge {
 /// A claim of a paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// The quantity, in a few words.
+    /// The quantity that the claim is about, in a few words.
     pub what: &'static str,
     /// The value in the paper.
     pub paper: Paper,
@@ -95,7 +95,7 @@ pub struct Figure {
     pub memory_share: f64,
     /// Bytes of a value. Keys have 24 bytes.
     pub value_len: usize,
-    /// The differences from the paper, and the parts that are missing here.
+    /// The differences from the paper, and the parts of the figure that are not reproduced.
     pub missing: &'static [&'static str],
     /// Whether a claim needs the bandwidths of the device.
     pub needs_device: bool,

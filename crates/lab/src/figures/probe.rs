@@ -1,10 +1,10 @@
 //! Measures the bandwidth of a device for sequential reads and writes and for random reads of 4 KiB.
 //!
-//! The probe writes a file in the directory and reads the file with direct I/O. Several threads with one buffer each do
-//! the reads. The file is removed at the end. The probe uses [`THREADS`] buffers of [`CHUNK`] bytes, independent of the
-//! length of the file. Each kind of read ends after a given time. If the file system does not support direct I/O, the
-//! probe opens the file without it. In this case, [`Bandwidth::is_direct`] is `false`, and the results measure the page
-//! cache.
+//! The probe writes a file in the directory and reads the file with direct I/O. Several threads do the reads, and each
+//! thread has one buffer. The file is removed at the end. The probe uses [`THREADS`] buffers of [`CHUNK`] bytes,
+//! however long the file is. Each kind of read ends after a given time. If the file system does not support direct I/O,
+//! the probe opens the file without it. Then [`Bandwidth::is_direct`] is `false`, and the results are the bandwidths of
+//! the page cache, not of the device.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -29,8 +29,8 @@ pub struct Results {
     pub device: Option<Bandwidth>,
 }
 
-/// Whether a line fits a step, which means the same workload, sizes, memory, caches, rate and threads. A line of
-/// PandoDB must also have the same durability.
+/// Whether a line fits a step, which means that the line and the step have the same workload, sizes, memory, caches,
+/// rate and number of threads. A line of PandoDB must also have the same durability.
 pub fn fits(line: &Line, step: &Step) -> bool {
     let plan = &step.plan;
     let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
@@ -67,7 +67,8 @@ fn user_bytes(line: &Line) -> f64 {
 }
 
 /// Bytes read and written for each byte of keys and values, for a load, for lookups or for scans. The value is not
-/// defined for a mix of reads and writes, because read and write amplification have different bases.
+/// defined for a mix of reads and writes, because read amplification is relative to the bytes that were found, and
+/// write amplification to the bytes that were put.
 pub fn io_amplification(line: &Line) -> f64 {
     line.write_amplification + line.read_bytes_per_op * line.ops as f64 / user_bytes(line)
 }
@@ -91,7 +92,7 @@ pub fn scanned_bytes_per_s(line: &Line) -> f64 {
 }
 
 impl Results {
-    /// The name of an engine in this mode: [`OURS`] becomes the name with the mode.
+    /// The name that an engine has in the lines of this mode. For [`OURS`], the name contains the mode.
     fn name<'a>(&self, who: &'a str) -> &'a str {
         match (who, self.scale.mode) {
             (OURS, Mode::Paper) => "pando-stbe-paper",
@@ -107,7 +108,8 @@ impl Results {
         whos
     }
 
-    /// The line of an engine for which `is` holds. If several lines match, returns the line with the median rate.
+    /// The line of an engine for which `is` returns true. If several lines match, returns the line with the median
+    /// rate.
     ///
     /// # Errors
     /// The reason why no line is usable: not measured, refused, or wrong answers.

@@ -1,8 +1,9 @@
 //! [`run()`]: measures the steps of a figure one after the other.
 //!
 //! 1. If the figure needs the bandwidths of the device, the device is measured first, while the directory is empty.
-//! 2. Each [`Step`] is a plan with the engine's durability. Each step starts with a new store.
-//! 3. Lines that were measured elsewhere, of PandoDB or of rivals, are added if they fit a step.
+//! 2. Each [`Step`] consists of a plan and the durability with which the engine is opened. Each step starts with a new
+//!    store.
+//! 3. The lines of PandoDB or of rivals that were measured elsewhere are added if they fit a step.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,8 +34,8 @@ pub struct Scale {
     pub records: Option<u64>,
     /// The memory in bytes. By default, the memory is the same share of the data as in the paper.
     pub memory_budget: Option<usize>,
-    /// The numbers of client threads for the figures that vary the threads. Other figures use the number if the list
-    /// has exactly one number, otherwise four threads per core.
+    /// The numbers of client threads for the figures that vary the threads. For other figures: if the list has exactly
+    /// one number, this is the number of threads; otherwise they use four threads per core.
     pub threads: Vec<usize>,
     /// Maximum seconds of a workload. Loads have no limit and run to their end.
     pub seconds: f64,

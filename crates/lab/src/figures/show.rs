@@ -13,7 +13,8 @@ use crate::line::{Line, Machine};
 use crate::plot::{ImageFormat, Plot, unit};
 use crate::workload::{Kind, Workload};
 
-/// A claim "nearly holds" if its value is worse than the paper's value by at most this share.
+/// A claim "nearly holds" if the measured value is worse than the paper's value, but by at most this share of the
+/// paper's value.
 const TOLERANCE: f64 = 0.1;
 
 impl Paper {
@@ -49,9 +50,9 @@ fn number(value: f64, unit: &str) -> String {
     }
 }
 
-/// Compares a measured value with the paper's value. Returns the ratio to the nearest value of the paper, or `within`,
-/// and whether the claim holds (unless the claim depends on the machine). Returns `–` if nothing was measured or the
-/// paper has no number.
+/// Compares a measured value with the paper's value. Returns a text: the ratio to the nearest value of the paper (or
+/// the word `within`) and, unless the claim depends on the machine, whether the claim holds. Returns `–` if nothing was
+/// measured or the paper has no number.
 pub fn verdict(claim: &Claim, answer: &Answer) -> String {
     let (Ok(value), Some((low, high))) = (answer, claim.paper.range()) else { return "–".to_owned() };
     let nearest = value.clamp(low, high);
@@ -196,7 +197,7 @@ fn row(line: &Line) -> Vec<String> {
     ]
 }
 
-/// Formats left-aligned columns of minimal width. Rows may be shorter than the head.
+/// Formats a table with left-aligned columns of minimal width. A row may have fewer cells than the head.
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let all: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|name| (*name).to_owned()).collect()).chain(rows).collect();

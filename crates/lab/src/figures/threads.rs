@@ -1,8 +1,8 @@
 //! Figures 3.8, 3.9 and 3.10 of 002 §3.7.5 and §3.7.6: threads and scans.
 //!
-//! The paper's machine has 32 cores. On a machine with fewer cores, more threads than cores show only that the
-//! throughput does not collapse; they do not show that it scales. Shares of the device's bandwidth refer to the
-//! bandwidth that [`super::probe`] measures, not to the vendor's figure.
+//! The paper's machine has 32 cores. On a machine with fewer cores, a measurement with more threads than cores can show
+//! only that the throughput does not collapse. It cannot show that the throughput scales. Shares of the device's
+//! bandwidth refer to the bandwidth that [`super::probe`] measures, not to the vendor's figure.
 
 use super::results::{io_amplification, io_bytes_per_s, rate, scanned_bytes_per_s};
 use super::run::cores;
@@ -13,9 +13,9 @@ use crate::plot::{Axis, Plot, Series, Style};
 
 const FEW_CORES: &str = "32 cores: threads beyond this machine's share its cores";
 const PROBED: &str = "the device's bandwidth is measured with a short file, not the advertised one";
-/// The size of the paper's data set: 80 GiB.
+/// The number of records of the paper's data set, which has 80 GiB.
 const SCAN_RECORDS: u64 = 80 * (1 << 30) / 124;
-/// The number of scans of one length in the paper, divided by its rows.
+/// The number of scans of one length in the paper, divided by the number of rows in the paper.
 const SCAN_OPS: f64 = 10e6 / SCAN_RECORDS as f64;
 const SCANS: [(&str, f64); 6] =
     [("scan-1", 1.0), ("scan-10", 10.0), ("scan-100", 100.0), ("scan-1k", 1e3), ("scan-10k", 1e4), ("scan-100k", 1e5)];

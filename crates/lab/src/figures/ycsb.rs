@@ -1,8 +1,8 @@
 //! Figures 3.1, 3.3a, 3.3b, 3.4 and 3.5 of 002 §3.7.2 and §3.7.3: YCSB.
 //!
 //! The paper uses 4 GiB of memory and inserts 673 M rows (or 84 M rows with values of 1 KiB). It then runs the mixes A
-//! to F with 160 M operations each (10 M with values of 1 KiB), but mix E with 20 M (1.3 M). Here, rows, memory and
-//! operations are scaled by the same factor. A mix also ends at its time limit.
+//! to D and F with 160 M operations each, and mix E with 20 M operations. With values of 1 KiB, these numbers are 10 M
+//! and 1.3 M. Here, rows, memory and operations are scaled by the same factor. A mix also ends at its time limit.
 
 use super::results::{io_amplification, rate};
 use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
@@ -20,8 +20,8 @@ const SHARE_1K: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0 / (84e6 * 1048.0);
 const MIX_OPS: f64 = 160.0 / 673.0;
 const MIX_OPS_1K: f64 = 10.0 / 84.0;
 const ORDER: [&str; 7] = ["load", "a", "b", "c", "d", "e", "f"];
-/// The memory of figure 3.5 as shares of the data: the paper's 4 GiB, 10 % (its limit in other figures), 20 GiB, 22
-/// GiB, 50 %.
+/// The memory of figure 3.5 as shares of the data: the paper's 4 GiB, 10 % (the paper's limit in other figures), 20
+/// GiB, 22 GiB, 50 %.
 const MEMORIES: [(f64, &str); 5] =
     [(SHARE, "5 %"), (0.10, "10 %"), (SHARE * 5.0, "26 %"), (SHARE * 5.5, "28 %"), (0.5, "50 %")];
 
@@ -350,7 +350,7 @@ fn write_by_rocksdb(r: &Results) -> Answer {
     Ok(r.of(OURS, "load")?.write_amplification / r.of("rocksdb", "load")?.write_amplification)
 }
 
-/// PandoDB's rates of A, B, C, D and F, divided by RocksDB's.
+/// PandoDB's rates of the mixes A, B, C, D and F, each divided by the rate of RocksDB for the same mix.
 fn point_mixes(r: &Results) -> std::result::Result<Vec<f64>, String> {
     ["a", "b", "c", "d", "f"].iter().map(|workload| r.by_rival("rocksdb", workload)).collect()
 }

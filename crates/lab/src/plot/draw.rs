@@ -326,7 +326,7 @@ fn path(points: &[Option<(f64, f64)>], steps: bool) -> String {
 }
 
 /// The positions of the markers of a series. A short series has a marker at every point. A longer series has markers at
-/// a few points, shifted by the number of the series.
+/// a few points, which depend on the number of the series, so that markers of several series do not coincide.
 fn spots(series: &Series, placed: &[Option<(f64, f64)>], ink: usize) -> Vec<(f64, f64)> {
     if series.style == Style::Points || placed.len() <= MARKED {
         return placed.iter().flatten().copied().collect();
@@ -347,8 +347,7 @@ fn width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER
 }
 
-/// Splits text between words into lines of at most `most` letters. A word that is longer than this gets a line of its
-/// own.
+/// Splits text between words into lines of at most `most` letters. A longer word gets a line of its own.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -2,8 +2,8 @@
 //!
 //! Six of the eight colours are taken from the palette of Okabe and Ito (2008) for colour-blind readers. The yellow and
 //! the black of this palette are replaced by tones that are visible on a light and on a dark background. Series also
-//! differ by dash and marker, so that a plot is readable in print without colour. From the ninth series on, colours
-//! repeat with other dashes.
+//! differ by dash and marker, so that a plot is readable in print without colour. From the ninth series on, the colours
+//! repeat, but with other dashes.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ const COLOURS: [(&str, &str); 8] = [
 /// The dashes, by the number of the series. The number is shifted by one each time the colours repeat.
 const DASHES: [&str; 4] = ["", "7 2.5", "2.5 2", "9 2.5 2 2.5"];
 
-/// The styles that do not depend on light or dark.
+/// The styles that are the same on light and on dark backgrounds.
 const FRAME: &str = "\
 .pl-t{font:12px 'DejaVu Sans',system-ui,sans-serif}\
 .pl-h{font-size:15px;font-weight:bold}\
@@ -68,9 +68,10 @@ pub(super) fn cross(x: f64, y: f64, many: bool) -> String {
     format!("M{:.1} {:.1}l{d} {d}m0 -{d}l-{d} {d}", x - r, y - r, d = 2.0 * r)
 }
 
-/// The style sheet of plots. Plots are dark on screens that prefer dark pages, and light otherwise and in print.
+/// The style sheet of plots. Plots have a dark background if the reader's browser prefers dark pages. Otherwise, and in
+/// print, they have a light background.
 ///
-/// A page with plots drawn by [`super::Plot::inline_svg`] needs this style sheet once.
+/// A page whose plots are drawn by [`super::Plot::inline_svg`] must contain this style sheet once.
 pub fn css() -> String {
     format!("{}@media screen and (prefers-color-scheme: dark){{{}}}", light_css(), tones(true))
 }

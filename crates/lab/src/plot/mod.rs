@@ -37,7 +37,7 @@ pub struct Axis {
     pub unit: String,
     /// A logarithmic scale. Values that are not positive become gaps.
     pub log: bool,
-    /// Labelled positions instead of ticks: categories, or percentiles.
+    /// Positions with labels, which replace the ticks: categories or percentiles.
     pub names: Vec<(f64, String)>,
     /// Further values that the axis must include. They give several plots the same scale.
     pub include: Vec<f64>,
@@ -69,7 +69,7 @@ impl Axis {
 /// The style of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// Points joined by a line; a gap breaks it.
+    /// Points joined by a line. A gap in the data breaks the line.
     #[default]
     Line,
     /// Markers only.
@@ -93,8 +93,8 @@ pub struct Series {
     pub style: Style,
     /// Points that are marked with a cross in the colour of the series: stalls, crossings.
     pub marks: Vec<(f64, f64)>,
-    /// The number of the colour, marker and dash. With `None`, this is the index of the series in the plot. Set a
-    /// number to draw an engine in the same way in many plots.
+    /// The number of the colour, marker and dash. With `None`, this is the index of the series in the plot. Set this
+    /// number to draw an engine in the same way in several plots.
     pub ink: Option<usize>,
 }
 
@@ -163,12 +163,12 @@ impl Plot {
         self.series.iter().any(|series| series.style != Style::Limit && series.points.iter().any(visible))
     }
 
-    /// A complete SVG document with its own style sheet, light and dark.
+    /// A complete SVG document. It has its own style sheet for light and for dark backgrounds.
     pub fn svg(&self) -> String {
         draw::draw(self, &format!("<style>{}</style>", css()))
     }
 
-    /// An SVG element for a page that carries [`css`] once.
+    /// An SVG element for use in a page. The page must contain [`css`] once.
     pub fn inline_svg(&self) -> String {
         draw::draw(self, "")
     }

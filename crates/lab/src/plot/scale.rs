@@ -8,7 +8,7 @@ use super::{Axis, unit};
 /// The approximate number of ticks.
 const TICKS: f64 = 6.0;
 
-/// Whether a value can be drawn on the axis. Values beyond 10^200 are treated as errors of measurement and are not
+/// Whether a value can be drawn on the axis. Values beyond 10^200 are considered to be measurement errors and are not
 /// drawn.
 pub fn visible(value: f64, axis: &Axis) -> bool {
     value.abs() < 1e200 && (!axis.log || value > 1e-200)

@@ -1,11 +1,11 @@
 //! Thinning: reduces a series of many points to the points that an image can show.
 //!
 //! The range of x is divided into columns. In each column, the first, the lowest, the highest and the last point are
-//! kept, in their order. A stall is one bucket of thousands. It is kept, because it is the lowest or the highest point
-//! of its column.
+//! kept, in their order. A stall may affect only one of thousands of points. This point is kept, because it is the
+//! lowest or the highest point of its column.
 
-/// Keeps about four points for each of `columns` columns, or all points of a short series. One of several adjacent
-/// points that are not finite is kept, to break the line.
+/// Keeps about four points for each of `columns` columns, or all points of a short series. Of several adjacent points
+/// that are not finite, one is kept, so that it breaks the line.
 pub fn thin(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     assert!(columns > 0, "an image has columns");
     if points.len() <= 4 * columns {

@@ -1,8 +1,8 @@
 //! Formats numbers with three significant digits, a prefix and a unit.
 //!
-//! Bytes (`B`) have binary prefixes, as budgets do. Seconds have prefixes down to nanoseconds, but not kiloseconds.
-//! Other units have decimal prefixes for values above one, but no prefixes for values below one, because a ratio of `50
-//! m` would read as metres.
+//! Bytes (`B`) have binary prefixes, as budgets do. Seconds have the prefixes down to nanoseconds, but none for large
+//! values, such as kiloseconds. Other units have decimal prefixes for values above one, but no prefixes for values
+//! below one, because a ratio of `50 m` would read as metres.
 
 /// Formats a value, with its unit if the unit is `B`, `s` or `%`: `1.5 ms`, `64 MiB`, `12.3 k`, `0.05`, `87 %`. A value
 /// that is not finite becomes `–`.

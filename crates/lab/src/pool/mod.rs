@@ -8,16 +8,16 @@
 //!                                          quick     the crate quick_cache
 //! ```
 //!
-//! A turn looks up a page and reads four words of the page, each in another cache line. A missing page is first filled
-//! with copies of one word, which replaces a read of the device. In this comparison, one number identifies a page; the
-//! engine's pool also needs an owner.
+//! A *turn*, the unit of measured work, looks up a page and reads four words of the page from four cache lines. A
+//! missing page is first filled with copies of one word, which replaces a read of the device. In this comparison, one
+//! number identifies a page; the engine's pool also needs an owner.
 //!
-//! * **hits*: all pages fit into the cache. The pages are chosen uniformly or by Zipf, or every lookup uses the same
-//!   page, like the root of a tree.
-//! * **misses*: a cyclic pass over four times as many pages as the capacity.
-//! * **ratio*: the share of hits in a Zipf trace over eight times as many pages as the capacity. The ratio is also
-//!   measured for the same trace with scans. A scan reads half as many pages as the capacity, and follows an equal
-//!   number of lookups of the trace. Lookups of the scans are not counted.
+//! * *hits*: all pages fit into the cache. The pages are chosen uniformly or by Zipf, or every lookup uses the same
+//!   page, as lookups in a tree use its root.
+//! * *misses*: all pages are looked up in a cycle. There are four times as many pages as the cache can hold.
+//! * *ratio*: the share of hits in a Zipf trace over eight times as many pages as the cache can hold. The ratio is also
+//!   measured for the same trace with scans. Each scan reads half as many pages as the cache can hold, after the same
+//!   number of lookups of the trace. The lookups of the scans themselves are not counted.
 
 pub mod claims;
 pub mod notes;
@@ -44,7 +44,7 @@ const WORDS: usize = PAGE / 8;
 /// The maximum number of threads that use a cache.
 const THREADS: usize = 2;
 
-/// The amount of measurements.
+/// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The number of pages of each cache.
@@ -219,7 +219,7 @@ pub fn compare(config: &Config) -> Vec<Row> {
         for (cache, misses) in small.iter().zip(&mut misses) {
             let notes = config.notes / 16;
             misses.round(notes, &|thread, note| {
-                // Two threads pass over different halves of the cycle.
+                // The two threads start in different halves of the cycle.
                 let from = (round * notes + note) * TURNS + thread as u64 * 2 * pages;
                 for turn in from..from + TURNS {
                     cache.get(thread, turn % (4 * pages));

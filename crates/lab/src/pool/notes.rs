@@ -6,17 +6,18 @@
 //! ```
 //!
 //! Each thread records the duration of every [`TURNS`] turns of its work. This record is a *note*. The scheduler may
-//! preempt threads, or may never run two of them at the same time. So the result is the median of undisturbed notes. A
-//! note is disturbed if it took more than four times the median plus `SLACK_NS`. With two threads, a note counts only
-//! if all concurrent notes of the other thread are undisturbed, too. `SLACK_NS` is less than the shortest preemption,
-//! and more than the delay by contention for a cache line, which must not be mistaken for a preemption.
+//! preempt threads, or may never run two of them at the same time. So only undisturbed notes count, and the result is
+//! their median. A note is *disturbed* if it took more than `SLACK_NS` plus four times the median of all notes. With
+//! two threads, a note counts only if all concurrent notes of the other thread are undisturbed, too. `SLACK_NS` is less
+//! than the shortest preemption, but more than the delay that contention for a cache line causes, because this delay
+//! must not be mistaken for a preemption.
 
 use std::sync::Barrier;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// The number of turns of work in a note. They take some tens of microseconds.
+/// The number of turns of work in a note. These turns take some tens of microseconds.
 pub const TURNS: u64 = 64;
 
 /// An undisturbed note takes at most four times the median plus this number of nanoseconds.
@@ -30,10 +31,10 @@ type Notes = Vec<u64>;
 pub struct Pair {
     /// The duration with one thread.
     pub one_ns: f64,
-    /// The duration with each of two threads.
+    /// The duration on each thread, when two threads run.
     pub two_ns: f64,
-    /// Turns per second of two threads, divided by the turns per second of one thread. The result is 2 if the threads
-    /// share nothing.
+    /// Turns per second of two threads, divided by the turns per second of one thread. The gain is 2 if the threads do
+    /// not slow each other down.
     pub gain: f64,
     /// The number of undisturbed notes of two threads.
     pub notes: u64,

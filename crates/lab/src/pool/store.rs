@@ -1,4 +1,4 @@
-//! Measures lookups of one and of two threads in a store whose data is in its pool.
+//! Measures lookups by one thread and by two threads, in a store that has all its data in the pool.
 
 use std::hint::black_box;
 
@@ -40,8 +40,8 @@ pub struct Readers {
     pub blocks: f64,
     /// The duration of a lookup.
     pub lookup: Pair,
-    /// The duration of arithmetic without shared data. It shows the gain from a second thread that the machine allowed
-    /// at the time.
+    /// The duration of arithmetic without shared data. It shows the greatest gain from a second thread that the machine
+    /// allowed during the measurement.
     pub control: Pair,
 }
 

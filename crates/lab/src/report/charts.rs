@@ -11,7 +11,7 @@ use crate::plot::{Axis, Plot, Series, Style, unit};
 
 /// Milliseconds of the windows over which rates are computed.
 const WINDOW_MS: u64 = 1000;
-/// The plot of a run with fewer windows than this number shows buckets instead of windows.
+/// If a run has fewer windows than this number, its plot shows the rate in each bucket instead of each window.
 const LEAST_WINDOWS: usize = 5;
 
 /// The maximum number of engines in a plot over time. A larger number of engines is divided among several plots with
@@ -53,7 +53,8 @@ fn over_time(case: &Case, name: &str, draw: fn(&Case, &[&Entry]) -> Plot) -> Vec
     plots.into_iter().enumerate().map(|(i, plot)| (name(i), plot)).collect()
 }
 
-/// The least positive value, the lowest value and the highest value. They determine linear and logarithmic scales.
+/// The smallest positive value, the lowest value and the highest value. They determine the range of a linear or
+/// logarithmic axis.
 fn extremes(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -176,8 +177,8 @@ fn memory(case: &Case, entries: &[&Entry]) -> Plot {
     with_round(case, plot)
 }
 
-/// Bytes written for each operation, stacked by cause. An engine that does not report causes has one bar with the
-/// operating system's count.
+/// Bytes written for each operation, stacked by cause. An engine that does not report causes has one bar, which shows
+/// the operating system's count.
 fn written(case: &Case) -> Plot {
     const UNKNOWN: &str = "all, as the system counted";
     let x = Axis::named("", case.entries.iter().map(Entry::label));
@@ -224,8 +225,8 @@ fn buckets_a_window(line: &Line, buckets: usize) -> usize {
     if buckets / each < LEAST_WINDOWS { 1 } else { each }
 }
 
-/// Operations per second in complete windows until the last acknowledgement. An incomplete window is left out, and so
-/// is the time in which an engine only finishes background work, because neither is a stall.
+/// Operations per second in complete windows until the last acknowledgement. Two things are left out because they are
+/// not stalls: the incomplete window at the end, and the time in which an engine only finishes background work.
 pub(super) fn rates(line: &Line) -> Rates {
     let bucket = line.series.bucket_ms as f64 / 1000.0;
     if bucket <= 0.0 {

@@ -12,8 +12,8 @@ use crate::workload::{Kind, Workload};
 /// All lines, grouped.
 pub(super) struct Sheet<'a> {
     pub lines: &'a [Line],
-    /// The engines that were measured or refused: PandoDB first, the others by name. The position in this list
-    /// determines the colour of an engine in all plots.
+    /// The engines that were measured or refused: PandoDB first, the others by name. The position of an engine in this
+    /// list determines the engine's colour in all plots.
     pub whos: Vec<String>,
     /// The cases, in the order of their workloads in the lines. Cases of one workload are sorted by the number of
     /// threads.
@@ -177,7 +177,8 @@ impl Entry<'_> {
         if self.wrong().0 > 0 { None } else { self.spread(Line::fair_ops_per_s) }
     }
 
-    /// The round with the (lower) median rate, which plots over time show.
+    /// The round with the median rate, which is shown by plots over time. If the number of rounds is even, this is the
+    /// lower of the two middle rounds.
     pub fn middle(&self) -> &Line {
         let mut rounds = self.rounds.clone();
         rounds.sort_by(|a, b| a.fair_ops_per_s().total_cmp(&b.fair_ops_per_s()));

@@ -30,8 +30,8 @@ mod tables;
 
 use group::Sheet;
 
-/// Reads lines of results from `.jsonl` files, in the given order. Unknown fields are ignored. A `null`, which JSON
-/// uses for a value that is not finite, counts as a missing field. Empty lines are skipped.
+/// Reads lines of results from `.jsonl` files, in the given order. Unknown fields are ignored. A field with the value
+/// `null`, which stands for a number that is not finite, counts as a missing field. Empty lines are skipped.
 ///
 /// # Errors
 /// If a file cannot be read or a line is not a line of results. The error names the file and the number of the line.
@@ -65,7 +65,7 @@ fn without_nulls(value: serde_json::Value) -> serde_json::Value {
     }
 }
 
-/// The report as one self-contained page with tables and inline SVG, in light and dark. The page has no scripts and
+/// The report as one page with tables and inline SVG, for light and for dark backgrounds. The page has no scripts and
 /// loads no other files.
 pub fn html(lines: &[Line]) -> String {
     page::page(&Sheet::new(lines))

@@ -58,7 +58,7 @@ pub(super) fn wrong(sheet: &Sheet) -> Vec<String> {
     sheet.wrong().into_iter().map(sentence).collect()
 }
 
-/// A sentence for each difference that makes results hard to compare.
+/// A sentence for each difference between the lines that makes their results hard to compare.
 pub(super) fn doubts(sheet: &Sheet) -> Vec<String> {
     let mut doubts = Vec::new();
     let machines: BTreeSet<String> =

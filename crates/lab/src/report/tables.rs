@@ -110,8 +110,8 @@ impl Table {
     }
 }
 
-/// Allows a line break in a spread, but only after the dots. Without a line break, wide spreads would push columns off
-/// the page.
+/// Inserts a place for a line break into a spread, directly after the dots. Without a line break, wide spreads would
+/// push columns off the page.
 fn breakable(note: &str) -> String {
     match note.split_once(" … ") {
         Some((low, high)) => format!("{} … {}", low.replace(' ', "\u{a0}"), high.replace(' ', "\u{a0}")),

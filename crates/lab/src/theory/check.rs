@@ -4,9 +4,10 @@
 //!   (N, measured, bound) … ──▶ ratio = measured / bound ──▶ all in a band?   slope over log₂ N about zero?  ──▶ verdict
 //! ```
 //!
-//! The band allows for a constant factor. If the cost grows faster than the bound, the ratio rises. For example, with a
-//! cost of log² and a bound of log, over six doublings from N/m = 16 on, the ratio rises by 10 % for each doubling.
-//! With a linear cost, it rises by far more. The slope is the slope of the least-squares line of ratio / mean ratio.
+//! The band allows for a constant factor. If the cost grows faster than the bound, the ratio rises. For example, assume
+//! a bound of log(N/m) and six doublings from N/m = 16 on. If the cost is log²(N/m), the ratio rises by 10 % for each
+//! doubling. If the cost is linear, the ratio rises by far more. The slope is the slope of the least-squares line of
+//! ratio / mean ratio.
 
 use serde::{Deserialize, Serialize};
 

@@ -2,45 +2,45 @@
 //!
 //! The symbols are: N records of r bytes; memtables of m bytes; fan-out F; blocks of B bytes; compactions of b̄ bytes;
 //! and s bytes of runs for each byte of records. The factor s covers *packing* (filters, inner blocks, block ends). It
-//! is measured, and a separate claim limits it to 1.25. Claims in the external-memory model apply to data of at least
-//! four times the memory.
+//! is measured, and a separate claim limits it to 1.25. Claims in the external-memory model apply only if the data is
+//! at least four times as large as the memory.
 //!
 //! Reasons for the constants:
-//! * **insert*: a record is written once by packing, and at most once by a compaction on each level below the root (002
+//! * *insert*: a record is written once by packing, and at most once by a compaction on each level below the root (002
 //!   §3.4). This count applies to the source, whose leaves are tiered. The leaves of `stbe` are lazily levelled: when
-//!   the small runs reach a third of the size of the large run, the whole leaf is rewritten. This costs up to (1 + 1/3)
-//!   / (1/3) = 4 writes for a record in the leaf instead of one. So c is between 1 and (1 + 4) / 2 = 2.5 if the leaves
-//!   are the only level of compaction, and falls towards 1 with more levels.
-//! * **a load in key order*: no run is compacted, so 1.3 covers s. Checkpoints are counted separately, like the log.
-//!   Each checkpoint writes the nodes of the changed path twice, independent of m. These writes matter for an m as
-//!   small as in this measurement.
-//! * **transfers of a load*: every byte is written once and, except for packing, read once. So 2 bytes are transferred
-//!   for each byte that is written. Each compaction also touches the ends of its inputs, which are at most 3F runs on a
-//!   level, and the end of its output. These are 3F + 1 more blocks for b̄ bytes.
-//! * **lookups*: a lookup reads one leaf block, plus the leaves of false positives, which lookups of absent keys
-//!   measure. The factor 1.02 allows for chance. Reads of filters and inner blocks are recognised by the kind of the
-//!   block.
-//! * **absent*: a filter has 1 % false positives (`pandodb::filter`). The claim adds a quarter, to allow for chance and
-//!   for the blocked layout of the filter.
-//! * **scans*: k records have k·r·s bytes. A scan reads at most twice these bytes, because a read-ahead that doubles
-//!   may read twice the bytes that are used. It also needs one more block and one more seek for each run on the path,
-//!   and a seek at each new extent of 128 KiB.
-//! * **the greatest insert*: a writer's step is 64 KiB of work, or a quarter of a memtable (design: 64 KiB in the
-//!   foreground). The writer both reads and writes this amount, and exceeds it by at most one step. So the constant is
-//!   4.
+//!   the small runs reach a third of the size of the large run, the whole leaf is rewritten. So up to (1 + 1/3) / (1/3)
+//!   = 4 bytes are written for each byte that is added to a leaf, instead of one. If the leaves are the only level of
+//!   compaction, the constant c is therefore between 1 and (1 + 4) / 2 = 2.5. With more levels, c falls towards 1.
+//! * *a load in key order*: no run is compacted, so the constant 1.3 only has to cover s. The writes of checkpoints and
+//!   of the log are counted separately. Each checkpoint writes the nodes of the changed path twice, however large m is.
+//!   These writes would matter here, because m is small in this measurement.
+//! * *transfers of a load*: every byte is written once and, except for packing, read once. So 2 bytes are transferred
+//!   for each byte that is written. Each compaction also touches blocks at the ends of its inputs, which are at most 3F
+//!   runs on a level, and at the end of its output. So a compaction of b̄ bytes transfers up to 3F + 1 more blocks.
+//! * *lookups*: a lookup reads one leaf block, and one more for each false positive of a filter. The lookups of absent
+//!   keys measure the number of false positives. The factor 1.02 allows for random variation. Reads of filters and
+//!   inner blocks are recognised by the kind of the block.
+//! * *absent*: a filter has 1 % false positives (`pandodb::filter`). The claim adds a quarter to this rate, to allow
+//!   for random variation and for the blocked layout of the filter.
+//! * *scans*: k records have k·r·s bytes. A scan reads at most twice these bytes, because the length of the read-ahead
+//!   doubles, so that the scan may read twice the bytes that it uses. It also needs one more block and one more seek
+//!   for each run on the path, and a seek at each new extent of 128 KiB.
+//! * *the greatest insert*: a writer does background work in steps of 64 KiB, or of a quarter of a memtable. The design
+//!   allows one insert 64 KiB of such work. The writer both reads and writes this amount (a factor of 2), and may
+//!   exceed it by one step (another factor of 2). So the constant is 4.
 
 use super::check::{Check, Claim, Sample, Slope};
 use super::measure::{BLOCKS, Config, Load, Point, Reads};
 
-/// The allowed slope per doubling for a tight bound. It is not 0, because levels are added one at a time, and many
-/// leaves split at the same time.
+/// The allowed slope per doubling for a tight bound. It is not 0, because the cost does not grow evenly: the number of
+/// levels grows by whole levels, and many leaves split at the same time.
 pub const TOLERANCE: f64 = 0.05;
 /// F, the default fan-out of a store.
 const FANOUT: f64 = 8.0;
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
 const STEP_BYTES: usize = 64 << 10;
 /// Memory in bytes per record. Each run that contains the key needs 1.25 bytes of filters and 1 byte of inner blocks.
-/// The constant is twice this sum, because a run has whole blocks.
+/// The constant is more than twice this sum, because the sizes are rounded up to whole blocks.
 const SEARCH_BYTES: f64 = 6.0;
 /// Bytes of a trunk node with its 3F branches.
 const NODE_BYTES: f64 = (16 << 10) as f64;
@@ -51,7 +51,8 @@ const FALSE_POSITIVES: f64 = 0.0125;
 /// read from memory.
 const SPILLED: u64 = 4;
 
-/// A function from a point to (measured cost, bound), or to `None` if the claim does not apply to that size.
+/// A function that returns (measured cost, bound) for a point, or `None` if the claim does not apply to the size of the
+/// point.
 type Rule = Box<dyn Fn(&Point) -> Option<(f64, f64)>>;
 
 fn rule(of: impl Fn(&Point) -> (f64, f64) + 'static) -> Rule {
@@ -396,9 +397,9 @@ mod tests {
         let points = points(&config);
         assert!(points.last().expect("four").load.tree.levels >= 3, "several levels: {points:?}");
         assert_eq!(points[1], measure(&config, points[1].records).expect("the device is memory"));
-        // The test uses doctored counts, because the claims do not cover the real engine at the size of a test. The
-        // counts describe an engine whose compactions are as claimed, and whose lookups of absent keys read no leaf.
-        // They must pass.
+        // This test replaces some measured counts by invented ones, because the claims do not cover stores as small as
+        // in a test. The invented counts describe an engine whose compactions cost what the claims say, and whose
+        // lookups of absent keys read no leaf. These counts must pass.
         let mut points = points;
         for point in &mut points {
             let load = &mut point.load;
@@ -411,7 +412,7 @@ mod tests {
         for name in ["insert/log", "insert/levels", "get/absent"] {
             assert!(find(&ideal, name).passes(), "{:?}", find(&ideal, name));
         }
-        // Doctored counts of an engine that sometimes rewrites all data must fail.
+        // Invented counts of an engine that sometimes rewrites all data must fail.
         let mut doctored = points.clone();
         for point in &mut doctored {
             let times = point.records / config.start;

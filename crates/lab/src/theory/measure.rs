@@ -6,11 +6,12 @@
 //!       └──────── reopened, pool of a chosen size ◀─ warm-up, then get · get absent · scan ─▶ Reads, Scans
 //! ```
 //!
-//! * The cost of a load is the I/O of the data file until all background work is done, for the records that have left
-//!   the memtable. The log is counted separately. The greatest cost of one insert includes the I/O of every file.
-//! * Lookups are uniform, and cold as the bounds assume. The pool of the reopened store holds the filters, the inner
-//!   blocks and few leaves (`POOL_ROOM`). A warm-up with lookups of the same kind fills the pool. The lookups are
-//!   measured again with the pool of the memory budget, which may be too small for all filters and inner blocks.
+//! * The cost of a load is the I/O of the data file until all background work is done, divided by the records that have
+//!   left the memtable. The log is counted separately. The greatest cost of one insert includes the I/O of every file.
+//! * Lookups choose keys uniformly. Their leaves are not cached, as the bounds assume: the pool of the reopened store
+//!   has room for the filters, the inner blocks and only a few leaves (`POOL_ROOM`). A warm-up with lookups of the same
+//!   kind fills the pool. The lookups are measured a second time with a pool of the size that the memory budget gives.
+//!   This pool may be too small for all filters and inner blocks.
 //!
 //! Invariant: the same configuration gives the same results, byte for byte.
 
@@ -30,7 +31,7 @@ use crate::engine::{Mode, Result, Setup};
 use crate::pando::{Pando, PandoEngine};
 use crate::record::{Shape, Space};
 
-/// The pool for cold lookups, as a multiple of the bytes of filters and inner blocks.
+/// The size of the pool for cold lookups, as a multiple of the bytes of filters and inner blocks.
 const POOL_ROOM: u64 = 2;
 /// The minimum pool in bytes, which is half of the engine's minimum budget.
 const LEAST_POOL: u64 = 512 << 10;
@@ -224,7 +225,7 @@ pub struct Reads {
     /// The number of requested blocks, whether they were cached or not.
     pub probed: f64,
     /// Block transfers for each of [`BLOCKS`]. For lookups, the engine's pool represents the model's memory. So only
-    /// the misses of the pool are counted, with an additional memory of one block.
+    /// the misses of the pool are counted, and the model's own memory for this count is one block.
     pub transfers: [f64; 3],
     /// Cost in the affine model, in setups.
     pub affine: f64,
@@ -407,8 +408,8 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
             found += 1;
         }
         let accesses = data_only(engine.device.take_accesses());
-        // A scan that reaches the end of the keyspace is left out, except in a keyspace of few records, where all scans
-        // reach the end.
+        // A scan that reaches the end of the keyspace is not counted. In a keyspace of few records, such scans are
+        // counted, because too many scans reach the end.
         if found < config.scan_len && records as usize > 4 * config.scan_len {
             continue;
         }

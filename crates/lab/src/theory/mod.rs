@@ -1,5 +1,5 @@
 //! Theory: checks that costs grow as the sources state. The number of records N is doubled repeatedly, the device
-//! counts accesses, and the ratio of cost to bound must not grow.
+//! counts accesses, and the ratio of the cost to the bound must not grow with N.
 //!
 //! ```text
 //!   Config ─▶ measure, N = start · 2ⁱ ─▶ Point … ─▶ claims ─▶ Check { ratio, slope, PASS | FAIL } ─▶ table, lines, plots
@@ -10,7 +10,7 @@
 //!
 //! * [`mod@measure`]: loads, lookups and scans for one number of records, with PandoDB in deterministic mode on a
 //!   device in memory.
-//! * [`transfers`]: block transfers and affine cost of a recorded list of accesses.
+//! * [`transfers`]: computes the block transfers and the affine cost of a recorded list of accesses.
 //! * [`claims`]: the claims about an index, with their sources; [`check`] judges them.
 //! * [`order`]: the sequentiality of writes (003 §5, Fig. 6b). [`sort`]: an external sort, as a lower bound for a load.
 //!

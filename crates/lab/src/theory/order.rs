@@ -6,8 +6,9 @@
 //! ```
 //!
 //! 003 §5 (experiment 2) shows one flush of a partition: first leaves, then inner nodes, in one rising line. Here, the
-//! plot shows a whole load with its compactions. Each rising line is the writing of one run; the line starts at the
-//! address of the allocated space. The time axis is the number of the write, because a device in memory has no timing.
+//! plot shows a whole load with its compactions. Each rising line shows the writing of one run. The line starts at the
+//! address of the space that was allocated for the run. The time axis shows the number of each write instead of its
+//! time, because times on a device in memory mean nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ use crate::workload::{Op, Stream, StreamPlan, Workload};
 pub const WORKLOADS: [&str; 3] = ["load", "load-seq", "load-mixed"];
 /// The minimum size of a large write in bytes, which is an extent.
 pub const LARGE_BYTES: u64 = 128 << 10;
-/// The maximum number of writes in a plot. If there are more writes, the plot shows an evenly spaced sample. Thinning
-/// would keep only the extremes of each column, which distorts a cloud of points.
+/// The maximum number of writes in a plot. If there are more writes, the plot shows an evenly spaced sample. The usual
+/// thinning would keep only the extreme points of each column, and so change the shape of a cloud of points.
 const SHOWN: usize = 1_200;
 
 /// The writes of one workload.

@@ -1,15 +1,15 @@
-//! Sort: measures an external sort of the same records with the same memory. A load into a sorted store can hardly be
-//! faster than this sort. The additional time of a load is the cost of a store that is searchable, durable and ready
-//! for further writes at any time.
+//! Sort: measures an external sort of the same records with the same memory. Loading the records into a store that
+//! keeps them sorted can hardly be faster than this sort. The additional time of a load is the price for a store that
+//! can be searched at any time, is durable, and accepts further writes.
 //!
 //! ```text
 //!   records in the order of a load ──fill the memory, sort──▶ runs, one after the other in one file
 //!   runs ──loser tree, memory / (k + 1) each──▶ one sorted file ──sync──▶ done
 //! ```
 //!
-//! Plain files are read and written in pieces of at least `LEAST_PIECE`. The sort has one merge pass. If the memory is
-//! too small for a piece of each run, the sort returns an error instead of adding a pass. Forming runs and merging them
-//! writes each record twice and reads it once.
+//! Plain files are read and written in pieces of at least `LEAST_PIECE`. The sort has one merge pass. If the memory
+//! cannot hold one piece of each run, the sort returns an error instead of adding a second merge pass. The sort writes
+//! each record twice (when it forms runs and when it merges them) and reads each record once.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -27,9 +27,9 @@ use crate::pando::Pando;
 use crate::record::{Shape, Space};
 use crate::workload::Workload;
 
-/// The minimum number of bytes that are read at a time.
+/// The minimum number of bytes that one read transfers.
 const LEAST_PIECE: usize = 64 << 10;
-/// The maximum number of bytes that are read or written at a time. Larger pieces are not faster.
+/// The maximum number of bytes that one read or write transfers. Larger pieces are not faster.
 const MOST_PIECE: usize = 4 << 20;
 /// Bytes of overhead for each record while a run is formed: the key prefix and the position of the record.
 const ENTRY: usize = 16;
@@ -43,7 +43,7 @@ pub struct Plan {
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// The memory of the sort, and the setup of the engine for the comparison.
+    /// The memory of the sort, and the setup of the engine to which the sort is compared.
     pub setup: Setup,
     /// The directory for the files, which must exist.
     pub directory: PathBuf,
@@ -252,8 +252,9 @@ impl Reader<'_> {
     }
 }
 
-/// A loser tree. Each inner node holds the run that lost the game at this node, and the top holds the winner. Run i is
-/// leaf `runs + i`.
+/// A loser tree. Each inner node compares two runs: the run with the smaller next record wins. The node stores the
+/// losing run, and the winner goes up to the next game. The top stores the winner of all games. Run i is the leaf with
+/// number `runs + i`.
 struct Losers {
     nodes: Vec<usize>,
 }
@@ -352,8 +353,8 @@ mod tests {
     fn every_record_is_sorted_exactly_once() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (runs, result) = (directory.path().join("runs"), directory.path().join("sorted"));
-        // The sizes give one run, several runs, and a short last run. The merge checks the order, and `sort_to` checks
-        // the length.
+        // These sizes cover one run, several runs, and a short last run. The merge itself checks the order of the
+        // records, and `sort_to` checks the total length.
         for (records, memory) in [(1, 1 << 20), (1000, 1 << 20), (5000, 400 << 10), (16_000, 1 << 20)] {
             let plan = plan(directory.path(), records, memory);
             let sorted = sort_to(&plan, &runs, &result).expect("there is room");

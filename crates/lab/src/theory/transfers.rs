@@ -7,9 +7,10 @@
 //!
 //! * **External memory** (DAM; Aggarwal and Vitter, 002 ch. 1, 004 §2): a memory of M bytes, blocks of B bytes; each
 //!   block transfer costs 1, all else is free. Reading a block that is not in memory is a transfer. Writing back a
-//!   changed block is also a transfer; it happens at the eviction of the block or at the end. Several writes into one
-//!   block are one transfer as long as the block stays in memory. If a block was accessed before but is not in memory,
-//!   a write of a part of this block reads the block first. A block that was never accessed is new and is not read.
+//!   changed block is also a transfer; it happens at the eviction of the block or at the end. If a block stays in
+//!   memory between several writes to it, these writes together cost one transfer. If a write covers only a part of a
+//!   block that was accessed before but is not in memory, the block is read first. A block that was never accessed is
+//!   new and is not read.
 //! * **Affine** (Bender et al., cited by 002 ch. 1 and 4): an I/O of x bytes costs 1 + αx setups.
 //!
 //! Invariants: more memory never costs more, because a larger LRU contains all blocks of a smaller one. If every access
@@ -165,10 +166,10 @@ pub struct Affine {
 
 impl Default for Affine {
     /// The values for the machine on which the project was measured. It does 16,500 random reads of 4 KiB per second,
-    /// one after the other, so each read takes 60.6 µs. The transfer of 4 KiB takes 0.6 µs of this time at the 6.4 GB/s
-    /// of a sequential read, so a setup takes 60 µs. A byte read costs 1 / 6.4 GB/s / 60 µs = 2.6·10⁻⁶ setups. A byte
-    /// written at the 3.3 GB/s (2.8 to 3.8) of a sequential write costs 5.1·10⁻⁶ setups. So a read of 384 KB or a write
-    /// of 198 KB is half setup and half transfer.
+    /// one after the other, so each read takes 60.6 µs. Sequential reads have 6.4 GB/s, so the transfer of 4 KiB takes
+    /// 0.6 µs of this time, and a setup takes 60 µs. Therefore a byte read costs 1 / 6.4 GB/s / 60 µs = 2.6·10⁻⁶
+    /// setups. Sequential writes have 3.3 GB/s (2.8 to 3.8), so a byte written costs 5.1·10⁻⁶ setups. A read of 384 KB
+    /// or a write of 198 KB spends half of its time on the setup and half on the transfer.
     fn default() -> Affine {
         const READ_BYTES_PER_S: f64 = 6.4e9;
         const WRITE_BYTES_PER_S: f64 = 3.3e9;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The catalogue contains YCSB's load and mixes A to F (Cooper et al., SoCC 2010), as 002 §3.7 runs them. It also
-//! contains workloads that are known to be hard for embedded stores: sequential loads, overwriting, blind merges,
-//! deletes before a scan, absent keys, expiry, queues.
+//! contains workloads that are known to be hard for embedded stores: sequential loads, overwriting, blind merges, scans
+//! after many deletes, lookups of absent keys, expiry, and queues.
 //!
 //! A workload declares the contents that it needs ([`Start`]) and the contents that it leaves in the store
 //! ([`Leaves`]). If the needed rows are missing, the bench loads them first.
@@ -60,11 +60,11 @@ pub enum Verb {
     ReadModifyWrite,
     /// Visit entries from a row on. The maximum number of entries is drawn uniformly between the two fields.
     Scan(u32, u32),
-    /// Visit the rows with the same prefix as a row. These are about 16 rows.
+    /// Visit the rows whose keys have the same prefix as the key of a given row: about 16 rows.
     ScanPrefix,
     /// Add to a counter without reading it.
     Merge,
-    /// Get this number of rows in one call.
+    /// Get several rows in one call. The field is their number.
     MultiGet(u32),
 }
 
@@ -75,15 +75,15 @@ pub enum Kind {
     Load,
     /// Put every row once, in key order.
     LoadSeq,
-    /// Put every row once. Each put randomly inserts either the next row in key order or the next row in random order
-    /// (002 §3.7.4).
+    /// Put every row once. For each put, a random choice decides whether it inserts the next row in key order or the
+    /// next row in random order (002 §3.7.4).
     LoadMixed,
     /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),
     /// Delete nine rows in ten.
     Thin,
     /// Put events in the order of time, and delete the oldest events with range deletes, so that a quarter of the
-    /// records exists at a time.
+    /// events exists at any time.
     Expiry,
     /// Each thread has a queue. It pushes entries to the end of its queue, and pops the head of the queue, which it
     /// finds by a scan.
@@ -188,7 +188,7 @@ impl Workload {
         }
     }
 
-    /// Whether the workload processes all records. Otherwise it may end at its time limit.
+    /// Whether the workload always processes all records. A workload that does not may end at its time limit.
     pub fn is_whole(&self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
     }

@@ -44,8 +44,8 @@ impl Dist {
 pub struct Picker {
     dist: Dist,
     zipf: Zipf<f64>,
-    /// The number of records for which `zipf` was made. `zipf` is made again when the number of records has grown by a
-    /// sixteenth.
+    /// The number of records for which `zipf` was made. When the number of records has grown by a sixteenth, `zipf` is
+    /// made again.
     made_for: u64,
 }
 

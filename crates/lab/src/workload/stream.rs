@@ -11,7 +11,7 @@ use crate::record::{Space, mix};
 const DIGESTED: u64 = 10_000;
 /// In the workload `expiry`, the share of records that exist at a time is one divided by this number.
 const EXPIRY_WINDOW: u64 = 4;
-/// The number of range deletes while the window of existing events moves on by its own length.
+/// The number of range deletes in the time in which the window of existing events moves on by its own length.
 const EXPIRY_DELETES: u64 = 16;
 /// When a store is thinned, one row out of this number of rows stays.
 pub const THINNED: u64 = 10;
@@ -103,13 +103,13 @@ pub struct StreamPlan {
     pub thread: u64,
     /// Total operations of all threads. A workload that processes all records ignores this number.
     pub ops: u64,
-    /// The number of records that are loaded, or that the workload loads.
+    /// The number of records that were loaded before the workload, or that the workload itself loads.
     pub records: u64,
     /// The number of rows that exist, from [`super::World::rows`].
     pub rows: u64,
     /// The number of the first new row.
     pub next_row: u64,
-    /// The share of key order in [`Kind::LoadMixed`], in percent.
+    /// The share of the insertions of [`Kind::LoadMixed`] that are in key order, in percent.
     pub seq_share: f64,
 }
 
@@ -159,8 +159,8 @@ impl Stream {
         }
     }
 
-    /// A hash of the first 10,000 operations of a plan. The hash identifies the operations, whether they are executed
-    /// or not.
+    /// A hash of the first 10,000 operations of a plan. The hash depends only on the plan, not on how many operations
+    /// are executed.
     pub fn digest_of(plan: StreamPlan) -> u64 {
         let mut stream = Stream::new(plan);
         stream.by_ref().take(DIGESTED as usize).for_each(drop);
@@ -177,7 +177,7 @@ impl Stream {
         self.expired
     }
 
-    /// The number of the record that this thread inserts next, if numbers start at `from`.
+    /// The number of the record that this thread inserts next. `from` is the first number that is given to a record.
     fn next_number(&mut self, from: u64) -> u64 {
         let number = from + self.inserted * self.plan.threads + self.plan.thread;
         self.inserted += 1;
@@ -208,7 +208,8 @@ impl Stream {
 
     fn load_mixed(&mut self) -> Op {
         let in_order = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * 100.0 < self.plan.seq_share;
-        // Each number is used once, by one of the two kinds of keys. Keys in order leave gaps for the random keys.
+        // Each number is used once, by one of the two kinds of keys. Between the keys in order, there are gaps for the
+        // random keys.
         let number = self.next_number(0);
         let stride = u64::MAX / self.plan.records.max(1);
         self.put(if in_order { Space::Sorted { stride } } else { Space::Rows }, number)

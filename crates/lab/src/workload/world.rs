@@ -6,7 +6,7 @@ use super::Start;
 use super::stream::THINNED;
 use crate::record::{Shape, mix};
 
-/// The exact sum is tracked for one counter out of this number of counters.
+/// The exact sum is tracked only for one counter out of this number of counters.
 const FOLLOWED: u64 = 64;
 /// The maximum number of counters. For each counter, one bit records whether it exists.
 pub const MOST_COUNTERS: u64 = 1 << 24;
@@ -14,7 +14,7 @@ pub const MOST_COUNTERS: u64 = 1 << 24;
 /// The contents of a store.
 #[derive(Debug)]
 pub struct World {
-    /// The contents for the next workload, or `None` if no workload can use the contents.
+    /// The kind of contents that the store offers to the next workload, or `None` if no workload can use the contents.
     pub holds: Option<Start>,
     /// All rows with numbers below this number were inserted.
     pub rows: u64,

@@ -17,7 +17,7 @@ const WORKLOADS: [(&str, f64, f64); 6] = [
     ("overwrite-paced", 60_000.0, 1.0),
 ];
 
-/// The engines: (engine, index, factor of speed, seconds between stalls).
+/// The engines: (engine, index, speed factor, seconds between stalls).
 const ENGINES: [(&str, &str, f64, usize); 3] =
     [("pando", "stbe", 1.0, 0), ("rocksdb", "", 0.82, 23), ("fjall", "", 0.64, 37)];
 

@@ -1,18 +1,19 @@
 //! Damage to a store at rest: flipped bits, cut files, swapped pages, pages from an earlier time, unreadable sectors.
 //!
 //! Opening, scanning, getting and verifying a damaged store must return exactly the right answer, or an error that
-//! names a file. A panic or a wrong answer is a failure. `verify` finds a flipped bit in any live block. If the store
-//! was killed, damage to the tail of its log may lose the newest commits, and nothing else. Damage to a superblock or a
-//! catalogue loses nothing, because each is stored twice.
+//! names a file. A panic or a wrong answer is a failure. `verify` must find a flipped bit in any live block. If the
+//! store was killed, damage to the tail of its log may lose the newest commits, but nothing else. Damage to one copy of
+//! a superblock or a catalogue must lose nothing, because the store keeps two copies of each.
 //!
-//! The seed of a unit chooses the class of damage. A unit of the first three classes examines [`SLICE`] damaged images:
+//! The seed of a unit chooses one of five classes of damage. A unit of the first three classes in this table examines
+//! [`SLICE`] damaged images:
 //!
 //! | of 8 seeds | damage |
 //! | --- | --- |
 //! | 4 | flips each bit of the golden stores, slice by slice ([`flips`] returns the number of bits) |
 //! | 1 | cuts each file of the golden stores to each length |
 //! | 1 | exchanges the pages of each pair of pages of the golden stores |
-//! | 1 | a closed store generated from the seed (every second store is larger): flipped bits, damaged or unreadable sectors, stale pages, exchanged pages, cut files |
+//! | 1 | a closed store that is generated from the seed, with a larger script for every second seed: flipped bits, damaged or unreadable sectors, stale pages, exchanged pages, cut files |
 //! | 1 | the same damage to a killed store |
 
 mod specimen;
@@ -54,14 +55,14 @@ pub fn run(unit: &Unit) -> Tally {
     tally
 }
 
-/// The number of units that cover all golden stores with one kind of damage. `count` returns the number of images of
-/// this kind for one store.
+/// The number of units that together apply every case of one kind of damage to all golden stores. `count` returns the
+/// number of damaged images of this kind for one store.
 pub fn units_of(count: fn(&SimImage) -> u64) -> u64 {
     golden::chosen().map(|golden| count(&golden.image()).div_ceil(SLICE)).sum()
 }
 
-/// Tries one slice of one kind of damage. The slices run through all golden stores and then start again with the first
-/// store.
+/// Tries one slice of one kind of damage. Successive slices go through all golden stores, and then start again with the
+/// first store.
 fn golden_slice(
     number: u64,
     count: fn(&SimImage) -> u64,
@@ -108,7 +109,7 @@ fn note(
     }
 }
 
-/// The ranges of all files, without the holes of the files.
+/// The ranges of each file that are not holes.
 fn occupied(image: &SimImage) -> Vec<(String, Range<u64>)> {
     let ranges = |name: String| {
         let ranges = image.ranges(&name);
@@ -149,8 +150,8 @@ fn flip_one(specimen: &Specimen, name: &str, byte: u64, bit: u32, live: &mut Liv
 /// For each page of the data file: the last byte whose damage `verify` found, and the first byte whose damage it
 /// missed.
 ///
-/// Within a page, each byte whose damage `verify` misses must have a higher offset than all bytes whose damage it
-/// finds. Such bytes exist because a large value may end inside a page, and the rest of that page is unused.
+/// `verify` may miss damage only in the unused end of a page, because a large value may end inside a page. So within a
+/// page, each byte whose damage `verify` misses must have a higher offset than all bytes whose damage it finds.
 #[derive(Default)]
 struct Live {
     pages: BTreeMap<u64, (Option<u64>, Option<u64>)>,
@@ -177,7 +178,7 @@ impl Live {
     }
 }
 
-/// The number of cuts: every shorter length of every file, and the removal of every file.
+/// The number of ways to cut one file of the store: to any shorter length, or by removing the file.
 pub fn lengths(image: &SimImage) -> u64 {
     image.files().iter().map(|(_, len)| len + 1).sum()
 }
@@ -228,8 +229,8 @@ fn exchange_one(specimen: &Specimen, pages: &[(String, u64)], nth: u64, tally: &
     swap(specimen, &pages[a], &pages[a + 1 + rest], tally);
 }
 
-/// Exchanges two pages. If one page is a superblock, two things are lost at once: the record of how far the log was
-/// durable, and a page of the log or the data file. In this case, the store may lose its newest commits
+/// Exchanges two pages. If one of them is a superblock, two things are damaged at once: the superblock's record of how
+/// far the log was durable, and a page of the log or of the data file. Then the store may lose its newest commits
 /// ([`Rule::Prefix`]).
 fn swap(specimen: &Specimen, (first, at): &(String, u64), (second, to): &(String, u64), tally: &mut Tally) {
     let mut image = specimen.image.clone();
@@ -257,7 +258,8 @@ fn seeded(number: u64, closed: bool, tally: &mut Tally) {
         let at = page + rng.below(PAGE / SECTOR) * SECTOR;
         spoil(&specimen, name, at, &mut rng, tally);
         refuse(&specimen, name, at, tally);
-        // Neighbouring pages often belong to the same run, so only the page numbers in their headers distinguish them.
+        // The harness prefers neighbouring pages, because they often belong to the same run. Then only the page numbers
+        // in their headers distinguish them.
         let other = rng.index(pages.len() - 1);
         swap(&specimen, &pages[other], &pages[(other + 1 + rng.index(4)).min(pages.len() - 1)], tally);
     }
@@ -283,7 +285,7 @@ fn flip_some(specimen: &Specimen, rng: &mut Rng, tally: &mut Tally) {
     live.check(tally);
 }
 
-/// Replaces each page that differs from the earlier image by its version in that image.
+/// Replaces one page by its version in the earlier image, for each page that differs between the two images.
 fn stale_pages(specimen: &Specimen, tally: &mut Tally) {
     for (name, len) in specimen.earlier.files() {
         if !specimen.image.files().iter().any(|(other, _)| *other == name) {

@@ -27,7 +27,7 @@ pub struct Specimen {
     pub earlier: SimImage,
     /// The contents of the store.
     pub right: State,
-    /// The digests of the contents after each step of the store's history.
+    /// For each step of the store's history: the digest of the contents after the step.
     pub states: Vec<u64>,
     /// The rule for damage anywhere: [`Rule::Exact`] if the store was closed, [`Rule::Prefix`] if it was killed.
     pub rule: Rule,
@@ -38,7 +38,7 @@ pub struct Specimen {
 /// The allowed answers of a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The right contents and no error, because the damaged block is stored twice.
+    /// The right contents and no error, because the store has a second copy of the damaged block.
     Served,
     /// The right contents, or an error.
     Exact,
@@ -75,7 +75,8 @@ impl Specimen {
         Specimen::of(seed, &script, at, closed)
     }
 
-    /// A closed store of a larger script. No data was compacted to the bottom, so the trees have several levels.
+    /// A closed store that was written by a larger script. The script does not compact the data to the bottom level, so
+    /// the trees have several levels.
     ///
     /// # Panics
     /// If a step fails or the contents are wrong.
@@ -89,7 +90,7 @@ impl Specimen {
     /// has several levels.
     ///
     /// # Panics
-    /// If the store does not do what the script says.
+    /// If a step fails or the contents are wrong.
     pub fn fragmented(seed: u64) -> Specimen {
         let mix = Mix { steps: 400, blobs: 40, lazy: 30, buffered: 60, keys: 300 };
         let script = Script::generate(seed, mix);
@@ -112,8 +113,8 @@ impl Specimen {
         driver.store.close().expect("closes");
         let image = if closed { device.image() } else { killed };
         let digests: Vec<u64> = states.iter().map(digest).collect();
-        // A killed store loses commits that were only in the memory of the process. So this code reads the contents
-        // from the store instead of taking them from the model.
+        // A killed store loses commits that were only in the memory of the process, so its contents may differ from the
+        // model. This code therefore reads the contents from the store.
         let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
         let right = contents(&store).expect("reads");
         assert!(digests.contains(&digest(&right)), "it holds a state that never existed");
@@ -157,8 +158,8 @@ impl Specimen {
         self.examine_on(&SimDevice::from_image(image, 1), rule)
     }
 
-    /// Like [`Specimen::examine`], on a device that may refuse reads. Opens the store read-only first, as `pando
-    /// verify` does. Then opens the store for writing, which may repair blocks that are stored twice.
+    /// Like [`Specimen::examine`], on a device that may refuse reads. First opens the store read-only, as `pando
+    /// verify` does. Then opens it for writing, which may repair a damaged block from its second copy.
     ///
     /// # Errors
     /// As [`Specimen::examine`].
@@ -224,7 +225,7 @@ impl Specimen {
 }
 
 impl Rule {
-    /// Whether an error is allowed instead of an answer.
+    /// Returns `Found::Damage` if the rule allows this error instead of an answer.
     fn allows(self, error: &Error) -> Result<Found, String> {
         match self {
             Rule::Served => Err(format!("the second copy was not used: {error}")),
@@ -233,7 +234,8 @@ impl Rule {
     }
 }
 
-/// The ranges of the superblocks and catalogues in the data file of an image. Each of these blocks exists twice.
+/// The ranges of the superblocks and catalogues in the data file of an image. The store has two copies of each of these
+/// blocks.
 fn roots(image: &SimImage) -> Vec<Range<u64>> {
     let mut roots = Vec::new();
     for page in SLOTS.map(PageNo::offset) {

@@ -1,9 +1,9 @@
-//! Exhaustive crash tests of all short histories over a small alphabet of steps. Each history is tried with every crash
-//! of a plan, at every sync that follows the first letter.
+//! Exhaustive crash tests of all short histories over a small alphabet of steps. Each step of the alphabet is a
+//! *letter*. Each history is tried with every crash of a plan, at every sync after the first letter.
 //!
-//! Long random histories find bugs only by chance. This class tries every short history, because most crash bugs of
-//! file systems need at most three operations (J. Mohan et al., *Finding Crash-Consistency Bugs with Bounded Black-Box
-//! Crash Testing*, OSDI 2018; the idea comes from their generator ACE).
+//! Long random histories find bugs only by chance. This class tries every short history, because at most three
+//! operations are enough to reproduce most crash bugs of file systems (J. Mohan et al., *Finding Crash-Consistency Bugs
+//! with Bounded Black-Box Crash Testing*, OSDI 2018; the idea comes from their generator ACE).
 //!
 //! Histories are numbered by length: first all histories of one letter, next all histories of two letters, up to
 //! [`LONGEST`] letters. Each unit takes the next [`SLICE`] histories. So the first [`units_up_to`] units contain every

@@ -1,11 +1,11 @@
 //! The enumerator: crashes a recorded run at every point, with every loss of data that a crash at that point can cause.
 //!
-//! 1. Go through the history. At each point the *window* is known. It reaches from the last step that was acknowledged
-//!    as durable to the last step that had begun.
-//! 2. Build the images of the crash plan. An image that occurred before is not opened again, but its known contents
-//!    must be in the window of this point too.
-//! 3. Open each new image. The store must have the contents after some step of the window: a prefix of the history,
-//!    whole batches, exact counters.
+//! 1. Go through the recorded history. At each point, determine the *window*: the steps from the last one that was
+//!    acknowledged as durable to the last one that had begun.
+//! 2. Build the images that the crash plan allows at this point. An image that is equal to an earlier image is not
+//!    opened again, but its contents, which are known, must be in the window of this point too.
+//! 3. Open each new image. The store must have exactly the contents after some step of the window: every batch is
+//!    present completely or not at all, and every counter is exact.
 //! 4. Verify some images, write to them and crash them again. Crash some other images inside their recovery.
 //!
 //! A killed process loses nothing that was written to the page cache, so its window is narrower: it begins at the last
@@ -35,9 +35,9 @@ pub struct Effort {
     /// The number of steps at the start of the history in which no crash is tried, because other histories cover these
     /// steps.
     pub skip: usize,
-    /// Each nth new image is verified, written to, and crashed again.
+    /// If this is n, every nth new image is verified, written to, and crashed again.
     pub rewrite_every: u64,
-    /// Each nth new image is crashed during its recovery.
+    /// If this is n, every nth new image is crashed during its recovery.
     pub recovery_every: u64,
     /// The number of crashes during one recovery.
     pub recovery_images: usize,
@@ -68,7 +68,8 @@ pub fn enumerate(script: &Script, sizes: Sizes, history: &SimHistory, effort: &E
     all.tally
 }
 
-/// Whether a window ends before the operation: at a sync, which makes writes durable, or at the end.
+/// Whether a window ends before the operation. A window ends before each sync, because the sync makes writes durable,
+/// and at the end of the history.
 fn ends_window(op: Option<&SimOp>) -> bool {
     matches!(op, None | Some(SimOp::Sync { .. } | SimOp::SyncFailed { .. } | SimOp::SyncDir | SimOp::SyncDirFailed))
 }

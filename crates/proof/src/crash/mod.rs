@@ -1,12 +1,12 @@
 //! Power cuts and kills at every point of recorded runs.
 //!
-//! A unit consists of one recorded history and the crashes that are tried on it. The seed chooses one of three classes,
-//! and a unit of the chosen class:
+//! A unit consists of recorded histories and the crashes that are tried on them. The seed chooses one of three classes
+//! of units:
 //!
 //! | class | of 8 seeds | history | crashes |
 //! | --- | --- | --- | --- |
 //! | long | 4 | 40 to 120 steps | a sample at every operation |
-//! | window | 2 | 14 steps; one of 16 parts of the windows of the history | all crashes that [`CrashPlan::default`] lists |
+//! | window | 2 | 14 steps; a unit covers one of 16 parts of the windows of the history | all crashes that [`CrashPlan::default`] lists |
 //! | alphabet | 2 | [`ace::SLICE`] histories of at most four steps | all crashes of a smaller plan, at every sync |
 //!
 //! A window of a history ends immediately before a sync. Every loss that is possible inside a window is also possible
@@ -35,9 +35,9 @@ const PARTS: u64 = 16;
 /// The maximum number of replays while a failing history is minimised.
 const TRIES: usize = 60;
 
-/// A long history, of one of four alternating kinds. Histories of the third kind have a long log: one half of them is
-/// reopened with a smaller memtable than they were written with, so that recovery must pack; the other half is in paper
-/// mode. One half of the fourth kind is written in paper mode and reopened in product mode. The number of log streams
+/// A long history, of one of four alternating kinds. Histories of the third kind have a long log. One half of them is
+/// reopened with a smaller memtable than before, so that recovery must pack; the other half is in paper mode. One half
+/// of the histories of the fourth kind is written in paper mode and reopened in product mode. The number of log streams
 /// (1 to 3) is drawn separately for writing and for reopening, and one case of three uses compression.
 fn long(number: u64) -> Case {
     let (mix, sizes) = match number % 4 {
@@ -70,7 +70,7 @@ fn long(number: u64) -> Case {
     }
 }
 
-/// A short history. In one part of its windows, every choice of the plan is tried.
+/// A short history. In one of [`PARTS`] parts of its windows, every choice of the crash plan is tried.
 fn window(number: u64) -> Case {
     let mix = Mix { steps: 14, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
     let part = Some((number % PARTS, PARTS));

@@ -12,7 +12,7 @@ use crate::drive::{calmly, contents};
 
 /// The maximum depth of nested recoveries.
 const DEPTH: u64 = 3;
-/// For each nth crash during a recovery, the recovery from that crash is crashed too.
+/// If this is n: after every nth crash during a recovery, the recovery from that crash is crashed too.
 const DEEPER_EVERY: u64 = 8;
 
 /// A crash during a recovery.
@@ -43,7 +43,8 @@ impl Enumerator<'_> {
         Ok(())
     }
 
-    /// Draws random points of a recovery and a crash choice for each; keeps those that leave a new image.
+    /// Draws random points of a recovery, and a crash choice for each point. Keeps the crashes that leave an image that
+    /// has not occurred before.
     fn places(&mut self, history: &SimHistory) -> Vec<Place> {
         let plan =
             CrashPlan { exhaustive: 3, pairs: false, subsets: 2, tears: 1, rot: true, seed: self.rng.next_u64() };

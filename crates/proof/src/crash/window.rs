@@ -16,7 +16,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Advances the window by a mark of [`crate::drive::mark_of`].
+    /// Advances the window past a mark that [`crate::drive::mark_of`] made.
     pub fn pass(&mut self, script: &Script, mark: u64) {
         let step = (mark / 2) as usize;
         self.issued = step + 1;

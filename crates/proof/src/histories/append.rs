@@ -2,9 +2,10 @@
 //! clients observe.
 //!
 //! The crate `adya` checks the lists (it finds the anomalies of Elle). The reads at a snapshot are one transaction, a
-//! batch is another, and each takes effect at one point in real time. The store guarantees this today, so the model is
-//! `strict-serializable`, the strongest model. Once a transaction can both read and write, it will be passed to `adya`
-//! as one transaction, with the model that it guarantees. [`sets`] checks the sets.
+//! batch is another, and each takes effect at one point in real time. So `adya` checks the history against
+//! `strict-serializable`, the strongest model. If a transaction can both read and write in the future, its reads and
+//! writes will be passed to `adya` as one transaction, together with the model that the store then guarantees. [`sets`]
+//! checks the sets.
 //!
 //! All clients run on one thread, on the simulated device. The seed chooses the client that acts next, so it determines
 //! the history. For example, one client takes a snapshot, others commit, and the first client continues its reads. A
@@ -27,13 +28,13 @@ use crate::script::Rng;
 
 /// Number of clients.
 const CLIENTS: usize = 5;
-/// Number of steps. Most steps are a part of a transaction.
+/// Number of steps. Most steps do one part of a transaction.
 const STEPS: u64 = 6_000;
 /// The number of lists that clients append to at the same time.
 const LISTS: u64 = 6;
 /// Average final length of a list.
 const LONGEST: u64 = 40;
-/// The faults of the device. None of them loses a write that was reported as done.
+/// The faults of the device. None of these faults loses a write that the device reported as done.
 const FAULTS: [FaultKind; 8] = [
     FaultKind::IoError(OpClass::Read),
     FaultKind::IoError(OpClass::Write),
@@ -48,13 +49,14 @@ const FAULTS: [FaultKind; 8] = [
 /// The current operation of a client.
 enum Doing {
     Nothing,
-    /// Reading these lists at a snapshot, from the last to the first; holds the reads done up to now.
+    /// Reading these lists at a snapshot, from the last list to the first. The last field holds the reads that are
+    /// already done.
     Reading(Snapshot, Vec<i64>, Vec<Mop>),
     /// About to commit these elements.
     Appending(Vec<(i64, i64)>),
     /// About to commit this batch (an index into `adds`) to the set.
     Adding(usize),
-    /// Scanning the set, backward if true; holds the elements seen up to now.
+    /// Scanning the set, backward if the flag is true. The last field holds the elements seen up to now.
     Scanning(Box<Range>, bool, Scan),
 }
 
@@ -86,7 +88,7 @@ struct Bench {
     device: Arc<SimDevice>,
     /// `None` between a crash and its recovery.
     open: Option<(Store, Spaces)>,
-    /// Whether crashes include power cuts in addition to kills. If so, every commit is synced.
+    /// Whether crashes are power cuts as well as kills. If so, every commit is synced.
     cuts: bool,
     canary: Option<Canary>,
     clients: Vec<Client>,
@@ -195,8 +197,8 @@ impl Bench {
 
     // ---- faults ----
 
-    /// Handles an error. Returns `Ok(true)` if the operation had no effect, `Ok(false)` if this is unknown. Reopens a
-    /// store that may refuse further writes.
+    /// Handles an error. Returns `Ok(true)` if the operation certainly had no effect, and `Ok(false)` if it may have
+    /// had an effect. Reopens a store that may refuse further writes.
     fn suffer(&mut self, error: &Error) -> Result<bool, String> {
         match error {
             Error::DiskFull { .. } => Ok(true),
@@ -496,7 +498,7 @@ pub(super) fn judge(history: &History) -> Vec<Failure> {
     if report.valid == Valid::True {
         return Vec::new();
     }
-    // Any result other than valid is a failure, including an undecided one.
+    // Any result other than "valid" is a failure, even if `adya` could not decide.
     let words: BTreeMap<_, _> = report.anomalies.iter().map(|(kind, found)| (kind, found.first())).collect();
     let failure = |kind: &str, explanation: &str| Failure {
         seed: 0,

@@ -2,24 +2,26 @@
 //! the point of the read.
 //!
 //! 1. Sort the commits by seqno and the looks (groups of reads) by their points.
-//! 2. The seqnos of all commits must not overlap and must leave no gap, because only the clients of the history write.
+//! 2. The seqnos of all commits must not overlap and must leave no gap, because no other thread writes to the store.
 //!    The creation of a keyspace uses one seqno too, so each creation explains one missing seqno.
 //! 3. No operation may have a point or a seqno below a seqno that was acknowledged or seen before the operation began
 //!    (*real time*). No point may lie inside a batch.
-//! 4. Each look must have seen the state of the model at its point, for every key of its domain: the newest version,
-//!    all operands once and in order, no extra and no missing key.
-//! 5. For some looks, only an interval is known that contains the point. Such a look must agree with the model at some
-//!    point of the interval. It is compared again after each commit until it agrees. There are never more such looks
-//!    than threads.
+//! 4. Each look must have seen the state of the model at its point, for every key that it requested: the newest version
+//!    of the value, every operand exactly once and in order, and no extra or missing key.
+//! 5. The point of some looks is not known exactly, but only an interval that contains it. Such a look must agree with
+//!    the model at some point of the interval. The look is compared again after each commit until it agrees. At any
+//!    time, there are at most as many open looks as threads.
 //!
-//! **Cost.** The time is linear in the number of operations and of items that they saw, except for the two sorts. The
-//! sorts merge runs that are already sorted, one per thread, in O(n log threads). The memory is proportional to the
-//! size of one window and the model, so the number of windows is unlimited.
+//! **Cost.** The time is linear in the number of operations and in the number of items that these operations saw,
+//! except for the two sorts. The record of each thread is sorted already, so the sorts only merge one sequence per
+//! thread, in O(n log threads). The memory is proportional to the size of one window plus the size of the model, so a
+//! history can have any number of windows.
 //!
-//! **Rules.** A transaction today is an atomic batch after reads at a snapshot; there is no conflict detection. So two
-//! concurrent transactions may write the same key, and the last commit wins: [`Rules::first_committer_wins`] is off.
-//! This rule is for future transactions that detect conflicts. The black box will check serialisable transactions,
-//! because it only needs the name of the model.
+//! **Rules.** A transaction today consists of reads at a snapshot and then an atomic batch; there is no conflict
+//! detection. So two concurrent transactions may write the same key, and the last commit wins:
+//! [`Rules::first_committer_wins`] is off. This rule is for future transactions that detect conflicts. The black box
+//! will also be able to check future serialisable transactions, because it only has to pass the name of another model
+//! to `adya`.
 
 use std::fmt;
 
@@ -40,7 +42,8 @@ pub enum Anomaly {
     AbortedRead,
     /// A read saw a key or a value that no write used.
     StrangeRead,
-    /// A look saw one part of a batch and not another part, or the point of the look is inside a batch.
+    /// A look saw one part of a batch and not another part, or the point of the look is between two operations of a
+    /// batch.
     HalfBatch,
     /// An operand is missing although later operands are present.
     LostMerge,
@@ -52,13 +55,13 @@ pub enum Anomaly {
     Phantom,
     /// The seqno of a snapshot is below a seqno that was acknowledged or seen before the snapshot was taken.
     StaleSnapshot,
-    /// The seqno of a snapshot is above all commits.
+    /// The seqno of a snapshot is above the seqnos of all commits.
     FutureSnapshot,
     /// The seqno of a commit is not above every seqno that was acknowledged or seen before the commit was submitted.
     EarlyCommit,
     /// Two commits have the same seqno.
     SharedSeqno,
-    /// Some seqnos belong to no commit.
+    /// A seqno belongs to no commit.
     LostSeqno,
     /// Two overlapping transactions wrote the same key. This is legal under the rule that the last commit wins.
     LostUpdate,
@@ -133,8 +136,8 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// A checker of empty keyspaces of `keys` keys each. The creation of the keyspaces used the seqnos up to `at`, and
-    /// no batch was committed yet.
+    /// A checker for keyspaces that are still empty. Each keyspace can hold `keys` keys. The creation of the keyspaces
+    /// used the seqnos up to `at`.
     pub fn new(keys: u32, rules: Rules, at: u64) -> Checker {
         let model = vec![vec![Cell::default(); keys as usize]; SPACES];
         Checker { rules, model, at, creations: Vec::new(), findings: Vec::new() }
@@ -145,7 +148,7 @@ impl Checker {
         self.at
     }
 
-    /// Checks the next window: all operations between two moments at which none was in progress.
+    /// Checks the next window: all operations between two moments at which no operation was in progress.
     pub fn window(&mut self, logs: &[Log]) {
         for log in logs {
             log.errors.iter().for_each(|error| self.find(Anomaly::Failed, error.clone(), Vec::new));
@@ -290,8 +293,8 @@ impl Checker {
         }
     }
 
-    /// Compares an open look with the model again. Returns the look if it still does not agree. Checks the key that
-    /// differed last time first, because this key usually still differs.
+    /// Compares an open look with the model again. Returns the look if it still does not agree. The first key that is
+    /// checked is the key that differed last time, because this key usually still differs.
     fn retry<'a>(&self, (place, wrong): Open<'a>) -> Option<Open<'a>> {
         let cell = self.model[wrong.space as usize].get(wrong.key as usize);
         if cell.and_then(Cell::seen) != wrong.seen.as_deref() {
@@ -341,7 +344,7 @@ impl Checker {
                 return differs(key, expected, seen);
             }
         }
-        // The remaining entry is out of order, outside the domain, or of an unknown key.
+        // If an entry remains, it is out of order, outside the domain, or has an unknown key.
         entries.next().and_then(|entry| differs(entry.key, None, Some(log.items_of(entry))))
     }
 

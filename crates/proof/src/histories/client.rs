@@ -1,8 +1,8 @@
 //! A client: a thread that runs seeded transactions and records them.
 //!
 //! A transaction takes a snapshot, reads some keys and ranges in some keyspaces, and commits a batch. Some transactions
-//! only read, some read without a snapshot, and some also read at an older snapshot that the client kept. Some batches
-//! are dropped or refused.
+//! only read, some read without a snapshot, and some also read at an older snapshot that the client kept. The client
+//! drops some batches without committing them, and the store refuses some.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,10 +17,11 @@ use crate::script::Rng;
 
 /// The most snapshots that a client keeps.
 const HELD: usize = 3;
-/// Canaries that do not lie every time lie in one of 1,000 cases.
+/// Some canaries do not lie every time, but once in this number of cases.
 const SELDOM: u64 = 1000;
 
-/// The lie of a client. The checker must detect each lie. The rates given below apply to a white box.
+/// The lie of a client. The checker must detect each lie. The rates in the descriptions of the lies apply to a white
+/// box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Takes the snapshot after the reads.
@@ -88,7 +89,7 @@ impl View {
     }
 }
 
-/// The items that the last read of each key saw, by keyspace and key. [`Canary::OldValue`] uses them.
+/// For each key of each keyspace, the items that the last read of the key saw. [`Canary::OldValue`] uses them.
 type Memory = HashMap<(Space, u32), Vec<u64>>;
 
 /// A client.
@@ -99,8 +100,8 @@ pub(super) struct Client<'a> {
     thread: u64,
     number: u64,
     held: VecDeque<Snapshot>,
-    /// If this client owns the keyspace that is dropped and created again: that keyspace, and whether it is still
-    /// unwritten since its creation.
+    /// The keyspace that is dropped and created again, if this client owns it. The flag says that nothing was written
+    /// to the keyspace since its creation.
     pub temp: Option<(Keyspace, bool)>,
     canary: Option<Canary>,
     memory: Memory,
@@ -228,7 +229,7 @@ impl<'a> Client<'a> {
         Ok(seqno)
     }
 
-    /// Draws a keyspace. A client that owns the temporary keyspace draws mostly that one.
+    /// Draws a keyspace. A client that owns the temporary keyspace draws this keyspace most of the time.
     fn space(&mut self) -> (Space, Keyspace) {
         let own = self.rng.chance(60);
         match &self.temp {
@@ -240,7 +241,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Draws a key. Half of the time, the key is one of the first sixteenth of all keys.
+    /// Draws a key. In half of the cases, the key is in the first sixteenth of all keys.
     fn key(&mut self) -> u32 {
         let keys = u64::from(self.world.plan.keys);
         let few = if self.rng.chance(50) { keys / 16 } else { keys };
@@ -299,7 +300,7 @@ impl<'a> Client<'a> {
         (from, to.min(self.world.plan.keys))
     }
 
-    /// A scan from one end that may stop early. The recorded domain ends where the scan stopped.
+    /// Scans from one end and may stop early. The recorded domain ends where the scan stopped.
     fn scan(&mut self, space: Space, view: &View, reverse: bool) -> Result<Domain> {
         let (from, to) = self.span(2 * FAMILY);
         let limit = 1 + self.rng.below(24) as usize;
@@ -322,7 +323,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// A complete scan, which takes each item from a random end.
+    /// A complete scan, which takes each item either from the front or from the back, at random.
     fn both_ends(&mut self, space: Space, mut range: Range) -> Result<()> {
         let bits = self.rng.next_u64();
         let mut back = Vec::new();
@@ -357,7 +358,7 @@ impl<'a> Client<'a> {
 
     // ---- committing ----
 
-    /// Commits a batch, or drops it, or has it refused.
+    /// Commits a batch, or drops the batch without committing it, or makes the store refuse it.
     fn commit(&mut self, txn: u64, begin: u64) -> Result<()> {
         let from = self.log.writes.len();
         let mut batch = self.world.store.batch();
@@ -397,8 +398,8 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Draws a write. Lists and counters are mostly merged; sometimes a put, a delete or a range delete keeps lists
-    /// short.
+    /// Draws a write. Lists and counters are mostly merged; a put, a delete or a range delete is drawn sometimes, and
+    /// keeps the lists short.
     fn write(&mut self, version: u64) -> Write {
         let (space, _) = self.space_to_write();
         let key = self.key();
@@ -439,7 +440,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Adds an operation to the batch for a canary that writes something else than it records.
+    /// For a canary that writes something other than it records: adds the unrecorded operation to the batch.
     fn lie(&mut self, batch: &mut Batch) {
         let seldom = |rng: &mut Rng| rng.below(SELDOM) == 0;
         let (space, key) = match self.canary {

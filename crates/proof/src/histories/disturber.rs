@@ -19,7 +19,7 @@ use super::world::{World, options, read_whole};
 /// The number of crash images of one window.
 const IMAGES: usize = 12;
 
-/// Runs the disturber until `done`. Its transactions are numbered as those of `thread`.
+/// Runs the disturber until `done`. Its transactions get the numbers of thread `thread`, starting after `number`.
 pub(super) fn disturb(world: &World, thread: u64, number: u64, done: &AtomicBool) -> Log {
     let temp = world.store.open_keyspace(NAMES[TEMP as usize]).expect("an open store");
     let mut client = Client::new(world, thread, number, None);
@@ -70,7 +70,7 @@ impl Disturber<'_> {
         }
     }
 
-    /// Runs `work` and records that all commits visible before it are durable afterwards, to the given degree.
+    /// Runs `work`. Records that all commits that were visible before `work` have the given durability after `work`.
     fn make_durable(&self, durability: Durability, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let before = self.world.clock.now();
         work()?;

@@ -21,9 +21,9 @@ use crate::script::Rng;
 pub type Space = u8;
 /// Plain values, some of them large.
 pub const ROWS: Space = 0;
-/// Lists, appended to.
+/// Lists, to which merges append.
 pub const LISTS: Space = 1;
-/// Counters, added to.
+/// Counters, to which merges add.
 pub const SUMS: Space = 2;
 /// Plain values in a keyspace that only one thread uses. This thread drops the keyspace and creates it again.
 pub const TEMP: Space = 3;
@@ -32,18 +32,18 @@ pub const SPACES: usize = 4;
 /// Names of the keyspaces.
 pub const NAMES: [&str; SPACES] = ["rows", "lists", "sums", "temp"];
 
-/// The item that stands for bytes that are not a value of this keyspace.
+/// The item that is recorded for bytes that no write to this keyspace can have produced.
 pub const BROKEN: u64 = u64::MAX;
 /// The number of a key that no write uses.
 pub const STRANGER: u32 = u32::MAX;
 /// Number of keys that share a prefix.
 pub const FAMILY: u32 = 16;
-/// Rows of more bytes are stored as blobs.
+/// Rows of more bytes than this are stored as blobs.
 pub const BLOB_THRESHOLD: usize = 256;
 
-/// Bits of a version for the operation's position in its transaction.
+/// The number of bits of a version that hold the operation's position in its transaction.
 const OP_BITS: u32 = 6;
-/// Bits of a transaction's id for its number in its thread.
+/// The number of bits of a transaction's id that hold the transaction's number in its thread.
 const NUMBER_BITS: u32 = 48;
 
 /// The id of the `number`th transaction of a thread.
@@ -53,7 +53,7 @@ pub fn txn(thread: u64, number: u64) -> u64 {
     (thread + 1) << NUMBER_BITS | number
 }
 
-/// The version that an operation of a transaction writes; unique.
+/// The version that an operation of a transaction writes. No other operation writes this version.
 pub fn version(txn: u64, op: usize) -> u64 {
     assert!(op < 1 << OP_BITS, "a batch has more operations than a version can number");
     txn << OP_BITS | op as u64
@@ -300,7 +300,7 @@ pub struct Log {
     pub writes: Vec<Write>,
     /// Number of backups that were read.
     pub copies: u64,
-    /// Number of stores recovered from a crash image that were read.
+    /// Number of stores that were recovered from a crash image and read.
     pub crashes: u64,
     /// Calls that failed although there was no fault.
     pub errors: Vec<String>,

@@ -1,5 +1,6 @@
-//! Isolation tests. A *white box* records the histories of many threads with seqnos and replays them. A *black box*
-//! runs clients with crashes and faults, and checks only what the clients observe.
+//! Isolation tests. A *white box* records what many threads do, together with the seqnos of their operations, and
+//! replays this record on a model. A *black box* runs clients with crashes and faults, and checks only what the clients
+//! observe.
 //!
 //! ```text
 //!  seed ─▶ Plan ─▶ clients ┐                                    commits by seqno ─▶ model ─┐
@@ -10,7 +11,7 @@
 //! | seeds, of 8 | box | store |
 //! | --- | --- | --- |
 //! | 0 to 3 | white | in memory, 2 to 4 clients, 1 to 4 workers |
-//! | 4 | white | in memory as above, with a clock so fast that scans move to a newer view all the time |
+//! | 4 | white | in memory, like 0 to 3, but with a clock so fast that scans often move to a newer view |
 //! | 5 | white | in a directory |
 //! | 6 | white | simulated device without workers: client threads do the background work; images of kills and power cuts are recovered while the clients run |
 //! | 7 | black | simulated device, with faults and crashes; clients take turns on one thread |
@@ -22,7 +23,7 @@
 //! reproduce a failure; therefore the report of a failure contains the wrong read and the commits around the read. A
 //! black box is deterministic.
 //!
-//! The checkers are tested too, with hand-made histories of each anomaly and with clients that lie ([`Canary`]).
+//! The checkers are tested too: with a hand-made history of each anomaly, and with clients that lie ([`Canary`]).
 
 mod append;
 pub mod check;
@@ -149,7 +150,7 @@ fn control(world: &World, window: u64, round: u64) -> pandodb::Result<Log> {
     Ok(log)
 }
 
-/// Counts the background work of the store since the store was opened.
+/// Adds to the tally the background work that the store has done since it was opened.
 fn count_work(tally: &mut Tally, world: &World) -> pandodb::Result<()> {
     let stats = world.store.stats()?;
     tally.count("checkpoints", stats.checkpoints);

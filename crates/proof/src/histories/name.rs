@@ -70,7 +70,8 @@ pub(super) fn anomaly(logs: &[Log], log: &Log, look: &Look, difference: &Differe
     if *space == LISTS && !expected.is_empty() && expected.first() == seen.first() && !expected.starts_with(seen) {
         return list(expected, seen);
     }
-    // A missing version was written by a batch of which the look saw another part.
+    // A version that the look should have seen is missing, and the look saw another part of the batch that wrote this
+    // version.
     let missing = expected.iter().filter(|version| !seen.contains(version));
     let part_seen = |version: &u64| look_saw(log, look, txn_of(*version), *version);
     if missing.into_iter().any(part_seen) || deleted_by_half(logs, log, look, difference) {
@@ -116,7 +117,7 @@ fn look_saw(log: &Log, look: &Look, txn: u64, but: u64) -> bool {
     items.any(|version| *version != but && txn_of(*version) == txn)
 }
 
-/// Whether the key of a difference was deleted by a batch of which the look saw another part.
+/// Whether a batch deleted the key of a difference, and the look saw another part of this batch.
 fn deleted_by_half(logs: &[Log], log: &Log, look: &Look, difference: &Difference) -> bool {
     let Difference { space, key, expected: None, .. } = difference else { return false };
     let newest = placed(logs).into_iter().filter(|(at, ..)| *at <= look.hi);
@@ -159,7 +160,7 @@ pub(super) fn around(logs: &[Log], seqno: u64) -> Vec<String> {
     all[at.saturating_sub(BESIDE)..(at + BESIDE).min(all.len())].iter().map(line).collect()
 }
 
-/// The commits to the key of a difference: the commits around the point of the look, and the commits of the versions
+/// The commits that wrote to the key of a difference, as far as they are near the point of the look or wrote a version
 /// that the look saw.
 pub(super) fn about(logs: &[Log], look: &Look, difference: &Difference) -> Vec<String> {
     let mut all = placed(logs);

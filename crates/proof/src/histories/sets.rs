@@ -1,11 +1,13 @@
-//! The set workload: clients add elements in batches and scan the whole set. The workload detects phantoms from the
-//! clients' view.
+//! The set workload: clients add elements in batches and scan the whole set. It detects phantoms with only what the
+//! clients observe.
 //!
 //! No element is ever removed, so the scans must form a chain:
 //!
-//! 1. a scan contains every batch acknowledged before it began, and none that was refused or submitted after it ended;
+//! 1. a scan contains every batch that was acknowledged before the scan began, and no batch that was refused or that
+//!    was submitted after the scan ended;
 //! 2. a scan contains all of a batch or none of it;
-//! 3. of two scans, one contains all elements of the other, and a later scan contains all elements of an earlier scan;
+//! 3. of any two scans, one contains all elements of the other; if one scan began after the other had ended, it
+//!    contains all elements of the other;
 //! 4. a scan that contains a batch also contains every batch acknowledged before that batch was submitted.
 
 use std::collections::HashMap;
@@ -57,11 +59,11 @@ pub enum Wrong {
     Future(u64),
     /// A scan saw only a part of the batch of this element.
     Half(u64),
-    /// A scan did not see this element. But the element was acknowledged before the scan began, or before a batch that
-    /// the scan saw was submitted.
+    /// A scan did not see this element, although it should have: the element was acknowledged before the scan began, or
+    /// before another batch was submitted that the scan did see.
     Lost(u64),
-    /// Each of two scans saw an element that the other scan did not see, and this is one of these elements. Or a later
-    /// scan did not see this element.
+    /// Two scans contradict each other: each saw an element that the other did not see, and this is one of these
+    /// elements. Or an earlier scan saw this element, and a later scan did not.
     Unordered(u64),
 }
 
@@ -105,8 +107,8 @@ pub fn check(adds: &[Add], scans: &[Scan]) -> Result<(), Wrong> {
     let mut chain: Vec<(&Scan, Vec<usize>)> = Vec::new();
     for scan in scans {
         let seen = batches(scan, adds, &owner)?;
-        // The latest time at which a batch that the scan saw was submitted, or the beginning of the scan. Every batch
-        // acknowledged before this time must be in the scan.
+        // The beginning of the scan, or the latest time at which one of the batches that it saw was submitted,
+        // whichever is later. Every batch acknowledged before this time must be in the scan.
         let since = seen.iter().map(|batch| adds[*batch].asked).max().unwrap_or(0).max(scan.asked);
         let acknowledged = |add: &Add| matches!(add.fate, Fate::Added(at) if at < since);
         let lost = adds.iter().enumerate().find(|(i, add)| acknowledged(add) && seen.binary_search(i).is_err());
@@ -116,8 +118,8 @@ pub fn check(adds: &[Add], scans: &[Scan]) -> Result<(), Wrong> {
         chain.push((scan, seen));
     }
     chain.sort_by_key(|(scan, seen)| (seen.len(), scan.asked));
-    // Inclusion is transitive, so comparing neighbours suffices. The order in time is not transitive, so the loop keeps
-    // the latest beginning of all earlier scans.
+    // Inclusion is transitive, so it is enough to compare each scan with the next one. The order in time is not
+    // transitive, so the loop keeps the latest beginning of all scans before the current one.
     let mut latest = 0;
     for (i, (scan, seen)) in chain.iter().enumerate() {
         let smaller = i.checked_sub(1).map(|i| &chain[i].1);

@@ -18,7 +18,8 @@ fn of(thread: u64, op: usize) -> u64 {
 }
 
 impl Story {
-    /// Commits writes, given as keyspace, action, key. The version of a write is [`of`] the thread and its position.
+    /// Commits writes, given as keyspace, action, key. The version of a write is computed by [`of`] from the thread and
+    /// the position of the write.
     fn commit(&mut self, thread: u64, writes: &[(Space, Action, u32)]) -> &mut Story {
         self.last += writes.len() as u64;
         self.place(thread, writes, 0, 0, Outcome::At(self.last))
@@ -192,7 +193,7 @@ fn phantoms_are_classified() {
 #[test]
 fn violations_of_real_time_order_are_classified() {
     let two = [of(2, 0)];
-    // Seqno 2 was seen by a thread or acknowledged to it before this snapshot was taken.
+    // Before this snapshot was taken, seqno 2 had been seen by a thread or acknowledged to a thread.
     two_puts().get_within(2, (1, 1), &[(ROWS, 1, Some(&[of(1, 0)]))]).is(Anomaly::StaleSnapshot);
     two_puts().get_within(2, (2, 2), &[(ROWS, 1, Some(&two))]).is_clean();
     two_puts().get(3, &[(ROWS, 1, Some(&two))]).is(Anomaly::FutureSnapshot);
@@ -223,7 +224,7 @@ fn concurrent_writers_of_a_key_are_an_anomaly_only_if_the_first_committer_wins()
         (story.found(Rules::default()), story.found(Rules { first_committer_wins: true }))
     };
     assert_eq!(overlapping(1).0, []);
-    // Threads 1 and 2 both began at seqno 0, so their transactions are concurrent too.
+    // The transactions of threads 1 and 2 both began at seqno 0, so they are concurrent too.
     assert_eq!(overlapping(1).1, [Anomaly::LostUpdate; 2]);
     assert_eq!(overlapping(2).1, [Anomaly::LostUpdate]);
 }

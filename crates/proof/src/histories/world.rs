@@ -19,7 +19,7 @@ use crate::script::Rng;
 pub enum Place {
     /// In memory.
     Memory,
-    /// In memory, with a clock so fast that scans move to a newer view all the time.
+    /// In memory, with a clock so fast that scans often move to a newer view.
     Hasty,
     /// In a temporary directory.
     Directory,
@@ -55,7 +55,8 @@ impl Plan {
     /// The plan drawn from a seed.
     pub fn of(seed: u64, place: Place) -> Plan {
         let mut rng = Rng(seed ^ 0x0068_6973_746f_7279);
-        // The memtable is larger on a real disk, because each pack requires a checkpoint with a few syncs.
+        // The memtable is larger on a real disk, because each pack requires a checkpoint, and a checkpoint needs a few
+        // syncs.
         let memtable =
             if place == Place::Directory { 64 << 10 } else { [4 << 10, 8 << 10, 32 << 10][rng.below(3) as usize] };
         let segment = (memtable as u64 / 2).max(8 << 10);
@@ -84,7 +85,7 @@ impl Plan {
 }
 
 /// The newest seqno known to be visible, buffered and synced. Every acknowledgement and every snapshot advances the
-/// clock. Each thread reads the clock before its next operation.
+/// clock. Each thread reads the clock before each operation.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     shown: AtomicU64,
@@ -93,7 +94,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// An operation that begins now must not have a point below this seqno.
+    /// The seqno below which no operation that begins now may have its point.
     pub fn now(&self) -> u64 {
         self.shown.load(SeqCst)
     }
@@ -147,7 +148,7 @@ fn open_spaces(store: &Store) -> Result<Vec<Keyspace>> {
 }
 
 impl World {
-    /// An empty store; `dir` is for [`Place::Directory`].
+    /// Creates an empty store. Only [`Place::Directory`] uses `dir`.
     pub fn new(plan: Plan, dir: &Path) -> Result<World> {
         let sim = (plan.place == Place::Simulator).then(|| SimDevice::new(plan.seed));
         let device: Arc<dyn Device> = match (&sim, plan.place) {

@@ -10,7 +10,7 @@ use super::WRITERS;
 use super::workload::{Spaces, durability, fill, heads, open};
 use crate::script::Rng;
 
-/// The number of batches of a writer after which the child exits by itself, in case the parent does not kill the child.
+/// If the parent does not kill the child, the child exits by itself after this number of batches of one writer.
 const BATCHES: u64 = 2_000_000;
 
 /// Opens the store in `folder` and writes batches. Prints a line for each acknowledged batch: `writer number`, followed
@@ -23,8 +23,8 @@ pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
     let store = open(folder, seed, 1 + rng.below(2) as usize)?;
     let spaces = Spaces::open(&store)?;
     let heads = heads(&spaces)?;
-    // Number of acknowledged batches of each writer. A commit of another thread that begins after the acknowledgement
-    // must be later in the log.
+    // Number of acknowledged batches of each writer. A commit that another thread begins after an acknowledgement must
+    // be later in the log than the acknowledged batch.
     let acknowledged: Vec<AtomicU64> = heads.iter().map(|(head, _)| AtomicU64::new(*head)).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -17,8 +17,8 @@
 //! * a writer has at least the batches up to the last one acknowledged as `Buffered` or `Synced`, and at most one batch
 //!   after the last acknowledged one;
 //! * every key, value and counter matches these numbers: no batch is applied in part, no merge is missing or doubled;
-//! * each batch also records how many batches of the *other* writers had been acknowledged before it was committed.
-//!   Those batches must exist too. A log that lost records in its middle would violate this condition.
+//! * each batch also records how many batches of the *other* writers had been acknowledged before its commit. These
+//!   batches must exist too. If a log lost records in its middle, this check would fail.
 //!
 //! A unit is [`KILLS`] kills of one store. The moment of a kill depends on the seed and on the scheduling of the
 //! machine. So after a failure, the harness keeps the store and reports its path.
@@ -34,5 +34,5 @@ pub use self::parent::run;
 pub const KILLS: u64 = 10;
 /// The number of writer threads of the child.
 pub const WRITERS: u64 = 2;
-/// The hidden command that runs the program as the child.
+/// The name of the hidden command with which the program runs as the child.
 pub const CHILD_COMMAND: &str = "sim-child";

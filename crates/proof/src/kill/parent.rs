@@ -15,8 +15,8 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::Rng;
 
-/// The longest run time of a child in microseconds: long enough for hundreds of batches and some compactions, short
-/// enough that some children are killed while they open the store.
+/// The longest run time of a child in microseconds: it is long enough for hundreds of batches and some compactions, and
+/// short enough that some children are killed while they open the store.
 const LIFE: u64 = 90_000;
 /// Percentage of kills after which the store is also verified.
 const VERIFY: u64 = 25;

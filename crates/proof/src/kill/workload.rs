@@ -2,9 +2,9 @@
 //!
 //! | keyspace | entry | written by |
 //! | --- | --- | --- |
-//! | `rows` | `w/n` ↦ bytes of a seeded length | puts; range deletes remove old rows, point deletes a few others |
+//! | `rows` | `w/n` ↦ bytes of a seeded length | puts; range deletes remove old rows, and point deletes remove a few other rows |
 //! | `sums` | `counter` ↦ sum of the operands | merges |
-//! | `heads` | `w` ↦ number of batches of the writer, numbers acknowledged by all writers before | a put in each batch |
+//! | `heads` | `w` ↦ number of batches of the writer, and for each writer the number of batches acknowledged before | a put in each batch |
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const KEPT: u64 = 600;
 const SWEEP: u64 = 128;
 /// Number of counters.
 const COUNTERS: u64 = 61;
-/// Values of more bytes are stored as blobs.
+/// Values of more bytes than this are stored as blobs.
 const BLOB_THRESHOLD: usize = 1_500;
 
 /// The keyspaces.

@@ -26,7 +26,7 @@ pub struct Config {
     pub memtable_bytes: usize,
     /// The index of most keyspaces.
     pub index: IndexOptions,
-    /// Draws a separate index for each keyspace.
+    /// Whether a separate index is drawn for each keyspace.
     pub mixed: bool,
     /// Number of log streams.
     pub streams: usize,
@@ -52,7 +52,7 @@ impl Config {
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
             index: indexes::options(seed),
             mixed: indexes::only().is_none() && mix(seed ^ 0x1D7E_0000).is_multiple_of(4),
-            // This value is not drawn from `rng`, so that the other draws of a seed stay the same.
+            // This value is not drawn from `rng`, because another draw would change all later draws of the same seed.
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
             streams: 1 + (mix(seed ^ 0x57E4_0000) % 3) as usize,
             memory_budget: 1 << (20 + rng.index(3)),

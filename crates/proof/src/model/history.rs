@@ -19,8 +19,8 @@ const COMPARE_EVERY: usize = 50;
 pub struct Summary {
     /// The largest number of levels that any index had.
     pub levels: u64,
-    /// The largest number of compactions, flushes, node splits and node merges of one keyspace, counted since an
-    /// opening.
+    /// The largest total of compactions, flushes, node splits and node merges that one keyspace reached between an
+    /// opening of the store and the next one.
     pub moves: u64,
     /// A hash of the model's contents at the end.
     pub digest: u64,
@@ -32,8 +32,8 @@ pub fn words(seed: u64, actions: usize) -> Vec<u64> {
     (0..actions).map(|_| rng.next_u64()).collect()
 }
 
-/// Plays a history to its end, or to the first wrong answer, error or panic. The sabotage is applied to the nth
-/// operation of the kind that it sabotages.
+/// Plays a history to its end, or to the first wrong answer, error or panic. With `Some((sabotage, n))`, the sabotage
+/// is applied to the nth operation of its kind.
 ///
 /// # Errors
 /// Describes the failure and the action at which it happened.
@@ -146,7 +146,8 @@ impl World {
         }
     }
 
-    /// Checks that a put of a value that is not 8 bytes long is refused in the counter keyspace, alone and in a batch.
+    /// Checks that the counter keyspace refuses a put whose value is not 8 bytes long, both without a batch and in a
+    /// batch.
     fn refused_write(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (key, other) = (self.config.key(rng), self.config.key(rng));
         let (short, long) = (rng.index(8), 9 + rng.index(5000));
@@ -162,7 +163,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends one write alone, or several writes as a batch.
+    /// Sends a single write without a batch, or several writes as one batch.
     fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let counters = there.iter().copied().find(|&slot| SLOTS[slot].1 == Rule::Counter);
         if rng.chance(3)

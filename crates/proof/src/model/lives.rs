@@ -1,4 +1,5 @@
-//! Actions that close the store and open it again: closing, kills and power cuts. Also backups and dropped keyspaces.
+//! Actions that close the store and open it again (closing, kills and power cuts), and actions on backups and dropped
+//! keyspaces.
 
 use std::sync::Arc;
 
@@ -82,8 +83,8 @@ impl World {
         Ok(())
     }
 
-    /// Kills the process. Written data survives. Of the commits that were only in the memory of the process, any number
-    /// of the newest may be lost.
+    /// Kills the process. Written data survives. Among the commits that were only in the memory of the process, any
+    /// number of the newest ones may be lost.
     pub fn kill(&mut self) -> Result<(), Wrong> {
         let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
         let image = device.image();
@@ -135,7 +136,7 @@ impl World {
         check(refused(old.get(b"k").map(|_| ())), || "a dropped keyspace answered a read".into())
     }
 
-    /// Creates a keyspace that was dropped before. The new keyspace is empty, also when it is read at an older
+    /// Creates a keyspace that was dropped before. The new keyspace must be empty, even when it is read at an older
     /// snapshot.
     pub fn create_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
         self.open_keyspace(slot)?;

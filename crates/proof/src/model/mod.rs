@@ -1,11 +1,12 @@
 //! Random histories of the whole interface, compared with plain sorted maps.
 //!
 //! A history has five keyspaces: plain values, counters, lists that grow, large values stored as blobs, and maxima.
-//! Every history writes counters, because a lost or doubled message always changes a sum, whereas a later put would
-//! hide a wrong plain value. The seed determines the configuration of the store ([`Config`]) and a list of words. Each
-//! word is one action on the store and its model (`history`): writes and batches, reads of every kind at any snapshot
-//! (`reads`), closing (old handles must return an error), kills, power cuts and backups (`lives`). Each read is
-//! compared with the model (`tables`) at once; all contents are compared from time to time.
+//! Every history writes counters, because a message that is lost or applied twice always changes a sum. A wrong plain
+//! value, in contrast, disappears with the next put. The seed determines the configuration of the store ([`Config`])
+//! and a list of words. Each word is one action on the store and its model (`history`): writes and batches, reads of
+//! every kind at any snapshot (`reads`), closing (old handles must return an error), kills, power cuts and backups
+//! (`lives`). The result of each read is compared with the model (`tables`) immediately. From time to time, all
+//! contents are compared too.
 //!
 //! A unit is one history. Its steps are its words, and any subset of them is also a history.
 

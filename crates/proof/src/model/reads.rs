@@ -197,7 +197,7 @@ impl World {
         Ok(false)
     }
 
-    /// Continues the scans that were kept open. With `finish`, reads each scan to its end.
+    /// Continues the scans that were kept open. If `finish` is set, reads each scan to its end.
     pub fn go_on_held(&mut self, finish: bool, rng: &mut Rng) -> Result<(), Wrong> {
         for mut held in std::mem::take(&mut self.ranges) {
             let limit = if finish { usize::MAX } else { rng.index(40) };

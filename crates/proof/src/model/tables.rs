@@ -22,9 +22,9 @@ pub enum Rule {
     Plain,
     /// Adds signed numbers.
     Counter,
-    /// Appends.
+    /// Appends the operand to the value.
     Append,
-    /// Keeps the largest.
+    /// Keeps the largest operand.
     Max,
 }
 
@@ -48,8 +48,8 @@ pub enum Write {
 }
 
 impl Write {
-    /// Whether the write certainly appends a log record. A range delete that covers no key may append no record, and in
-    /// that case writes nothing to the file.
+    /// Whether the write certainly appends a log record. A range delete that covers no key may append no record, and
+    /// then nothing is written to the log file.
     pub fn is_logged(&self) -> bool {
         !matches!(self, Write::DeleteRange(..) | Write::DeletePrefix(..))
     }

@@ -52,8 +52,8 @@ pub enum Sabotage {
     LateSnapshot,
 }
 
-/// The maximum number of commits with `Durability::None` for which the state before the commit is kept. At this number,
-/// the harness makes the store persist its log.
+/// The maximum number of commits with `Durability::None` for which the state before the commit is kept. When this
+/// number is reached, the harness makes the store persist its log.
 const LAZY_COMMITS: usize = 12;
 
 /// A snapshot and its expected contents.
@@ -118,20 +118,21 @@ pub struct World {
     pub orphans: Option<Orphans>,
     /// Values that were read earlier, which must not change.
     pub values: Vec<(Value, Bytes)>,
-    /// The states that may remain after a kill: the model before each commit that is only in the memory of the process.
+    /// States that the store may have after a kill: for each commit that is only in the memory of the process, the
+    /// model before this commit.
     pub lazy: Vec<Model>,
     sabotage: Option<(Sabotage, usize)>,
     /// Number of writes up to now. This number chooses the writer (log stream) of the next write.
     turns: u64,
     /// Whether the sabotage was applied.
     sabotaged: bool,
-    /// The device, which outlives the store on it.
+    /// The device. It stays in use when the store is closed and opened again.
     pub disk: Disk,
 }
 
 impl World {
-    /// Creates an empty store with all keyspaces. The sabotage is applied to the nth operation of the kind that it
-    /// sabotages.
+    /// Creates an empty store with all keyspaces. With `Some((sabotage, n))`, the sabotage is applied to the nth
+    /// operation of its kind.
     pub fn new(config: Config, sabotage: Option<(Sabotage, usize)>) -> Result<World, Wrong> {
         let disk = config.device()?;
         let store = config.open(&disk)?;

@@ -88,7 +88,7 @@ pub fn version() -> String {
 
 /// Settings for opening a store. All sizes are in bytes.
 pub struct Settings {
-    /// Size of one memtable. LevelDB may have two memtables at a time.
+    /// Size of one memtable. LevelDB may have two memtables at the same time.
     pub write_buffer: usize,
     /// Size of the block cache.
     pub cache: usize,
@@ -102,7 +102,7 @@ pub struct Settings {
     pub bits_per_key: usize,
 }
 
-/// Converts the error that a call returned, if any, and frees it.
+/// If a call returned an error, converts the error and frees its text.
 ///
 /// # Safety
 /// `error` is null or a string that LevelDB allocated, and is not used afterwards.
@@ -252,8 +252,8 @@ impl Db {
         }
     }
 
-    /// Writes the memtable to a table and waits until this is done. The compaction of a range without keys has exactly
-    /// this effect.
+    /// Writes the memtable to a table and waits until this is done. This function compacts a range without keys, which
+    /// has exactly this effect.
     pub fn flush(&self) {
         let nowhere = [0_u8; 1];
         // SAFETY: the store is open. Both ends of the range are the empty key, which is below every key.

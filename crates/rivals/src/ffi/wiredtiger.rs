@@ -1,7 +1,7 @@
 //! Bindings of WiredTiger, through `shim/wiredtiger.c`.
 //!
 //! Threads may share a [`Connection`], as WiredTiger documents for `WT_CONNECTION`. A [`Session`] belongs to one
-//! thread. It borrows its connection, so that the session is closed before the connection.
+//! thread. A session borrows its connection, so that it is closed before the connection.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -136,7 +136,7 @@ impl Connection {
         Ok(out)
     }
 
-    /// Closes the database, with a checkpoint.
+    /// Closes the database. WiredTiger takes a checkpoint first.
     pub fn close(self) -> Result<()> {
         let raw = self.0;
         std::mem::forget(self);
@@ -238,7 +238,7 @@ impl Session<'_> {
             let (k, kl, v, vl) = (&mut key, &mut key_len, &mut value, &mut value_len);
             let raw = self.raw.as_ptr();
             let code = if count == 0 {
-                // SAFETY: as in `get`, with four results.
+                // SAFETY: as in `get`, but four results are written on success.
                 unsafe { shim_wt_seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
             } else {
                 // SAFETY: as for the first entry. The cursor is at an entry.

@@ -7,16 +7,17 @@
 //!   states              [ ] [c] [w] [ ]       c: claimed, w: being written
 //! ```
 //!
-//! 1. A reader increments its count and checks the write bit *after that*. If the bit is set, the reader decrements the
-//!    count and retries.
+//! 1. A reader increments its count of the entry. *After that*, it checks the write bit of the entry. If the bit is
+//!    set, the reader decrements the count and retries.
 //! 2. A writer first locks the entry for reading, then claims it. Only one thread at a time has the claim, but other
-//!    threads may read concurrently. If another thread has the claim, the writer gives up and ends its read.
+//!    threads may read concurrently. If another thread has the claim, the writer releases its read lock and returns
+//!    without success.
 //! 3. The thread with the claim sets the write bit. *After that*, it waits until all counts except its own count are
 //!    zero.
 //!
 //! **Either the reader sees the bit or the writer sees the count.** The reason is that each thread stores its own flag,
-//! executes a `SeqCst` fence, and loads the flag of the other thread (`crates/explore/loom`, model `counts`). A reader
-//! pays only for the fence and two stores in its own cache line.
+//! executes a `SeqCst` fence, and loads the flag of the other thread (`crates/explore/loom`, model `counts`). A read
+//! costs only the fence and two stores in the reader's own cache line.
 //!
 //! The schedule explorers also compile this file, with their own primitives.
 

@@ -8,14 +8,15 @@
 //! ```
 //!
 //! A hit reads the number of the frame from the map, locks the frame for reading, checks that the frame still contains
-//! the page, and sets the hit bit. A miss takes a frame from the hand of the thread. If the hand is used up, the thread
-//! takes the next group of frames by compare-and-swap. It evicts a page that was not hit since the last turn, under
-//! claim and write lock, and fills the frame. It enters the frame into the map, unless another thread has loaded the
-//! page in the meantime.
+//! the page, and sets the hit bit. A miss uses a frame from the *hand* of the thread, which is a group of frames. If
+//! the hand is used up, the thread takes the next group by compare-and-swap. From the hand, the thread chooses a frame
+//! whose page was not hit since a hand last passed the frame. It locks the frame with a claim and a write lock, evicts
+//! the page, and fills the frame. Then it enters the frame into the map, unless another thread has loaded the same page
+//! in the meantime.
 //!
-//! This cache differs from the source in two ways. It has no dirty pages, so the hands do not write pages a quarter
-//! turn before they reach them. The contents are atomic words, because safe Rust cannot return a byte slice that other
-//! threads sometimes write.
+//! This cache differs from the source in two ways. First, it has no dirty pages. In the source, a hand also writes the
+//! dirty pages that it will reach a quarter of a revolution later. Second, the contents of pages are atomic words,
+//! because safe Rust cannot return a byte slice that other threads sometimes write.
 
 pub mod locks;
 
@@ -70,7 +71,7 @@ pub struct Claims {
     locks: Locks,
     /// The first frame of the next hand.
     next: AtomicU32,
-    /// The hands, one for each thread. Only this thread locks its hand.
+    /// The hands, one for each thread. No thread locks the hand of another thread.
     hands: Box<[Mutex<Hand>]>,
 }
 
@@ -178,8 +179,8 @@ impl Claims {
         }
     }
 
-    /// Evicts the page of a frame, unless the page was hit since the last turn or another thread is about to write the
-    /// frame. Returns whether the page was evicted. If so, the frame is locked for writing.
+    /// Evicts the page of a frame, unless the page was hit since a hand last passed the frame, or another thread is
+    /// about to write the frame. Returns whether the page was evicted. If so, the frame is locked for writing.
     fn empty(&self, thread: usize, frame: usize) -> bool {
         let of = &self.frames[frame];
         if of.hit.load(Relaxed) > 0 {

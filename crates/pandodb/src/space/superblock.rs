@@ -188,7 +188,7 @@ impl Superblock {
 
     /// Whether all numbers and addresses are in their bounds. The engine increments the numbers without overflow
     /// checks.
-    fn is_bounded(&self) -> bool {
+    pub(crate) fn is_bounded(&self) -> bool {
         let is_sound = |addr: &BlockAddr| {
             addr.page.0 < MAX_PAGE && self.catalog_len <= addr.bytes() as u64 && addr.pages <= MAX_BLOCK_PAGES
         };

@@ -19,6 +19,7 @@
 //! Invariants: keyspaces are in ascending order of ids, and all ids are below `next_id`. This is asserted when a
 //! catalogue is written, and checked when a catalogue is read. No root includes commits above `cut`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
@@ -145,7 +146,8 @@ impl Catalog {
     /// Decodes a catalogue in the form that [`Catalog::encode`] writes.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if bytes are missing or left over, or the ids are not in order.
+    /// [`Error::Corruption`] if bytes are missing or left over, if the ids are not in order, or if a name is invalid or
+    /// occurs twice.
     pub fn decode(bytes: &[u8]) -> Result<Catalog> {
         let mut reader = Reader::new(bytes, "catalogue");
         let version = reader.varint()?;
@@ -157,9 +159,13 @@ impl Catalog {
         let cut = Seqno(reader.varint_max(Seqno::BELIEVED.0)?);
         let count = reader.count(8)?;
         let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
+        let mut names = HashSet::with_capacity(count);
         for _ in 0..count {
             let identity = Identity::read(&mut reader)?;
             let id = identity.id;
+            if identity.name.is_empty() || identity.name.len() > MAX_NAME || !names.insert(identity.name.clone()) {
+                return Err(reader.corrupt("a name is empty, too long, or that of two keyspaces"));
+            }
             if id.0 >= next_id || keyspaces.last().is_some_and(|last| last.identity.id >= id) {
                 return Err(reader.corrupt("keyspace ids are not in order"));
             }
@@ -249,6 +255,17 @@ pub(super) fn most_bytes_of(catalog: &Catalog, bytes: u64) -> u64 {
 pub(super) fn check_size(bytes: u64) -> Result<()> {
     let limit = limit();
     if bytes > limit { Err(Error::TooLarge { what: "catalogue", bytes, limit }) } else { Ok(()) }
+}
+
+/// Refuses to create a keyspace with an identity that no opening would accept.
+///
+/// # Errors
+/// [`Error::Unsupported`].
+pub(super) fn check_id(id: u32) -> Result<()> {
+    if u64::from(id) < MAX_ID {
+        return Ok(());
+    }
+    Err(Error::Unsupported { detail: "no identity is left for another keyspace; copy the store into a new one".into() })
 }
 
 #[cfg(not(test))]
@@ -358,6 +375,11 @@ pub(super) mod tests {
         }
     }
 
+    fn named(id: u32, name: &str) -> KeyspaceRecord {
+        let identity = Identity { id: KeyspaceId(id), name: name.into(), ..identity() };
+        KeyspaceRecord { identity, root: RootRecord { through: Seqno(300), bytes: vec![1, 2] } }
+    }
+
     #[test]
     fn golden_bytes_of_a_created_keyspace() {
         let mut bytes = Vec::new();
@@ -395,6 +417,8 @@ pub(super) mod tests {
         golden.extend_from_slice(b"\xac\x02\x02\x01\x02");
         assert_eq!(bytes, golden);
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
+        let twice = Catalog { keyspaces: [3, 4].map(|id| named(id, "ks")).into(), ..catalog };
+        assert!(Catalog::decode(&twice.encode()).is_err(), "two keyspaces have the same name");
         let late = Catalog { next_id: u32::MAX, ..Catalog::default() };
         assert!(Catalog::decode(&late.encode()).is_err(), "no id is left for another keyspace");
         for cut in 0..bytes.len() {

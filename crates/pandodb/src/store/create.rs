@@ -33,7 +33,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_size, most_bytes};
+use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_id, check_size, most_bytes};
 use super::checkpointer::DurableRoot;
 use super::engine::Engine;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
@@ -76,6 +76,7 @@ impl Engine {
         }
         let index = self.config.index_options(options.index.as_ref());
         index.check()?;
+        check_id(root.next_id)?;
         let identity = Identity {
             id: KeyspaceId(root.next_id),
             name: name.to_owned(),

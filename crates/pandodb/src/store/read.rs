@@ -157,7 +157,7 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
             Base::Absent => None,
             Base::Inline(block, range) => Some(Value::in_block(&engine.core.pool, block, range)),
             Base::Owned(bytes) => Some(Value::shared(bytes)),
-            Base::InBatch(batch, range) => Some(Value::in_batch(&batch, range)),
+            Base::InBatch(batch, range) => Some(Value::in_batch(batch, range)),
             Base::Blob(blob) => Some(Value::blob(engine.core.data.read_blob(&blob)?, blob.len as usize)),
         });
     }

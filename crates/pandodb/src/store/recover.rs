@@ -153,13 +153,19 @@ impl Engine {
         if epoch > MAX_EPOCH {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the store has been opened too often") });
         }
-        root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
         assert!(epoch > report.epoch, "segments of an earlier epoch are never taken for new ones");
-        root.superblock.epoch = epoch;
-        root.superblock.clean = false;
-        root.superblock.durable = root.superblock.durable.max(durable);
-        root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
-        self.core.data.write_superblock(&root.superblock)?;
+        let mut superblock = root.superblock.clone();
+        superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
+        superblock.epoch = epoch;
+        superblock.clean = false;
+        superblock.durable = superblock.durable.max(durable);
+        superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
+        if !superblock.is_bounded() {
+            let detail = "its superblock has no room for further numbers; salvage the store into a new one".into();
+            return Err(Error::Unsupported { detail });
+        }
+        self.core.data.write_superblock(&superblock)?;
+        root.superblock = superblock;
         let options = LogOptions {
             segment_bytes: self.config.segment(),
             streams: self.config.streams(),

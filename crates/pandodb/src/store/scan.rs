@@ -53,6 +53,8 @@ pub(super) struct Side {
     /// again.
     asked: Duration,
     quick: u32,
+    /// The positions of a key's messages in a backward scan. Empty between keys; kept for its memory.
+    places: Vec<(Arc<EntryBlock>, usize)>,
 }
 
 /// A source of entries: a memtable or the index. Its entries are read one block at a time.
@@ -154,7 +156,18 @@ impl Side {
         sources.push(Source::new(From::Index(world.view.clone().cursor(&over, reverse)?)));
         let tombstones = Fragments::build(&tombstones);
         let (opened, asked) = (now, now);
-        Ok(Side { world, reverse, sources, tombstones, over, sought: None, opened, asked, quick: 0 })
+        Ok(Side {
+            world,
+            reverse,
+            sources,
+            tombstones,
+            over,
+            sought: None,
+            opened,
+            asked,
+            quick: 0,
+            places: Vec::new(),
+        })
     }
 
     /// The range for which the side was opened.
@@ -227,7 +240,7 @@ impl Side {
                 best = Some((source, entry.key));
             }
         }
-        Ok(best.map(|(source, _)| Value::in_batch(&source.block, source.block.places(source.at).0)))
+        Ok(best.map(|(source, _)| Value::in_batch(source.block.clone(), source.block.places(source.at).0)))
     }
 
     /// Passes all messages of the lookup's key, for a forward scan. Each source yields its newest message first, and
@@ -248,20 +261,22 @@ impl Side {
     /// Passes all messages of the lookup's key, for a backward scan. Each source yields its oldest message first, so
     /// the messages are collected and then taken in the opposite order.
     fn take_backward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
-        let mut places = Vec::with_capacity(1);
+        debug_assert!(self.places.is_empty(), "one key at a time");
         for source in self.sources.iter_mut().rev() {
             while source.entry().is_some_and(|entry| entry.key == lookup.key) {
-                places.push((source.block.clone(), source.at));
+                self.places.push((source.block.clone(), source.at));
                 source.at += 1;
                 source.prepare()?;
             }
         }
-        seeded!(OperandsBackwards: (), places.reverse());
-        for (block, at) in &places {
+        seeded!(OperandsBackwards: (), self.places.reverse());
+        for (block, at) in &self.places {
             if lookup.take(&block.get(*at), || Base::InBatch(block.clone(), block.places(*at).1))?.is_break() {
                 break;
             }
         }
+        // A kept block could not be reused.
+        self.places.clear();
         Ok(())
     }
 }

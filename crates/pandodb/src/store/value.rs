@@ -77,10 +77,10 @@ impl Value {
     }
 
     /// Makes a value from a part of a block of a scan. REQUIRES: `range` is inside the block.
-    pub(crate) fn in_batch(batch: &Arc<EntryBlock>, range: Range<usize>) -> Value {
+    pub(crate) fn in_batch(batch: Arc<EntryBlock>, range: Range<usize>) -> Value {
         let len = batch.raw().len();
         debug_assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} bytes");
-        Value(Repr::Batch(batch.clone(), range))
+        Value(Repr::Batch(batch, range))
     }
 
     /// Returns the same bytes without the first `count` bytes. REQUIRES: the value has at least `count` bytes.
@@ -184,8 +184,8 @@ mod tests {
         }
         let block = Arc::new(block);
         let values = vec![
-            Value::in_batch(&block, block.places(0).0),
-            Value::in_batch(&block, block.places(1).0),
+            Value::in_batch(block.clone(), block.places(0).0),
+            Value::in_batch(block.clone(), block.places(1).0),
             Value::owned(b"a".to_vec()),
             Value::blob(AlignedBuf::from_bytes(b"c"), 1),
         ];

@@ -27,6 +27,7 @@
 //! Decoding trusts no field: height, order, sums and bounds are checked before a node is used. No node is reached
 //! twice, because the first pages of children ascend.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::BlobMap;
@@ -111,7 +112,7 @@ impl BlobMap {
         let empty = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         let Some(Top { height, totals, stored }) = root.0 else { return Ok(empty) };
         let expected = Expected { height, totals, first: None, below: MAX_PAGE + 1 };
-        let root = Some(Loader { core, prefetch }.node_or_loss(stored, expected)?);
+        let root = Some(Loader { core, prefetch, seen: HashSet::new() }.node_or_loss(stored, expected)?);
         Ok(BlobMap { root, ..empty })
     }
 }
@@ -181,6 +182,8 @@ struct Expected {
 struct Loader<'a> {
     core: &'a Core,
     prefetch: &'a mut Prefetch,
+    /// The pages of the nodes that were read. A node with two parents could make the load exponentially long.
+    seen: HashSet<crate::base::PageNo>,
 }
 
 impl Loader<'_> {
@@ -203,6 +206,9 @@ impl Loader<'_> {
         let bad = |detail: &str| stored.corrupt(&data, KIND, detail);
         if stored.copies.0[0].pages != 1 {
             return Err(bad("a node of the map must have one page"));
+        }
+        if !self.seen.insert(stored.copies.0[0].page) {
+            return Err(bad("a node has two parents"));
         }
         let buf = stored.read(self.core, self.prefetch, KIND)?;
         let node = stored.decode_body(&buf, &data, KIND, |reader| self.decode(reader, expected))?;

@@ -18,7 +18,7 @@
 //! A run that several nodes share is described in each of these nodes. An opening makes one object from these
 //! descriptions. Decoding trusts no field: depth and order are bounded and checked before a node is used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Child, Node};
@@ -156,7 +156,8 @@ pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
 /// Reads the trunk of a root record.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let Root { stored, next_branch, blobs } = decode_root(record)?;
-    let mut loader = Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new() };
+    let mut loader =
+        Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new(), seen: HashSet::new() };
     let root = match loader.node(stored, None, &KeyRange::all()) {
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
@@ -173,6 +174,8 @@ struct Loader<'a> {
     runs: Runs<'a>,
     /// The run for each value of each maplet.
     routes: HashMap<(OwnerId, u8), OwnerId>,
+    /// The first pages of the nodes that were read. A node with two parents could make the load exponentially long.
+    seen: HashSet<crate::base::PageNo>,
 }
 
 impl Loader<'_> {
@@ -180,6 +183,9 @@ impl Loader<'_> {
     /// its parent.
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
         let (core, kind) = (self.core, BlockKind::TrunkNode);
+        if !self.seen.insert(stored.copies.0[0].page) {
+            return Err(stored.corrupt(&core.data, kind, "a node has two parents"));
+        }
         let buf = stored.read(core, self.prefetch, kind)?;
         let node = stored.decode_body(&buf, &core.data, kind, |reader| self.decode(reader, height, within))?;
         if let Some(problem) = node.problem() {

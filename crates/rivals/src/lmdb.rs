@@ -14,7 +14,8 @@ use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
 
 use crate::{Promise, add, admit, settings, size};
 
-/// The promise: keys have at most 511 bytes, which is LMDB's compile-time default, and LMDB has no background threads.
+/// Properties of LMDB: a key has at most 511 bytes, which is LMDB's compile-time default, and LMDB has no background
+/// threads.
 pub const PROMISE: Promise = Promise { longest_key: 511, background_threads: false, ..Promise::FULL };
 
 /// Bytes of address space for the map, which is the maximum size of the store.

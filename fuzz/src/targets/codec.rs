@@ -1,5 +1,5 @@
-//! Target: varints, readers and key ranges. Also encodings that consist of these: references to large values, and
-//! operations of a log record.
+//! Target: varints, readers and key ranges. The target also tests two encodings that are built from the encodings
+//! above: references to large values, and operations of a log record.
 //!
 //! Input: one byte that chooses the decoder, then the bytes to decode.
 //!

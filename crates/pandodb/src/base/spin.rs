@@ -102,7 +102,8 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns the number of waits that spun.
+    /// Simulates one wait for each of `reads` reads. The n-th wait that spins takes `took(n)`. Returns the number of
+    /// waits that spun.
     fn watched(patience: &SpinPolicy, reads: u32, took: impl Fn(u32) -> Duration) -> u32 {
         let mut watched = 0;
         for _ in 0..reads {

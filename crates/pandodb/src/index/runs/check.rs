@@ -27,7 +27,7 @@ pub struct Checker<'a> {
     runs: HashSet<OwnerId>,
     /// The pages of the large values to which the messages read until now refer.
     named: RangeSet,
-    /// Whether every part of the structure was readable until now.
+    /// Whether every part of the structure that was checked so far was readable.
     complete: bool,
     maplet: LastMaplet,
 }

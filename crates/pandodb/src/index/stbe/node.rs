@@ -10,8 +10,9 @@
 //!
 //! A branch is a run clipped to the node's range. It is *live* for a child if its index is at least the child's `next`.
 //! Once a branch is no longer live for the children at one end of its range, it is clipped to the rest of the range
-//! ([`Node::trim`]). The pages that only those children need are then kept by the branches that these children received
-//! by flushes. Nodes are immutable. A change clones the node ([`Node::edit`]) and the path above it, and swaps the
+//! ([`Node::trim`]). From then on, the pages that only those children need stay allocated because the branches that
+//! were flushed to these children refer to the pages. Nodes are immutable. A change clones the node ([`Node::edit`])
+//! and the path above it, and swaps the
 //! root.
 //!
 //! Invariants ([`Node::assert_valid`]): The children partition the node's range in order, and each child is one level

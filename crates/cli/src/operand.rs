@@ -1,7 +1,7 @@
 //! Converts between decimal numbers on the command line and little-endian integers in the store.
 //!
 //! The values of the operators `add_u64` and `add_i64` are little-endian integers of eight bytes, and their operands
-//! are typed as decimal numbers. The operands of all other operators are typed as bytes.
+//! are entered as decimal numbers. The operands of all other operators are entered as bytes.
 
 use clap::ValueEnum;
 
@@ -30,10 +30,10 @@ impl ValueForm {
     }
 }
 
-/// The form in which operands of a merge operator are typed.
+/// The form in which users enter the operands of a merge operator on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandForm {
-    /// The typed text is the bytes of the operand.
+    /// The bytes of the entered text are the operand.
     Raw,
     /// A decimal number from 0 to 2⁶⁴ − 1.
     U64,
@@ -51,7 +51,7 @@ impl OperandForm {
         }
     }
 
-    /// Converts typed text into the bytes of the operand, in place.
+    /// Converts the text that a user entered into the bytes of the operand, in place.
     ///
     /// # Errors
     /// A message, if the operator needs a number and `text` is not a number.

@@ -12,8 +12,8 @@
 //! them in a directory of a real file system, which the caller has made small.
 //!
 //! While deletes run, the full disk may prevent memtables from being packed. Even then, the memtables must stay within
-//! the memory budget. A run is *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or
-//! `settle` fails after all data was deleted, or if the space is not freed.
+//! the memory budget. A run is *stuck* if a deletion is refused 250 times in a row, if `checkpoint` or `settle` fails
+//! after all data was deleted, or if the space is not freed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, mix};
 
-/// The number of consecutive refusals after which a freeing operation counts as stuck.
+/// The number of consecutive refusals of a deletion after which a run counts as stuck.
 const PATIENCE: u32 = 250;
 /// The pause between two tries of an operation on a real disk.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -293,7 +293,7 @@ impl Run<'_> {
         if found == expected { Ok(()) } else { wrong(format!("found {found} of {expected} counters")) }
     }
 
-    /// Runs a freeing operation, and retries it while it is refused because the disk is full.
+    /// Deletes data by `operation`, and retries the operation while it is refused because the disk is full.
     fn insist(&mut self, what: &str, operation: &dyn Fn() -> Result<(), Error>) -> Result<(), String> {
         for _ in 0..PATIENCE {
             match operation() {

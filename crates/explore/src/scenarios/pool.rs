@@ -122,9 +122,10 @@ pub fn reuse(_: &SimImage, _: Twist) {
     assert_eq!(charged(&pool), (COST as u64, COST as u64));
 }
 
-/// Two threads load three blocks into a full pool while a third requests one block. To evict three blocks, the clock
-/// hand makes less than a full revolution, even if both threads evict for the same block. So the requested block must
-/// stay in the pool. The canary: a hit is not recorded.
+/// Two threads load three blocks into a full pool while a third thread requests one block. Usually the two threads
+/// evict three blocks, but they may evict one more, if both of them evict a block to make room for the same new block.
+/// In both cases the clock hand makes less than a full revolution, so the requested block must stay in the pool. The
+/// canary: a hit is not recorded.
 pub fn hot(_: &SimImage, _: Twist) {
     const HOT: u64 = 2;
     let pool = Pool::new(8 * COST);

@@ -355,8 +355,7 @@ impl FragmentSet {
         if new.is_empty() {
             return;
         }
-        // Find the first part that has to be merged before merging any part, so that all these parts are merged in one
-        // step.
+        // First determine all parts that have to be merged (from `from` on), and then merge them in a single step.
         let mut len = new.len();
         self.parts.push(Arc::new(new));
         let mut from = self.parts.len() - 1;

@@ -206,8 +206,8 @@ pub fn head(key: &[u8]) -> u64 {
     }
 }
 
-/// The heads of two bounds. For most keys, the heads suffice to decide whether the key is between the bounds. Comparing
-/// heads avoids a cache miss for each bound.
+/// The heads of the two bounds of a range. For most keys, the heads suffice to decide whether the key is between the
+/// bounds. Comparing heads avoids a cache miss for each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     from: u64,
@@ -218,7 +218,9 @@ impl Heads {
     /// Heads of an empty range, which contains no key.
     pub const NONE: Heads = Heads { from: u64::MAX, to: 0 };
 
-    /// The heads of two bounds, each inclusive or exclusive; `None` means no upper bound.
+    /// The heads of the bounds `from` and `to`. If `to` is `None`, there is no upper bound. Both inclusive and
+    /// exclusive bounds are allowed, because [`Heads::tell`] does not decide about a key whose head equals the head of
+    /// a bound.
     pub fn of(from: &[u8], to: Option<&[u8]>) -> Heads {
         Heads { from: head(from), to: to.map_or(u64::MAX, head) }
     }

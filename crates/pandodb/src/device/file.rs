@@ -54,9 +54,9 @@ const _: () = assert!((FILE_MODE | DIR_MODE) & 0o077 == 0, "only the owner reads
 /// The read method for the data file of a store in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Independent reads of one caller go through io_uring together. The reads are done one after the other if the
-    /// system lacks io_uring or refuses it. A thread that waits for a read of a few pages polls before it sleeps, if
-    /// polling has been faster recently.
+    /// If a caller submits several independent reads, they go through io_uring together. The reads are done one after
+    /// the other if the system lacks io_uring or refuses it. A thread that waits for a read of a few pages polls before
+    /// it sleeps, if polling has been faster recently.
     #[default]
     Auto,
     /// As [`Io::Auto`], but waiting threads sleep without polling first. A single read then takes longer and uses less

@@ -176,8 +176,9 @@ pub struct Done {
     pub result: io::Result<usize>,
 }
 
-/// Concurrent reads of one caller, which complete in any order. The queue may be dropped with reads in flight. The
-/// results of these reads are then discarded, and their buffers are freed when the device no longer uses them.
+/// A queue of reads for a single caller. The reads are in flight at the same time and complete in any order. The queue
+/// may be dropped with reads in flight. The results of these reads are then discarded, and their buffers are freed when
+/// the device no longer uses them.
 pub trait Queue: Send + fmt::Debug {
     /// Accepts a read, or returns it as the error if the queue is full now. An accepted read begins at the next
     /// [`Queue::start`], or when [`Queue::wait`] has to wait.

@@ -1,4 +1,4 @@
-//! [`Reads`]: independent reads of one caller, in flight concurrently.
+//! [`Reads`]: independent reads that one caller submits and that are in flight at the same time.
 //!
 //! ```text
 //!   submit ──▶ waiting ──▶ queue of the device ──▶ in flight ──▶ complete: whichever ends first

@@ -19,7 +19,7 @@
 //! before it descends further. So the parent always has room for a separator. Steps of a split:
 //!
 //! 1. claim the full node; readers may still read it;
-//! 2. build the right half, which no other thread knows yet;
+//! 2. build the right half, which no other thread can reach yet;
 //! 3. lock the parent, if its version is still the version at which the descent passed it, and then lock the full node;
 //! 4. insert the separator and the new half into the parent, and unlock the parent;
 //! 5. remove the right half from the full node, and unlock the node.
@@ -396,7 +396,7 @@ enum Over<'a> {
     Inner(&'a Inner, usize, Locked<'a>),
 }
 
-/// The right half of a node, which no other thread knows yet.
+/// The new right half of a node that is being split. No other thread can reach it yet.
 enum Half {
     Leaf(Box<Slots>),
     Inner(Box<Inner>),

@@ -28,7 +28,7 @@
 //!   that a leaf that was read once is evicted before a leaf that was read twice. A block above the leaves has more
 //!   chances ([`Keep`]), because it is needed for the reads of hundreds of leaves.
 //! * **Memory is charged before it is used**: to cache a block, a thread first charges the pool for the block, and
-//!   evicts until the charged bytes are within the capacity. The thread links the block only after this.
+//!   evicts other blocks until the charged bytes are within the capacity. The thread links the block only after this.
 //! * A leaf that is compressed on disk is cached, and charged, uncompressed.
 //! * A block over an eighth of the capacity is returned without being cached. A smaller block is also returned without
 //!   being cached if the pool finds nothing to evict.
@@ -244,8 +244,8 @@ impl Pool {
     }
 
     /// Reserves `bytes` for the whole existence of a structure that is not a cache, such as an index or the description
-    /// of a run. The call does not evict, so it may be made under any lock. Instead, the thread that caches the next
-    /// block evicts.
+    /// of a run. The call evicts no blocks, so it may be made under any lock. Instead, the next thread that caches a
+    /// block evicts other blocks.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.lent.fetch_add(bytes, Relaxed);
@@ -332,8 +332,8 @@ impl Pool {
         }
     }
 
-    /// Charges `cost`, evicts until the charged bytes are at most `capacity`, and returns a frame. If nothing is left
-    /// to evict, charges nothing and returns `None`.
+    /// Charges `cost`, evicts blocks until the charged bytes are at most `capacity`, and returns a frame. If no block
+    /// is left to evict, charges nothing and returns `None`.
     fn make_room(&self, cost: usize, capacity: usize) -> Option<u32> {
         self.bytes.0.fetch_add(cost, Relaxed);
         let mut frame = None;
@@ -353,8 +353,8 @@ impl Pool {
         before - cost
     }
 
-    /// Evicts until the pool is within `capacity` bytes and puts one of the freed frames into `frame`. Returns `false`
-    /// if nothing is left to evict.
+    /// Evicts blocks until the pool is within `capacity` bytes and puts one of the freed frames into `frame`. Returns
+    /// `false` if no block is left to evict.
     fn shrink_to(&self, capacity: usize, frame: &mut Option<u32>) -> bool {
         debug_assert!(frame.is_none(), "the caller has no frame yet");
         if self.bytes.0.load(Relaxed) <= capacity {

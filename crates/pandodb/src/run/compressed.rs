@@ -87,8 +87,8 @@ impl Compressor {
     }
 
     /// Compresses a leaf. Returns the number of pages of the compressed leaf, which [`Compressor::fill`] writes; `None`
-    /// if compression does not save enough. `pages_before` and `flags` are described at [`LeafBuilder::encode`]. Takes
-    /// about 3 ns for each byte.
+    /// if compression does not save enough. `pages_before` and `flags` have the same meaning as in
+    /// [`LeafBuilder::encode`]. Takes about 3 ns for each byte.
     pub fn compress(&mut self, leaf: &LeafBuilder, pages_before: u32, flags: u16) -> Option<u32> {
         let (length, pages) = (leaf.exact_size(), leaf.pages() as usize);
         assert!(pages <= MOST_PAGES, "a compressed leaf is bounded");

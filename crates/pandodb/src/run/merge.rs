@@ -17,9 +17,10 @@
 //! differ even if keys share a long prefix. If the heads are equal, the keys are compared, and then the seqnos, newest
 //! first. In a reverse cursor, every comparison is inverted. With eight inputs, one entry takes about 150 ns.
 //!
-//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). It is opened only when its bound wins,
-//! because before that none of its entries can be the next entry of the merge. The inputs that have the first bound
-//! when the merge starts are opened together.
+//! An input that was not opened yet (a *pending* input) has no current entry. In a match, its lower bound
+//! ([`RunCursor::lower_bound`]) takes the place of the key of the current entry. The input is opened only when its
+//! bound wins, because before that none of its entries can be the next entry of the merge. If several inputs have the
+//! first bound when the merge starts, they are opened together.
 //!
 //! Invariant: no two inputs hold the same (key, seqno), because each message is in only one of the runs that a reader
 //! merges. Source: 002 §3.3.

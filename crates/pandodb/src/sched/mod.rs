@@ -29,8 +29,8 @@
 //! * Without background threads, each writer does the background work itself, in steps of at most [`FOREGROUND_STEP`]
 //!   bytes, and pays with this work instead of waiting ([`Account`]). This mode is deterministic.
 //! * **Steps fit small stores.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a
-//!   memtable. So even a store with memtables of a few kilobytes interrupts its compactions between writes, as a large
-//!   store does.
+//!   memtable. So even if the memtables have only a few kilobytes, a compaction is divided into several steps with
+//!   writes between them, as in a large store.
 //!
 //! Invariant: writers do not accumulate credit. Neither work that was done in advance nor a time without writes allows
 //! a later burst of writes.

@@ -214,8 +214,9 @@ impl PageMap {
     }
 
     /// Finds the units (of `unit` pages) that will be wholly free after a release. `released` holds the ranges of used
-    /// pages that are about to be released. Marks the pages of these units that are free now as used and adds them to
-    /// `released`, so that they stay reserved until the release. Returns the units in ascending order.
+    /// pages that are about to be released. The other pages of these units are free already. Marks these free pages as
+    /// used and adds them to `released`, so that they cannot be allocated before the release. Returns the units in
+    /// ascending order.
     pub fn take_rest(&mut self, released: &mut Vec<Extent>, unit: u32) -> Vec<Extent> {
         assert!(EXTENT_PAGES.is_multiple_of(unit), "an extent is whole units of {unit} pages");
         if unit == 1 {

@@ -160,7 +160,7 @@ impl Engine {
         root.dropped.push(state.name.clone());
         state.index.clear();
         events::dropped(&state.name);
-        // Take two more checkpoints. After them, the pages of the keyspace can be used again.
+        // Take two more checkpoints. When both are complete, the pages of the keyspace can be used again.
         self.freeing_checkpoint(root)?;
         self.freeing_checkpoint(root)
     }

@@ -101,10 +101,10 @@ impl Range {
     /// Moves the front end: [`Iterator::next`] continues at the first key that is not before `key`. The front end may
     /// move forwards or backwards, within the range for which the iterator was made.
     ///
-    /// The back end does not move. The remaining keys are always the keys between the two ends. If an end moves back
-    /// over keys that were returned, these keys are returned again. If an end moves beyond the other end, no key
-    /// remains. The iterator keeps its view of the keyspace. After a seek, even an iterator that had ended can return
-    /// keys again.
+    /// The back end does not move. The remaining keys are always the keys between the front end and the back end. If
+    /// the front end moves backwards over keys that were returned, these keys are returned again. If it moves past the
+    /// back end, no key remains. The iterator keeps its view of the keyspace. After a seek, even an iterator that had
+    /// ended can return keys again.
     ///
     /// The call itself reads nothing. If the sought key is in blocks that are in memory, the next item costs a search
     /// in these blocks. Otherwise it costs as much as the first item of an iterator.
@@ -223,8 +223,8 @@ impl Range {
         let item = self.advance(reverse);
         let item = self.engine.access.confirm(item).transpose();
         if !matches!(item, Some(Ok(_))) {
-            // A side may have consumed a key beyond the other end, or may have failed in the middle of a key, so do not
-            // use it again.
+            // The side may have consumed a key outside `rest`, or may have failed in the middle of a key, so do not use
+            // it again.
             self.finished = true;
             (self.front, self.back) = (None, None);
         }
@@ -252,7 +252,7 @@ impl Range {
             }
         };
         let Some((key, found)) = side.next(engine, state, self.values)? else { return Ok(None) };
-        // An end must not pass the other end.
+        // The front end must not pass the back end, and the back end must not pass the front end.
         let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(&key) };
         if passed && !may_pass {
             return Ok(None);

@@ -10,8 +10,8 @@
 //! 7. *Seeded bugs*: each bug has exactly one site, in the engine or in the lab, and is not used as control flow
 //!    ([`seeded`]). Only the tests of the proof crate enable the feature that contains the switch.
 //! 8. *Links*: the target of every relative link in the documents exists.
-//! 9. *Unsafe*: in the engine, only the files of [`UNSAFE_IN`] have `unsafe` blocks. Each block is below a line that
-//!    says why the block is sound.
+//! 9. *Unsafe*: in the engine, only the files of [`UNSAFE_IN`] have `unsafe` blocks. A comment `// SAFETY:` directly
+//!    above each block says why the block is sound.
 //!
 //! Each check is a function from a text to a list of complaints. The checks use no parser: they count braces in code
 //! whose comments and literals were blanked ([`code_only`]). Each check has a test below, which applies the check to

@@ -8,9 +8,9 @@
 //!    (*real time*). No point may lie inside a batch.
 //! 4. Each look must have seen the state of the model at its point, for every key that it requested: the newest version
 //!    of the value, every operand exactly once and in order, and no extra or missing key.
-//! 5. The point of some looks is not known exactly, but only an interval that contains it. Such a look must agree with
-//!    the model at some point of the interval. The look is compared again after each commit until it agrees. At any
-//!    time, there are at most as many open looks as threads.
+//! 5. For some looks only an interval is known that contains their point. Such a look must agree with the model at some
+//!    point of the interval. The look is compared again after each commit until it agrees. At any time, at most as many
+//!    looks as there are threads still have to agree.
 //!
 //! **Cost.** The time is linear in the number of operations and in the number of items that these operations saw,
 //! except for the two sorts. The record of each thread is sorted already, so the sorts only merge one sequence per

@@ -26,7 +26,7 @@ pub struct Summary {
     pub digest: u64,
 }
 
-/// The words of the history of `seed`.
+/// Makes the words of a history with this number of actions. The seed determines the words.
 pub fn words(seed: u64, actions: usize) -> Vec<u64> {
     let mut rng = Rng(mix(seed));
     (0..actions).map(|_| rng.next_u64()).collect()

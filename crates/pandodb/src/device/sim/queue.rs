@@ -10,7 +10,7 @@ use super::machine::SimFile;
 use crate::device::content::Content;
 use crate::device::{Done, Queue, Read};
 
-/// The reads in flight of one caller.
+/// The reads that one caller has in flight.
 #[derive(Debug)]
 pub(super) struct SimQueue {
     file: SimFile,

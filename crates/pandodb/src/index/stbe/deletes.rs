@@ -1,8 +1,9 @@
 //! Estimates how much data the point deletes in a node hide in the leaves below that node
 //! ([`crate::index::runs::deletes`]).
 //!
-//! Deletes are divided among the children, down to the leaves. If a leaf's share of the deletes hides a quarter of the
-//! leaf, the node flushes its branches towards the leaf, and the leaf is compacted.
+//! The number of deletes is divided among the children of the node, then among their children, down to the leaves. If
+//! the deletes assigned to a leaf hide at least a quarter of the leaf's entries, the node flushes its branches to the
+//! child that is this leaf or has it below it. When the deletes have arrived in the leaf, the leaf is compacted.
 
 use super::node::Node;
 use crate::index::runs::deletes::{Stretch, WASTE, in_part};
@@ -12,7 +13,7 @@ pub(super) fn entries(leaf: &Node) -> u64 {
     leaf.branches.iter().map(|branch| in_part(branch.slice.run().meta().entries(), &branch.slice, branch.bytes)).sum()
 }
 
-/// The first child below which there is a leaf with much data that the deletes in `node` hide.
+/// The first child that is a leaf, or has a leaf below it, in which the deletes of `node` hide much data.
 pub(super) fn shadowed_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
@@ -47,7 +48,8 @@ impl<'a> Shares<'a> {
         &self.parts[i]
     }
 
-    /// The first child below which there is a leaf with much data that the child's share of the deletes hides.
+    /// The first child that is a leaf, or has a leaf below it, in which the deletes assigned to this leaf hide much
+    /// data.
     fn shadowed(&self) -> Option<usize> {
         (0..self.parts.len()).find(|&i| {
             let (child, part) = (&*self.node.children[i].node, &self.parts[i]);

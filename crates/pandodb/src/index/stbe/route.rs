@@ -234,7 +234,7 @@ pub(super) enum Routing {
     #[default]
     Nothing,
     Parked(Box<RouteJob>),
-    /// A thread works on the job, which has this number of estimated bytes.
+    /// A thread works on the job. The field is the estimated size of the job in bytes.
     Working(u64),
 }
 

@@ -20,12 +20,13 @@ fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
     bench.open(builder.finish().unwrap().unwrap())
 }
 
-/// Looks up the key of a number. Returns whether the key was found.
+/// Looks up the key that contains the number `i`. Returns whether the key was found.
 fn probe(slice: &RunSlice, i: u64) -> bool {
     probe_leaves(slice, i).0
 }
 
-/// Looks up the keys of `numbers`, none of which exists. Returns the number of leaves that were searched.
+/// Looks up the keys that contain these numbers; none of the keys exists. Returns the number of leaves that were
+/// searched.
 fn misses(slice: &RunSlice, numbers: impl Iterator<Item = u64>) -> u64 {
     let leaves = numbers.map(|i| match probe_leaves(slice, i) {
         (true, _) => panic!("the key does not exist"),
@@ -34,7 +35,8 @@ fn misses(slice: &RunSlice, numbers: impl Iterator<Item = u64>) -> u64 {
     leaves.sum()
 }
 
-/// Looks up the key of a number. Returns whether the key was found, and the number of leaves that were searched.
+/// Looks up the key that contains the number `i`. Returns whether the key was found, and the number of leaves that were
+/// searched.
 fn probe_leaves(slice: &RunSlice, i: u64) -> (bool, u64) {
     let mut leaves = 0;
     let key = format!("user{i:060}").into_bytes();

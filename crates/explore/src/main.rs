@@ -33,7 +33,7 @@ use scenarios::{Scenario, Twist};
 /// The number of executions in a batch.
 const BATCH: usize = 250;
 /// The maximum number of batches that are run to find the mistake of a canary.
-const CANARY_BATCHES: u64 = 40;
+const CANARY_BATCHES: u64 = 200;
 /// Number of system threads that run batches concurrently.
 const THREADS: usize = 2;
 

@@ -232,8 +232,6 @@ impl InnerBuilder {
 
     /// Adds a child, which must follow all other children. The separator of the first child is not stored.
     pub fn add(&mut self, child: Child, separator: &[u8]) {
-        let ascends = |last: &Child| last.position < child.position && last.leaf < child.leaf;
-        assert!(self.children.last().is_none_or(|(last, _)| ascends(last)), "children ascend");
         assert!((1..=MAX_BLOCK_PAGES).contains(&child.pages), "a reader accepts a child of {} pages", child.pages);
         self.prefix_len = self.prefix_with(separator);
         let kept = if self.is_empty() { &[][..] } else { separator };

@@ -273,7 +273,6 @@ impl LeafBuilder {
     /// Adds an entry, which must follow all other entries.
     #[inline]
     pub fn add(&mut self, entry: &Entry<'_>) {
-        debug_assert!(self.last().is_none_or(|last| last.order(entry).is_lt()), "entries are added in order");
         debug_assert!(entry.key.len() <= MAX_KEY && entry.value.len() <= MAX_VALUE, "a reader accepts the entry");
         if self.is_empty() {
             self.prefix_len = entry.key.len();

@@ -43,6 +43,12 @@ impl Engine {
             let at = self.checkpointer.root.lock().superblock.catalog.0[0].page.offset();
             return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
         }
+        let cut = self.checkpointer.root.lock().catalog.cut;
+        if cut > last && !self.config.salvage {
+            let detail = format!("it includes creations up to seqno {cut}, the log ends at {last}");
+            let at = self.checkpointer.root.lock().superblock.catalog.0[0].page.offset();
+            return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
+        }
         assert!(recovered.first_moved.is_none_or(|first| first <= last), "a replayed record is in the log");
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.writer.continue_after(last);

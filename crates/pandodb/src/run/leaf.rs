@@ -290,13 +290,6 @@ impl LeafBuilder {
         self.pending.push(Pending { kind: entry.kind, seqno: entry.seqno, key_len, value_len });
     }
 
-    /// The entry that was added last.
-    fn last(&self) -> Option<Entry<'_>> {
-        let Pending { kind, seqno, key_len, value_len } = *self.pending.last()?;
-        let (rest, value) = self.bytes.split_at(self.bytes.len() - value_len as usize);
-        Some(Entry { key: &rest[rest.len() - key_len as usize..], seqno, kind, value })
-    }
-
     /// The entries, in the order in which they were added.
     pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut rest = &self.bytes[..];

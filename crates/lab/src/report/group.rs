@@ -137,7 +137,7 @@ impl<'a> Case<'a> {
         self.entries.iter().find(|entry| entry.who == who)
     }
 
-    /// The best comparable rate of all engines except `who`. The function leaves out engines with wrong answers and
+    /// The best comparable rate of all engines except the engine `who`. The function leaves out engines with wrong answers and
     /// engines whose writes do not survive a kill.
     pub fn best_other(&self, who: &str) -> Option<f64> {
         let apart = |entry: &&Entry| entry.rounds.iter().any(|line| line.apart);

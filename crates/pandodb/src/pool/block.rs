@@ -150,7 +150,7 @@ impl Block {
         (self.len() / PAGE) as u32
     }
 
-    /// A guard for a user of the store, who may hold it for long. The block is counted in the pool's pinned bytes until
+    /// A guard that is passed to a user of the store. The user may hold the guard for a long time. The block is counted in the pool's pinned bytes until
     /// the guard is dropped.
     pub fn pin(self) -> PinnedBlock {
         PinnedBlock::new(Guard::into_inner(self.0))

@@ -50,7 +50,7 @@ pub const MOST_PAGES: usize = 16;
 /// The size in bytes to which a leaf is filled before it is compressed, unless the messages of a single key take more.
 const FULL: usize = 4 * PAGE;
 /// The number of ordinary leaves that follow a badly compressible leaf, before compression is tried again. So if data
-/// is incompressible, about an eighth of its bytes is compressed in vain, or more if keys have many messages.
+/// is incompressible, about an eighth of its bytes is compressed without any gain, or more if keys have many messages.
 const RESTS: u32 = 32;
 
 const _: () = assert!(FULL <= MOST_PAGES * PAGE, "a reader accepts a full leaf");

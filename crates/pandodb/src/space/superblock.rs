@@ -92,6 +92,25 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// The first superblock of a store, with this catalogue, which is that of generation 1.
+    pub fn first(store_id: StoreId, catalog: MirroredBlock, catalog_len: u64) -> Superblock {
+        Superblock {
+            compatible: 0,
+            read_only_compatible: 0,
+            incompatible: 0,
+            store_id,
+            generation: 1,
+            epoch: 0,
+            clean: true,
+            durable: Seqno(0),
+            next_run_id: 1,
+            catalog,
+            catalog_len,
+            catalog_generation: 1,
+            checkpointed_at: 0,
+        }
+    }
+
     /// The owner that the checksums of the catalogue's blocks cover: the catalogue of the generation
     /// [`Superblock::catalog_generation`]. This generation is lower than this superblock's generation if an earlier
     /// superblock already referred to the catalogue.

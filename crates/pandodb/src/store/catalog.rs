@@ -346,21 +346,8 @@ pub(super) mod tests {
         assert!(error.to_string().contains("drop keyspaces"), "{error}");
         assert_eq!(data.stats(), before, "nothing was written");
         let (catalog, catalog_len) = of(most).write(&data, 3).unwrap();
-        let superblock = Superblock {
-            compatible: 0,
-            read_only_compatible: 0,
-            incompatible: 0,
-            store_id: data.store_id(),
-            generation: 3,
-            epoch: 0,
-            clean: true,
-            durable: Seqno(0),
-            next_run_id: 1,
-            catalog,
-            catalog_len,
-            catalog_generation: 3,
-            checkpointed_at: 0,
-        };
+        let mut superblock = Superblock::first(data.store_id(), catalog, catalog_len);
+        (superblock.generation, superblock.catalog_generation) = (3, 3);
         let superblock = Superblock::decode(&superblock.encode()).expect("the largest one is accepted");
         assert_eq!(Catalog::read(&data, &superblock).unwrap(), of(most));
     }

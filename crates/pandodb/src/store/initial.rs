@@ -6,7 +6,7 @@
 use super::catalog::Catalog;
 use super::config::Config;
 use super::reserve::RESERVE_FILE;
-use crate::base::{Error, Result, Seqno, StoreId};
+use crate::base::{Error, Result, StoreId};
 use crate::device::Device;
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
@@ -62,21 +62,8 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
     let (catalog, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
-    let mut superblock = Superblock {
-        compatible: 0,
-        read_only_compatible: 0,
-        incompatible: 0,
-        store_id,
-        generation: 1,
-        epoch: 0,
-        clean: true,
-        durable: Seqno(0),
-        next_run_id: 1,
-        catalog,
-        catalog_len,
-        catalog_generation: 1,
-        checkpointed_at: now_in_seconds(device),
-    };
+    let mut superblock = Superblock::first(store_id, catalog, catalog_len);
+    superblock.checkpointed_at = now_in_seconds(device);
     // Write both slots, so that a single damaged sector never makes a new store unreadable.
     data.write_superblock(&superblock)?;
     superblock.generation = 2;

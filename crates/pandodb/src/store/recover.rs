@@ -9,13 +9,10 @@
 //! No lock is contended, because only this thread uses the store. The old log is never overwritten; records and large
 //! values that are needed are copied.
 
-use std::sync::Arc;
-
 use super::checkpoint::IDS_AHEAD;
 use super::engine::Engine;
 use super::generations::Generations;
 use super::replay::{Replayer, Survey};
-use super::state::KeyspaceState;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Error, Extent, MAX_EPOCH, Result, SeededBug, Seqno, events};
 use crate::index::Mode as IndexMode;
@@ -32,22 +29,8 @@ impl Engine {
     pub(super) fn recover(&mut self) -> Result<events::Recovery> {
         let recovered = self.replay_log()?;
         let last = recovered.report.last;
-        // A seqno must be assigned only once. If a keyspace already held seqnos above the end of the log, it would
-        // ignore new messages with these seqnos.
-        let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
-        let found = self.keyspaces.read().values().find(ahead).cloned();
-        if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
-            let through = keyspace.index.view().through();
-            let detail =
-                format!("keyspace `{}` holds all up to seqno {through}, the log ends at {last}", keyspace.name);
-            let at = self.checkpointer.root.lock().superblock.catalog.0[0].page.offset();
-            return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
-        }
-        let cut = self.checkpointer.root.lock().catalog.cut;
-        if cut > last && !self.config.salvage {
-            let detail = format!("it includes creations up to seqno {cut}, the log ends at {last}");
-            let at = self.checkpointer.root.lock().superblock.catalog.0[0].page.offset();
-            return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
+        if !self.config.salvage {
+            self.check_not_ahead(last)?;
         }
         assert!(recovered.first_moved.is_none_or(|first| first <= last), "a replayed record is in the log");
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
@@ -64,6 +47,24 @@ impl Engine {
         let report = &recovered.report;
         let (segments, torn) = (report.segments.len() as u64, report.torn.is_some());
         Ok(events::Recovery { records: report.records, bytes: report.bytes, segments, torn })
+    }
+
+    /// Refuses a catalogue that includes more than the log, which ends at `last`. A seqno must be assigned only once. A
+    /// keyspace that already held seqnos above the end of the log would ignore new messages with these seqnos.
+    fn check_not_ahead(&self, last: Seqno) -> Result<()> {
+        let root = self.checkpointer.root.lock();
+        let keyspaces = self.keyspaces.read();
+        let ahead = keyspaces.values().find(|keyspace| keyspace.index.view().through() > last);
+        let detail = if let Some(keyspace) = ahead {
+            let (name, through) = (&keyspace.name, keyspace.index.view().through());
+            format!("keyspace `{name}` holds all up to seqno {through}, the log ends at {last}")
+        } else if root.catalog.cut > last {
+            format!("it includes creations up to seqno {}, the log ends at {last}", root.catalog.cut)
+        } else {
+            return Ok(());
+        };
+        let at = root.superblock.catalog.0[0].page.offset();
+        Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at))
     }
 
     /// Reads the log twice. The first pass finds the objects that the records refer to and the end of the log; the

@@ -165,8 +165,8 @@ impl Segment {
         self.end == BLOCK
     }
 
-    /// Whether so much of the segment is used that the next one may be created in advance. So a small store never
-    /// allocates two segments.
+    /// Whether 1/WANTS_NEXT of the segment is used, so that the next segment may be created in advance. So a small store
+    /// never allocates two segments.
     pub fn wants_next(&self) -> bool {
         debug_assert!(BLOCK <= self.end && self.end <= self.capacity, "the next record is inside the segment");
         self.end >= self.capacity / WANTS_NEXT

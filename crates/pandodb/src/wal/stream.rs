@@ -188,7 +188,7 @@ impl AppendReservation<'_> {
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Option<u32>> {
         let kind = if self.common.tagged { RecordKind::Tagged } else { RecordKind::Ops };
-        self.append_as(kind, first, count, bytes, lazy, encode)
+        self.append_as(head(kind, first, count, bytes), lazy, encode)
     }
 
     /// As [`AppendReservation::append`], for a record that creates a keyspace and takes one seqno.
@@ -196,25 +196,22 @@ impl AppendReservation<'_> {
     /// # Errors
     /// As [`AppendReservation::append`].
     pub fn append_created(self, first: Seqno, payload: &[u8]) -> Result<Option<u32>> {
-        self.append_as(RecordKind::Created, first, 1, payload.len(), false, |out| out.extend_from_slice(payload))
+        let head = head(RecordKind::Created, first, 1, payload.len());
+        self.append_as(head, false, |out| out.extend_from_slice(payload))
     }
 
     #[inline]
-    fn append_as(
-        self,
-        kind: RecordKind,
-        first: Seqno,
-        count: u32,
-        bytes: usize,
-        lazy: bool,
-        encode: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<Option<u32>> {
-        assert!(bytes <= self.bytes, "{bytes} bytes where {} are reserved", self.bytes);
-        let length = u32::try_from(bytes).expect("a reservation is for at most `MAX_PAYLOAD` bytes");
-        let head = Head { length, count, first, durable: Seqno(0), kind };
+    fn append_as(self, head: Head, lazy: bool, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Option<u32>> {
+        assert!(head.length as usize <= self.bytes, "{} bytes where {} are reserved", head.length, self.bytes);
         let due = self.stream.append(self.common, head, lazy, encode)?;
         Ok(due.then_some(self.stream.number))
     }
+}
+
+/// The head of a record that is not appended yet.
+fn head(kind: RecordKind, first: Seqno, count: u32, bytes: usize) -> Head {
+    let length = u32::try_from(bytes).expect("a reservation is for at most `MAX_PAYLOAD` bytes");
+    Head { length, count, first, durable: Seqno(0), kind }
 }
 
 impl Stream {

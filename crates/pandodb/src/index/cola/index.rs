@@ -10,10 +10,10 @@ use super::persist;
 use super::read::ColaView;
 use super::table::Table;
 use super::task::{Slot, Stuck};
-use super::world::{Forced, World};
+use super::world::World;
 use crate::base::sync::{Counter, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno};
-use crate::index::runs::{Packs, blobs_of, describe_run};
+use crate::index::runs::{Forced, Packs, blobs_of, describe_run};
 use crate::index::{
     Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
     SalvagePiece, SealedBatch, Verification,

@@ -112,7 +112,7 @@ impl Cola {
     }
 
     /// Adds a task for the next piece of the key space that is worth compacting. If `urgent`, a piece is worth
-    /// compacting if it has any data hidden by deletes. Otherwise it needs so much of such data that the compaction is
+    /// compacting if it has any data hidden by deletes. Otherwise the hidden data must be so large that the compaction is
     /// worth its cost. Returns whether such a piece exists. REQUIRES: the caller holds `inner`.
     fn add_relief(&self, inner: &mut Inner, room: u64, urgent: bool) -> bool {
         let table = inner.world.table.clone();

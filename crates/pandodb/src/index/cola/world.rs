@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::table::Table;
-use crate::base::{KeyRange, OwnerId, Seqno};
+use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
 use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::runs::Forced;
 
 /// The state that a swap of the table replaces.
 #[derive(Clone)]
@@ -20,13 +21,4 @@ pub(super) struct World {
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
-}
-
-/// A caller's request to compact a range fully.
-#[derive(Clone, Debug)]
-pub(super) struct Forced {
-    pub(super) range: KeyRange,
-    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities. So they
-    /// are not rewritten again, even if they still hold old versions that snapshots need.
-    pub(super) before: OwnerId,
 }

@@ -27,8 +27,9 @@ use std::sync::Arc;
 use super::deletes::entries;
 use super::jobs::{Candidate, Merging, Stuck};
 use super::node::{Branch, Node, Trim, Waits};
-use super::trunk::Forced;
+use super::trunk::concerns;
 use crate::base::{KeyRange, SeededBug, Seqno};
+use crate::index::runs::Forced;
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
@@ -189,7 +190,7 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
     let branches = &leaf.branches[begin..];
-    let forced = forced.iter().any(|request| request.concerns(leaf, branches));
+    let forced = forced.iter().any(|request| concerns(request, leaf, branches));
     let bytes: Vec<u64> = branches.iter().map(|branch| branch.bytes).collect();
     let total: u64 = bytes.iter().sum();
     let candidate = |from: usize, bytes: u64| Candidate {

@@ -10,10 +10,10 @@ use super::node::Node;
 use super::persist;
 use super::read::StbeView;
 use super::tree::{Claim, Counters, FIRST_BRANCH, HEIGHTS, Stbe};
-use super::trunk::{Forced, Trunk};
+use super::trunk::Trunk;
 use crate::base::sync::{Counter, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno};
-use crate::index::runs::{Packs, blobs_of, describe_run};
+use crate::index::runs::{Forced, Packs, blobs_of, describe_run};
 use crate::index::{
     Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
     SalvagePiece, SealedBatch, Verification,

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use super::node::{Branch, Node};
-use crate::base::{KeyRange, OwnerId, Seqno};
+use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
 use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::runs::Forced;
 
 /// The state that a root swap replaces.
 #[derive(Clone)]
@@ -22,18 +23,8 @@ pub(super) struct Trunk {
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
 }
 
-/// A caller's request to compact a range fully.
-#[derive(Clone, Debug)]
-pub struct Forced {
-    /// The key range of the request.
-    pub range: KeyRange,
-    /// The request rewrites runs with a smaller identity than this limit. The outputs have larger identities. So they
-    /// are not rewritten again, even if they still hold old versions that snapshots need.
-    pub before: OwnerId,
-}
-
-impl Forced {
-    pub(super) fn concerns(&self, leaf: &Node, branches: &[Branch]) -> bool {
-        self.range.overlaps(&leaf.range) && branches.iter().any(|branch| branch.slice.run().meta().id < self.before)
-    }
+/// Whether a request to compact a range concerns the branches of a leaf.
+pub(super) fn concerns(request: &Forced, leaf: &Node, branches: &[Branch]) -> bool {
+    let is_old = |branch: &Branch| branch.slice.run().meta().id < request.before;
+    request.range.overlaps(&leaf.range) && branches.iter().any(is_old)
 }

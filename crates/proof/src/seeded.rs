@@ -85,9 +85,8 @@ const fn hunt(bug: SeededBug, kind: Kind, (from, every): (u64, u64), sign: &'sta
 const ANY: (u64, u64) = (0, 1);
 /// Seeds of [`Kind::Corrupt`] that damage closed stores generated from the seed.
 const CLOSED: (u64, u64) = (6, 8);
-/// Seeds of [`Kind::Corrupt`] that damage the log of a golden store, because a closed store of the current build has no
-/// log records.
-const GOLDEN_LOG: (u64, u64) = (597, 1);
+/// Seeds of [`Kind::Corrupt`] that damage killed stores generated from the seed.
+const KILLED: (u64, u64) = (7, 8);
 /// Seeds of [`Kind::Faults`] in which one sync fails.
 const FORGOTTEN: (u64, u64) = (8, 27);
 /// Seeds of [`Kind::Faults`] in which one sync fails in a checkpoint that removes a dropped keyspace.
@@ -129,7 +128,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(ValuesAfterTheLog, Crash, ANY, "a power cut loses a commit whose large value was not synced"),
         hunt(SyncedBlockShared, Crash, (2, 1), "a torn block loses acknowledged records that were in it"),
         hunt(BatchInParts, Crash, ANY, "a state that never existed: half a batch"),
-        hunt(TornTailEatsTheMiddle, Corrupt, GOLDEN_LOG, "a flipped bit in the log shortens history without an error"),
+        hunt(TornTailEatsTheMiddle, Corrupt, KILLED, "a flipped bit in the log shortens history without an error"),
         hunt(VoidEpochReplayed, Crash, ANY, "after a crash inside recovery a seqno occurs twice"),
         hunt(TailTrusted, Faults, FORGOTTEN, "a power cut loses data that a reopened store has returned"),
         hunt(TailCopyNotSynced, Crash, ANY, "a crash inside recovery loses the tail"),

@@ -2,7 +2,8 @@
 //!
 //! Opening, scanning, getting and verifying a damaged store must return exactly the right answer, or an error that
 //! names a file. A panic or a wrong answer is a failure. `verify` must find a flipped bit in any live block. If the
-//! store was killed, damage to the tail of its log may lose the newest commits, but nothing else. Damage to one copy of
+//! store was killed, damage to the tail of its log may lose the newest commits, but nothing else: after damage to one
+//! block, no commit may be missing if a record in another block says that it was durable. Damage to one copy of
 //! a superblock or a catalogue must lose nothing, because the store keeps two copies of each.
 //!
 //! The seed of a unit chooses one of five classes of damage. A unit of the first three classes in this table examines

@@ -8,7 +8,7 @@ use pandodb::base::PageNo;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::space::Superblock;
 use pandodb::space::superblock::SLOTS;
-use pandodb::{Error, Store};
+use pandodb::{Durability, Error, Store};
 
 use super::{DATA, PAGE};
 use crate::drive::{Driver, Sizes, accounts, calmly, contents};
@@ -27,8 +27,11 @@ pub struct Specimen {
     pub earlier: SimImage,
     /// The contents of the store.
     pub right: State,
-    /// For each step of the store's history: the digest of the contents after the step.
+    /// The digests of the contents before the first step of the store's history and after each step.
     pub states: Vec<u64>,
+    /// The number of the first state that damage to one block may leave ([`Rule::Durable`]): a later record of the log
+    /// says that this state was durable.
+    durable: usize,
     /// The rule for damage anywhere: [`Rule::Exact`] if the store was closed, [`Rule::Prefix`] if it was killed.
     pub rule: Rule,
     /// The ranges of superblocks and catalogues in the data file.
@@ -42,9 +45,12 @@ pub enum Rule {
     Served,
     /// The right contents, or an error.
     Exact,
-    /// The contents after any step of the history, or an error. This applies to damage to the end of a killed store's
-    /// log, which may lose the newest commits.
+    /// The contents after any step of the history, or an error. This applies to damage to several blocks of a killed
+    /// store's log, because such damage may also destroy the records that say what was durable.
     Prefix,
+    /// The contents after a late step of the history, or an error. This applies to damage to one block of a killed
+    /// store's log. It may lose the newest commits, but no state that a record in another block says was durable.
+    Durable,
 }
 
 /// The result of examining a damaged store.
@@ -60,7 +66,7 @@ impl Specimen {
     /// Creates a specimen from these fields, and finds the superblocks and catalogues in `image`.
     pub fn new(image: SimImage, earlier: SimImage, right: State, states: Vec<u64>, rule: Rule) -> Specimen {
         let roots = roots(&image);
-        Specimen { image, earlier, right, states, rule, roots }
+        Specimen { image, earlier, right, states, durable: 0, rule, roots }
     }
 
     /// Runs the script of a seed and closes or kills the store.
@@ -120,7 +126,7 @@ impl Specimen {
         assert!(digests.contains(&digest(&right)), "it holds a state that never existed");
         assert!(!closed || states.last() == Some(&right), "the closed store has the wrong contents");
         let rule = if closed { Rule::Exact } else { Rule::Prefix };
-        Specimen::new(image, earlier, right, digests, rule)
+        Specimen { durable: claimed(script), ..Specimen::new(image, earlier, right, digests, rule) }
     }
 
     /// A golden store.
@@ -144,10 +150,14 @@ impl Specimen {
         balance?.map_err(|e| e.to_string())?
     }
 
-    /// The rule for damage to one byte of a file.
+    /// The rule for damage inside one block of a file, at the offset `byte`.
     pub fn rule_at(&self, file: &str, byte: u64) -> Rule {
         let twice = file == DATA && self.roots.iter().any(|root| root.contains(&byte));
-        if twice { Rule::Served } else { self.rule }
+        match self.rule {
+            _ if twice => Rule::Served,
+            Rule::Prefix => Rule::Durable,
+            rule => rule,
+        }
     }
 
     /// Opens a damaged image of the store and checks all answers of the opened store.
@@ -178,11 +188,11 @@ impl Specimen {
     fn question(&self, store: &Store, rule: Rule, verify: bool) -> Result<Found, String> {
         let mut found = Found::Nothing;
         match contents(store) {
-            Ok(state) if state == self.right || (rule == Rule::Prefix && self.states.contains(&digest(&state))) => {}
+            Ok(state) if state == self.right || self.allowed(rule).contains(&digest(&state)) => {}
             Ok(_) => return Err("a scan gave a wrong answer".into()),
             Err(e) => found = rule.allows(&e)?,
         }
-        if rule != Rule::Prefix {
+        if self.allowed(rule).is_empty() {
             for (name, entries) in &self.right.0 {
                 found = found.or(self.ask_for(store, name, entries, rule)?);
             }
@@ -199,6 +209,15 @@ impl Specimen {
             Err(e) => found = rule.allows(&e)?,
         }
         Ok(found)
+    }
+
+    /// The digests of the states that a rule allows in addition to the right contents.
+    fn allowed(&self, rule: Rule) -> &[u64] {
+        match rule {
+            Rule::Served | Rule::Exact => &[],
+            Rule::Prefix => &self.states,
+            Rule::Durable => &self.states[self.durable..],
+        }
     }
 
     fn ask_for(
@@ -229,9 +248,19 @@ impl Rule {
     fn allows(self, error: &Error) -> Result<Found, String> {
         match self {
             Rule::Served => Err(format!("the second copy was not used: {error}")),
-            Rule::Exact | Rule::Prefix => says_where(error),
+            Rule::Exact | Rule::Prefix | Rule::Durable => says_where(error),
         }
     }
+}
+
+/// The number of the newest state of a script that a record in another block of the log says was durable. This is the
+/// state after the last durable step before the last synced commit: the record of that commit names the seqno through
+/// which the log was durable, and a record never shares a block with an earlier record that was synced.
+fn claimed(script: &Script) -> usize {
+    let commit = script.steps.iter().rposition(|step| matches!(step, Step::Commit(_, Durability::Synced)));
+    let before = &script.steps[..commit.unwrap_or(0)];
+    let steps = before.iter().rposition(|step| step.promise() == Durability::Synced);
+    steps.map_or(0, |last| last + 1)
 }
 
 /// The ranges of the superblocks and catalogues in the data file of an image. The store has two copies of each of these

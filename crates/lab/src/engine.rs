@@ -80,7 +80,36 @@ pub enum Need {
     Merge,
     /// [`Session::delete_range`].
     RangeDelete,
+    /// [`Session::scan_back`].
+    ReverseScan,
+    /// [`Session::write_batch`].
+    Batch,
+    /// [`Session::load_sorted`].
+    SortedLoad,
 }
+
+/// One write of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write<'a> {
+    /// Sets the value of a key.
+    Put(&'a [u8], &'a [u8]),
+    /// Deletes a key.
+    Delete(&'a [u8]),
+}
+
+impl Write<'_> {
+    /// Bytes of the key and the value.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Write::Put(key, value) => (key.len() + value.len()) as u64,
+            Write::Delete(key) => key.len() as u64,
+        }
+    }
+}
+
+/// A source of rows in ascending order of their keys: replaces the contents of the two buffers by the next key and its
+/// value, or returns `false` if there is no further row.
+pub type Rows<'a> = dyn FnMut(&mut Vec<u8>, &mut Vec<u8>) -> bool + 'a;
 
 /// Internal figures of an engine, by name. The lab prints the increase of each counter over a workload, and the value
 /// of each gauge at the end of the workload.
@@ -98,8 +127,20 @@ pub trait Engine: Send + Sync {
     fn configuration(&self) -> Vec<(String, String)>;
 
     /// The reason why the engine lacks an operation, or `None` if the engine has the operation.
-    fn lacks(&self, _need: Need) -> Option<&'static str> {
-        None
+    /// By default, an engine has merges and range deletes, and none of the operations whose methods in [`Session`] have a
+    /// default.
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        match need {
+            Need::Merge | Need::RangeDelete => None,
+            Need::ReverseScan => Some(NO_REVERSE_SCAN),
+            Need::Batch => Some(NO_BATCH),
+            Need::SortedLoad => Some(NO_SORTED_LOAD),
+        }
+    }
+
+    /// The greatest lengths of a key and of a value in bytes.
+    fn longest(&self) -> (usize, usize) {
+        (usize::MAX, usize::MAX)
     }
 
     /// Opens a session for one thread.
@@ -142,6 +183,13 @@ pub trait Engine: Send + Sync {
     fn close(self: Box<Self>) -> Result<()>;
 }
 
+/// The reason for an engine without reverse scans.
+pub const NO_REVERSE_SCAN: &str = "the adapter has no reverse scans";
+/// The reason for an engine without batches.
+pub const NO_BATCH: &str = "the adapter has no atomic batches";
+/// The reason for an engine without a bulk interface.
+pub const NO_SORTED_LOAD: &str = "the adapter has no bulk loading of sorted rows";
+
 /// A session: the access of one thread to an engine.
 pub trait Session {
     /// Sets the value of a key. Returns when the write is acknowledged with the lab's durability.
@@ -181,6 +229,32 @@ pub trait Session {
     /// # Errors
     /// The engine's error.
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
+
+    /// Visits at most `limit` entries in descending key order, from the last key that is at most `from`. Returns the number
+    /// of visited entries.
+    ///
+    /// # Errors
+    /// The engine's error. The default reports that the operation is not supported.
+    fn scan_back(&mut self, _from: &[u8], _limit: usize, _visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        Err(NO_REVERSE_SCAN.into())
+    }
+
+    /// Commits several writes of different keys as one atomic write, with the lab's durability.
+    ///
+    /// # Errors
+    /// The engine's error. The default reports that the operation is not supported.
+    fn write_batch(&mut self, _writes: &[Write]) -> Result<()> {
+        Err(NO_BATCH.into())
+    }
+
+    /// Loads rows, whose keys ascend and are above all keys of the store, with the engine's interface for bulk loading.
+    /// When this method returns, the rows are readable and survive a kill of the process. Returns the number of rows.
+    ///
+    /// # Errors
+    /// The engine's error. The default reports that the operation is not supported.
+    fn load_sorted(&mut self, _rows: &mut Rows) -> Result<u64> {
+        Err(NO_SORTED_LOAD.into())
+    }
 
     /// Looks up several keys and returns the number of keys found. If the engine has no batched lookup, looks up one
     /// key after the other.

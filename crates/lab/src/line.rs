@@ -53,13 +53,13 @@ pub struct Series {
 pub struct Asked {
     /// The number of records that were loaded before the workload or by the workload.
     pub records: u64,
-    /// Bytes of a key.
+    /// Bytes of a key; the greatest length if keys have several lengths.
     pub key_len: usize,
-    /// Bytes of a value.
+    /// Bytes of a value; the greatest length if values have several lengths.
     pub value_len: usize,
     /// The share of a value that is zeros, in percent.
     pub zeros: f64,
-    /// The distribution: `uniform`, `zipf` or `latest`.
+    /// The distribution: `uniform`, `zipf`, `latest` or `hotspot`.
     pub dist: String,
     /// Seed of all random choices.
     pub seed: u64,
@@ -111,6 +111,12 @@ pub struct Line {
     /// The reason why the workload was not run. If there is a reason, the results are empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// If PandoDB got the memory that a rival really took as its budget: the name of the rival; otherwise empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub matched: String,
+    /// The memory that PandoDB got in this case, in bytes; otherwise 0. `asked` has the budget of all other lines.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub given_memory: u64,
     /// Whether a kill of the process loses acknowledged writes of the engine. If so, no ratio to this engine is
     /// computed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -172,7 +178,23 @@ pub struct Line {
     pub machine: Machine,
 }
 
+/// Whether a number is 0.
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 impl Line {
+    /// Peak memory of the engine, in bytes: the peak resident size of the process without the lab's own part. Pages that
+    /// the engine maps from its files count; the rest of the page cache does not.
+    pub fn engine_bytes(&self) -> u64 {
+        self.peak_rss_bytes.saturating_sub(self.lab_bytes)
+    }
+
+    /// The memory budget of the engine, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        if self.given_memory > 0 { self.given_memory } else { self.asked.memory_budget }
+    }
+
     /// The rate for comparisons: the number of operations divided by the time until all background work was done, or
     /// until the last acknowledgement if this was later.
     pub fn fair_ops_per_s(&self) -> f64 {
@@ -180,12 +202,13 @@ impl Line {
         if seconds > 0.0 { self.ops as f64 / seconds } else { 0.0 }
     }
 
-    /// The name of the measured engine in tables: `pando-stbe`, `rocksdb`.
+    /// The name of the measured engine in tables: `pando-stbe`, `rocksdb`, `pando-stbe with the memory of rocksdb`.
     pub fn who(&self) -> String {
-        match (self.index.as_str(), self.mode) {
+        let who = match (self.index.as_str(), self.mode) {
             ("", _) => self.engine.clone(),
             (index, Mode::Product) => format!("{}-{index}", self.engine),
             (index, Mode::Paper) => format!("{}-{index}-paper", self.engine),
-        }
+        };
+        if self.matched.is_empty() { who } else { format!("{who} with the memory of {}", self.matched) }
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
 use pandodb::{
-    AddU64, Durability, FigureKind, IndexOptions, Io, Keyspace, KeyspaceOptions, MergeOperator, Store, StoreBuilder,
-    StoreStats,
+    AddU64, Batch, Durability, FigureKind, IndexOptions, Io, Keyspace, KeyspaceOptions, MergeOperator, Store,
+    StoreBuilder, StoreStats,
 };
 
-use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
+use crate::engine::{Engine, Figures, Mode, Need, Opener, Result, Rows, Session, Setup, Write};
 
 /// The name of the only keyspace.
 const KEYSPACE: &str = "bench";
@@ -88,7 +88,7 @@ impl Pando {
         settings.push(("index", stored.to_string()));
         let mut configuration = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         configuration.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        Ok(PandoEngine { store, keyspace, device, configuration })
+        Ok(PandoEngine { store, keyspace, device, configuration, durability: self.durability })
     }
 }
 
@@ -148,6 +148,7 @@ pub struct PandoEngine {
     /// The device that counts the I/O of the store.
     pub device: Arc<CountingDevice>,
     configuration: Vec<(String, String)>,
+    durability: Durability,
 }
 
 impl Engine for PandoEngine {
@@ -155,8 +156,13 @@ impl Engine for PandoEngine {
         self.configuration.clone()
     }
 
+    fn lacks(&self, _need: Need) -> Option<&'static str> {
+        None
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>> {
-        Ok(Box::new(PandoSession(&self.keyspace)))
+        let batch = self.store.batch();
+        Ok(Box::new(PandoSession { keyspace: &self.keyspace, batch, durability: self.durability }))
     }
 
     fn settle(&self) -> Result<()> {
@@ -229,16 +235,44 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     figures
 }
 
-struct PandoSession<'a>(&'a Keyspace);
+/// Loads rows in ascending order. This is the only place that chooses the interface for bulk loading.
+///
+/// The rows are written in batches of 1,000, so they take the usual path through log and memtable.
+fn load_rows(keyspace: &Keyspace, batch: &mut Batch, durability: Durability, rows: &mut Rows) -> Result<u64> {
+    const BATCH: usize = 1000;
+    let (mut key, mut value, mut loaded) = (Vec::new(), Vec::new(), 0);
+    let mut more = true;
+    while more {
+        let mut n = 0;
+        while n < BATCH {
+            more = rows(&mut key, &mut value);
+            if !more {
+                break;
+            }
+            batch.put(keyspace, &key, &value);
+            n += 1;
+        }
+        batch.commit(durability)?;
+        loaded += n as u64;
+    }
+    Ok(loaded)
+}
+
+struct PandoSession<'a> {
+    keyspace: &'a Keyspace,
+    /// Empty between operations. It is kept, so that its memory is reused.
+    batch: Batch,
+    durability: Durability,
+}
 
 impl Session for PandoSession<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        Ok(self.0.put(key, value)?)
+        Ok(self.keyspace.put(key, value)?)
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
-        let found = self.0.get(key)?;
+        let found = self.keyspace.get(key)?;
         if let Some(found) = &found {
             value.extend_from_slice(found);
         }
@@ -246,20 +280,20 @@ impl Session for PandoSession<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        Ok(self.0.delete(key)?)
+        Ok(self.keyspace.delete(key)?)
     }
 
     fn merge_add(&mut self, key: &[u8], delta: u64) -> Result<()> {
-        Ok(self.0.merge(key, delta.to_le_bytes())?)
+        Ok(self.keyspace.merge(key, delta.to_le_bytes())?)
     }
 
     fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
-        Ok(self.0.delete_range(from..to)?)
+        Ok(self.keyspace.delete_range(from..to)?)
     }
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut found = 0;
-        for entry in self.0.range(from..).take(limit) {
+        for entry in self.keyspace.range(from..).take(limit) {
             let (key, value) = entry?;
             visit(&key, &value);
             found += 1;
@@ -267,8 +301,32 @@ impl Session for PandoSession<'_> {
         Ok(found)
     }
 
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut found = 0;
+        for entry in self.keyspace.range(..=from).rev().take(limit) {
+            let (key, value) = entry?;
+            visit(&key, &value);
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        for write in writes {
+            match write {
+                Write::Put(key, value) => self.batch.put(self.keyspace, key, value),
+                Write::Delete(key) => self.batch.delete(self.keyspace, key),
+            }
+        }
+        Ok(self.batch.commit(self.durability)?)
+    }
+
+    fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
+        load_rows(self.keyspace, &mut self.batch, self.durability, rows)
+    }
+
     fn multi_get(&mut self, keys: &[Vec<u8>], visit: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {
-        let values = self.0.multi_get(keys)?;
+        let values = self.keyspace.multi_get(keys)?;
         let found = values.iter().enumerate().filter_map(|(i, value)| value.as_ref().map(|value| (i, value)));
         Ok(found.map(|(i, value)| visit(i, value)).count())
     }

@@ -121,7 +121,17 @@ impl Engine for Store {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        (need == Need::RangeDelete).then_some("Bf-Tree has no range deletes")
+        match need {
+            Need::Merge => None,
+            Need::RangeDelete => Some("Bf-Tree has no range deletes"),
+            Need::ReverseScan => Some("Bf-Tree has no reverse scans"),
+            Need::Batch => Some("Bf-Tree has no atomic batches"),
+            Need::SortedLoad => Some("Bf-Tree has no interface for bulk loading"),
+        }
+    }
+
+    fn longest(&self) -> (usize, usize) {
+        (PROMISE.longest_key, PROMISE.longest_value)
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {

@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
 
 use crate::{Promise, add, admit, settings};
 
@@ -56,6 +56,10 @@ impl Engine for Tree {
             ("durability", "none: memory only".into()),
             ("memory_budget", "not kept: holds all that it is given".into()),
         ])
+    }
+
+    fn lacks(&self, _need: Need) -> Option<&'static str> {
+        None
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -119,5 +123,33 @@ impl Session for Handle<'_> {
         let tree = self.0.read();
         let range = tree.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
         Ok(range.take(limit).map(|(key, value)| visit(key, value)).count())
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let tree = self.0.read();
+        let range = tree.range::<[u8], _>((Bound::Unbounded, Bound::Included(from)));
+        Ok(range.rev().take(limit).map(|(key, value)| visit(key, value)).count())
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        let mut tree = self.0.write();
+        for write in writes {
+            match write {
+                Write::Put(key, value) => drop(tree.insert(key.to_vec(), value.to_vec())),
+                Write::Delete(key) => drop(tree.remove(*key)),
+            }
+        }
+        Ok(())
+    }
+
+    fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
+        // The map has no function that appends to a map, so each row is inserted.
+        let (mut key, mut value, mut loaded) = (Vec::new(), Vec::new(), 0);
+        let mut tree = self.0.write();
+        while rows(&mut key, &mut value) {
+            tree.insert(key.clone(), value.clone());
+            loaded += 1;
+        }
+        Ok(loaded)
     }
 }

@@ -8,17 +8,23 @@ use std::time::Duration;
 
 use fjall::compaction::Leveled;
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Session, Setup};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
 
 use crate::stripes::Stripes;
-use crate::{Promise, add, admit, settings, size};
+use crate::{Promise, add, admit, fill, settings, size};
 
 const WORKERS: usize = 2;
 const BITS_PER_KEY: f32 = 10.0;
 
+/// Bytes of a value from which key-value separation stores it outside the tree: fjall's default.
+const SEPARATED: u32 = 1 << 10;
+
 /// Opens fjall.
-pub struct Fjall;
+pub struct Fjall {
+    /// Whether large values are stored outside the tree (key-value separation).
+    pub separates: bool,
+}
 
 /// The parts of the memory budget, in bytes.
 #[derive(Clone, Copy)]
@@ -40,11 +46,11 @@ impl Shares {
 
 impl Opener for Fjall {
     fn name(&self) -> String {
-        "fjall".into()
+        if self.separates { "fjall-blob".into() } else { "fjall".into() }
     }
 
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
-        admit("fjall", setup, Promise::FULL)?;
+        admit(&self.name(), setup, Promise::FULL)?;
         let shares = Shares::of(setup.memory_budget);
         let db = Database::builder(directory)
             .cache_size(shares.cache as u64)
@@ -52,18 +58,20 @@ impl Opener for Fjall {
             .journal_compression(CompressionType::None)
             .worker_threads(WORKERS)
             .open()?;
-        let tree = db.keyspace("lab", || options(shares))?;
-        Ok(Box::new(Store { tree, db, shares, stripes: Stripes::new() }))
+        let tree = db.keyspace("lab", || options(shares, self.separates))?;
+        Ok(Box::new(Store { tree, db, shares, separates: self.separates, stripes: Stripes::new() }))
     }
 }
 
-fn options(shares: Shares) -> KeyspaceCreateOptions {
+fn options(shares: Shares, separates: bool) -> KeyspaceCreateOptions {
+    let separation = KvSeparationOptions::default().separation_threshold(SEPARATED).compression(CompressionType::None);
     let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(BITS_PER_KEY));
     KeyspaceCreateOptions::default()
         .max_memtable_size(shares.memtable as u64)
         .data_block_compression_policy(CompressionPolicy::disabled())
         .index_block_compression_policy(CompressionPolicy::disabled())
         .filter_policy(FilterPolicy::all(filter))
+        .with_kv_separation(separates.then_some(separation))
         .compaction_strategy(Arc::new(Leveled::default().with_table_target_size(shares.memtable as u64)))
 }
 
@@ -72,6 +80,7 @@ struct Store {
     tree: Keyspace,
     db: Database,
     shares: Shares,
+    separates: bool,
     stripes: Stripes,
 }
 
@@ -95,6 +104,11 @@ impl Engine for Store {
             ("block_size", "4 KiB".into()),
             ("filter", format!("Bloom, {BITS_PER_KEY} bits a key")),
             ("compression", "none".into()),
+            (
+                "key-value separation",
+                if self.separates { format!("values of {SEPARATED} B and more") } else { "off".into() },
+            ),
+            ("sorted loads", "start_ingestion".into()),
             ("merge", "read and write under a striped lock, which puts and deletes take too".into()),
         ])
     }
@@ -182,5 +196,36 @@ impl Session for Handle<'_> {
             count += 1;
         }
         Ok(count)
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut count = 0;
+        for guard in self.0.tree.range(..=from).rev().take(limit) {
+            let (key, value) = guard.into_inner()?;
+            visit(&key, &value);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        let _only = self.0.stripes.of_all(writes.iter().map(|write| match write {
+            Write::Put(key, _) | Write::Delete(key) => *key,
+        }));
+        let mut batch = self.0.db.batch();
+        for write in writes {
+            match *write {
+                Write::Put(key, value) => batch.insert(&self.0.tree, key, value),
+                Write::Delete(key) => batch.remove(&self.0.tree, key),
+            }
+        }
+        Ok(batch.commit()?)
+    }
+
+    fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
+        let (mut loaded, mut ingestion) = (0, self.0.tree.start_ingestion()?);
+        while fill(rows, usize::MAX, &mut loaded, |key, value| Ok(ingestion.write(key, value)?))? {}
+        ingestion.finish()?;
+        Ok(loaded)
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Session, Setup};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Session, Setup, Write};
 
 use crate::ffi::leveldb::{self as ffi, Db, Settings};
 use crate::stripes::Stripes;
@@ -121,7 +121,11 @@ impl Engine for Store {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        (need == Need::RangeDelete).then_some("LevelDB has no range deletes")
+        match need {
+            Need::Merge | Need::ReverseScan | Need::Batch => None,
+            Need::RangeDelete => Some("LevelDB has no range deletes"),
+            Need::SortedLoad => Some("LevelDB has no interface for bulk loading"),
+        }
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -204,6 +208,17 @@ impl Session for Handle<'_> {
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         self.store.db.scan(from, limit, visit)
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        self.store.db.scan_back(from, limit, visit)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        let _only = self.store.stripes.of_all(writes.iter().map(|write| match write {
+            Write::Put(key, _) | Write::Delete(key) => *key,
+        }));
+        self.store.db.write(writes)
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}     PandoDB first, then
-//!                  └── one for each cargo feature: rocksdb (two engines), lmdb (two), leveldb, wiredtiger, redb, fjall,
-//!                      bf-tree, btreemap
+//!                  └── one for each cargo feature: rocksdb (three engines), lmdb (two), leveldb, wiredtiger, redb,
+//!                      fjall (two), bf-tree, btreemap
 //! ```
 //!
 //! Every adapter configures its store as an expert of the store would do. Each operation is one commit that survives a
@@ -16,7 +16,7 @@
 #![warn(missing_docs)]
 
 use pandodb::IndexKind;
-use pandodb_lab::engine::{Mode, Opener, Result, Setup};
+use pandodb_lab::engine::{Mode, Opener, Result, Rows, Setup};
 use pandodb_lab::pando::Pando;
 
 pub mod cgroup;
@@ -88,6 +88,8 @@ pub fn rivals() -> Vec<Rival> {
         Rival { opener: Box::new(rocksdb::Rocks::level()), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]
         Rival { opener: Box::new(rocksdb::Rocks::universal()), promise: Promise::FULL },
+        #[cfg(feature = "rocksdb")]
+        Rival { opener: Box::new(rocksdb::Rocks::blobs()), promise: Promise::FULL },
         #[cfg(feature = "lmdb")]
         Rival { opener: Box::new(lmdb::Lmdb { write_map: false }), promise: lmdb::PROMISE },
         #[cfg(feature = "lmdb")]
@@ -99,7 +101,9 @@ pub fn rivals() -> Vec<Rival> {
         #[cfg(feature = "redb")]
         Rival { opener: Box::new(redb::Redb), promise: redb::PROMISE },
         #[cfg(feature = "fjall")]
-        Rival { opener: Box::new(fjall::Fjall), promise: Promise::FULL },
+        Rival { opener: Box::new(fjall::Fjall { separates: false }), promise: Promise::FULL },
+        #[cfg(feature = "fjall")]
+        Rival { opener: Box::new(fjall::Fjall { separates: true }), promise: Promise::FULL },
         #[cfg(feature = "bf-tree")]
         Rival { opener: Box::new(bf_tree::Bf), promise: bf_tree::PROMISE },
         #[cfg(feature = "btreemap")]
@@ -145,6 +149,26 @@ pub fn size(bytes: usize) -> String {
 #[allow(dead_code, reason = "without any feature there is no adapter")]
 fn settings<const N: usize>(pairs: [(&str, String); N]) -> Vec<(String, String)> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Passes at most `limit` rows of a sorted load to `put`, and adds their number to `loaded`. Returns whether more rows may
+/// follow.
+#[allow(dead_code, reason = "some adapters need no transactions for a sorted load")]
+fn fill(
+    rows: &mut Rows,
+    limit: usize,
+    loaded: &mut u64,
+    mut put: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<bool> {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    for _ in 0..limit {
+        if !rows(&mut key, &mut value) {
+            return Ok(false);
+        }
+        put(&key, &value)?;
+        *loaded += 1;
+    }
+    Ok(true)
 }
 
 /// The sum of a counter and a delta, which wraps around on overflow.

@@ -9,10 +9,10 @@ use std::ops::Bound;
 use std::path::Path;
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
-use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
 
-use crate::{Promise, add, admit, settings, size};
+use crate::{Promise, add, admit, fill, settings, size};
 
 /// Properties of LMDB: a key has at most 511 bytes, which is LMDB's compile-time default, and LMDB has no background
 /// threads.
@@ -21,6 +21,8 @@ pub const PROMISE: Promise = Promise { longest_key: 511, background_threads: fal
 /// Bytes of address space for the map, which is the maximum size of the store.
 const MAP: usize = 256 << 30;
 const READERS: u32 = 512;
+/// Rows of a transaction of a sorted load. The dirty pages of a transaction are in memory.
+const LOAD_ROWS: usize = 100_000;
 
 /// Opens LMDB.
 pub struct Lmdb {
@@ -85,7 +87,16 @@ impl Engine for Store {
             ("max_readers", READERS.to_string()),
             ("cache", "the page cache: the budget binds through a memory cgroup only".into()),
             ("read transactions", "one an operation".into()),
+            ("sorted loads", format!("MDB_APPEND, in transactions of {LOAD_ROWS} rows")),
         ])
+    }
+
+    fn lacks(&self, _need: Need) -> Option<&'static str> {
+        None
+    }
+
+    fn longest(&self) -> (usize, usize) {
+        (PROMISE.longest_key, PROMISE.longest_value)
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -179,5 +190,43 @@ impl Session for Handle<'_> {
                 .try_for_each(&mut visit)?;
         }
         Ok(count)
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        // LMDB does not accept an empty end key, which no key but the empty one is at most.
+        if from.is_empty() {
+            return Ok(0);
+        }
+        let read = self.env.read_txn()?;
+        let mut count = 0;
+        for entry in self.table.rev_range(&read, &(Bound::Unbounded, Bound::Included(from)))?.take(limit) {
+            let (key, value) = entry?;
+            visit(key, value);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        let mut transaction = self.env.write_txn()?;
+        for write in writes {
+            match write {
+                Write::Put(key, value) => self.table.put(&mut transaction, key, value)?,
+                Write::Delete(key) => drop(self.table.delete(&mut transaction, key)?),
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
+        let (mut loaded, mut more) = (0, true);
+        while more {
+            let mut write = self.env.write_txn()?;
+            let put =
+                |key: &[u8], value: &[u8]| Ok(self.table.put_with_flags(&mut write, PutFlags::APPEND, key, value)?);
+            more = fill(rows, LOAD_ROWS, &mut loaded, put)?;
+            write.commit()?;
+        }
+        Ok(loaded)
     }
 }

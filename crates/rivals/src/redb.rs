@@ -12,17 +12,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
 use redb::{
     Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, WriteTransaction,
 };
 
-use crate::{Promise, add, admit, settings, size};
+use crate::{Promise, add, admit, fill, settings, size};
 
 /// The promise: redb has no background threads.
 pub const PROMISE: Promise = Promise { background_threads: false, ..Promise::FULL };
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("lab");
+/// Rows of a transaction of a sorted load.
+const LOAD_ROWS: usize = 100_000;
 const FILE: &str = "store.redb";
 
 /// Opens redb.
@@ -118,7 +120,12 @@ impl Engine for Store {
             ("quick_repair", "off: an open after a kill walks the whole store".into()),
             ("merge", "read and write in a transaction".into()),
             ("delete_range", "entry by entry in a transaction".into()),
+            ("sorted loads", format!("inserts in transactions of {LOAD_ROWS} rows")),
         ])
+    }
+
+    fn lacks(&self, _need: Need) -> Option<&'static str> {
+        None
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -182,5 +189,40 @@ impl Session for Handle<'_> {
             count += 1;
         }
         Ok(count)
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let table = self.0.db.begin_read()?.open_table(TABLE)?;
+        let mut count = 0;
+        for entry in table.range(..=from)?.rev().take(limit) {
+            let (key, value) = entry?;
+            visit(key.value(), value.value());
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        self.0.write(|table| {
+            for write in writes {
+                match write {
+                    Write::Put(key, value) => drop(table.insert(*key, *value)?),
+                    Write::Delete(key) => drop(table.remove(*key)?),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
+        let (mut loaded, mut more) = (0, true);
+        while more {
+            self.0.write(|table| {
+                let put = |key: &[u8], value: &[u8]| Ok(table.insert(key, value).map(drop)?);
+                more = fill(rows, LOAD_ROWS, &mut loaded, put)?;
+                Ok(())
+            })?;
+        }
+        Ok(loaded)
     }
 }

@@ -1,21 +1,23 @@
-//! The adapter of RocksDB, with levelled and with universal compaction. It uses the crate `rocksdb`, linked to the
+//! The adapter of RocksDB, with levelled and with universal compaction, and with large values in blob files. It uses the crate `rocksdb`, linked to the
 //! system's library.
 //!
 //! The budget covers all memory of RocksDB. Write buffers get at most three eighths of the budget. Another part is
 //! reserved for open files and compaction buffers. The rest is the block cache, which includes indexes and filters. The
 //! adapter uses direct I/O, so the page cache needs no additional memory.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompactionStyle,
-    DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, MergeOperands, Options, UniversalCompactOptions, WriteBatch,
+    DBCompressionType, DEFAULT_COLUMN_FAMILY_NAME, IngestExternalFileOptions, MergeOperands, Options, SstFileWriter,
+    UniversalCompactOptions, WriteBatch,
 };
 
-use crate::{Promise, admit, settings, size};
+use crate::{Promise, admit, fill, settings, size};
 
 const BACKGROUND_JOBS: i32 = 2;
 const WRITE_BUFFERS: i32 = 3;
@@ -23,21 +25,42 @@ const BLOCK: usize = 4 << 10;
 const BITS_PER_KEY: f64 = 10.0;
 const COMPACTION_READAHEAD: usize = 2 << 20;
 const L0_TRIGGER: i32 = 4;
+/// With blob files, values of this length or more are stored in blob files. The wiki of RocksDB recommends blob files for
+/// values of 1 KiB and more.
+const MIN_BLOB: u64 = 1 << 10;
+/// Bytes of a table that a sorted load writes.
+const LOAD_FILE: u64 = 64 << 20;
+/// Rows between two checks of the size of such a table.
+const LOAD_ROWS: usize = 1000;
 
-/// Opens RocksDB with one style of compaction.
+/// A configuration of RocksDB.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Level,
+    Universal,
+    /// Levelled compaction, and large values in blob files.
+    Blobs,
+}
+
+/// Opens RocksDB with one configuration.
 pub struct Rocks {
-    universal: bool,
+    style: Style,
 }
 
 impl Rocks {
     /// Levelled compaction; each level is ten times as large as the one above.
     pub fn level() -> Self {
-        Self { universal: false }
+        Self { style: Style::Level }
     }
 
     /// Universal compaction: sorted runs of similar sizes are merged.
     pub fn universal() -> Self {
-        Self { universal: true }
+        Self { style: Style::Universal }
+    }
+
+    /// Levelled compaction, with values of 1 KiB and more in blob files.
+    pub fn blobs() -> Self {
+        Self { style: Style::Blobs }
     }
 }
 
@@ -76,7 +99,7 @@ fn table_options(cache: &Cache) -> BlockBasedOptions {
     table
 }
 
-fn options(universal: bool, shares: &Shares, cache: &Cache) -> Options {
+fn options(style: Style, shares: &Shares, cache: &Cache) -> Options {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_block_based_table_factory(&table_options(cache));
@@ -97,7 +120,14 @@ fn options(universal: bool, shares: &Shares, cache: &Cache) -> Options {
     options.set_stats_persist_period_sec(0);
     options.set_level_zero_file_num_compaction_trigger(L0_TRIGGER);
     options.set_target_file_size_base(shares.write_buffer as u64);
-    if universal {
+    if style == Style::Blobs {
+        options.set_enable_blob_files(true);
+        options.set_min_blob_size(MIN_BLOB);
+        options.set_enable_blob_gc(true);
+        options.set_blob_compression_type(DBCompressionType::None);
+        options.set_blob_compaction_readahead_size(COMPACTION_READAHEAD as u64);
+    }
+    if style == Style::Universal {
         options.set_compaction_style(DBCompactionStyle::Universal);
         options.set_universal_compaction_options(&UniversalCompactOptions::default());
     } else {
@@ -116,24 +146,34 @@ fn add_operands(_key: &[u8], base: Option<&[u8]>, operands: &MergeOperands) -> O
 
 impl Opener for Rocks {
     fn name(&self) -> String {
-        if self.universal { "rocksdb-universal".into() } else { "rocksdb".into() }
+        match self.style {
+            Style::Level => "rocksdb".into(),
+            Style::Universal => "rocksdb-universal".into(),
+            Style::Blobs => "rocksdb-blob".into(),
+        }
     }
 
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit(&self.name(), setup, Promise::FULL)?;
         let shares = Shares::of(setup.memory_budget);
         let cache = Cache::new_lru_cache(shares.cache)?;
-        let options = options(self.universal, &shares, &cache);
+        let options = options(self.style, &shares, &cache);
         let default = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
         let db = DB::open_cf_descriptors(&options, directory, [default])?;
-        Ok(Box::new(Store { db, shares, universal: self.universal }))
+        let parts = directory.join(PARTS);
+        Ok(Box::new(Store { db, options, parts, shares, style: self.style }))
     }
 }
 
+/// The directory inside the store in which a sorted load writes its tables before RocksDB adopts them.
+const PARTS: &str = "sorted-load";
+
 struct Store {
     db: DB,
+    options: Options,
+    parts: PathBuf,
     shares: Shares,
-    universal: bool,
+    style: Style,
 }
 
 impl Store {
@@ -177,8 +217,13 @@ impl Engine for Store {
             ("level0_file_num_compaction_trigger", L0_TRIGGER.to_string()),
             ("target_file_size_base", size(write_buffer)),
             ("merge_operator", "add_u64, associative".into()),
+            ("sorted loads", format!("tables of {}, ingested in one step", size(LOAD_FILE as usize))),
         ]);
-        all.extend(if self.universal {
+        if self.style == Style::Blobs {
+            let enabled = format!("values of {} and more; garbage collection on; not cached", size(MIN_BLOB as usize));
+            all.extend(settings([("blob_files", enabled)]));
+        }
+        all.extend(if self.style == Style::Universal {
             settings([("compaction_style", "universal".into()), ("universal", "the library's defaults".into())])
         } else {
             settings([
@@ -192,9 +237,13 @@ impl Engine for Store {
         all
     }
 
+    fn lacks(&self, _need: Need) -> Option<&'static str> {
+        None
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         let family = self.db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).ok_or("no default column family")?;
-        Ok(Box::new(Handle { db: &self.db, family }))
+        Ok(Box::new(Handle { store: self, db: &self.db, family }))
     }
 
     fn settle(&self) -> Result<()> {
@@ -249,6 +298,7 @@ impl Engine for Store {
 }
 
 struct Handle<'a> {
+    store: &'a Store,
     db: &'a DB,
     family: &'a ColumnFamily,
 }
@@ -301,6 +351,63 @@ impl Session for Handle<'_> {
         }
         iterator.status()?;
         Ok(count)
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut iterator = self.db.raw_iterator();
+        let mut count = 0;
+        if limit > 0 {
+            iterator.seek_for_prev(from);
+        }
+        while count < limit
+            && let Some((key, value)) = iterator.item()
+        {
+            visit(key, value);
+            count += 1;
+            if count < limit {
+                iterator.prev();
+            }
+        }
+        iterator.status()?;
+        Ok(count)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        for write in writes {
+            match write {
+                Write::Put(key, value) => batch.put(key, value),
+                Write::Delete(key) => batch.delete(key),
+            }
+        }
+        Ok(self.db.write(batch)?)
+    }
+
+    fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
+        let Store { options, parts, .. } = self.store;
+        fs::create_dir_all(parts)?;
+        let (mut paths, mut loaded, mut more) = (Vec::new(), 0, true);
+        while more {
+            let before = loaded;
+            let path = parts.join(format!("{}.sst", paths.len()));
+            let mut writer = SstFileWriter::create(options);
+            writer.open(&path)?;
+            while more && writer.file_size() < LOAD_FILE {
+                more = fill(rows, LOAD_ROWS, &mut loaded, |key, value| Ok(writer.put(key, value)?))?;
+            }
+            // RocksDB refuses to finish a table without rows.
+            if loaded > before {
+                writer.finish()?;
+                paths.push(path);
+            }
+        }
+        if !paths.is_empty() {
+            let mut how = IngestExternalFileOptions::default();
+            how.set_move_files(true);
+            self.db.ingest_external_file_opts(&how, paths)?;
+        }
+        fs::remove_dir_all(parts)?;
+        Ok(loaded)
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], visit: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {

@@ -30,4 +30,15 @@ impl Stripes {
         let i = self.hasher.hash_one(key) as usize % STRIPES;
         self.stripes[i].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Locks several keys against other writers. The locks are taken in ascending order, so that two callers cannot wait
+    /// for each other.
+    #[allow(dead_code, reason = "only fjall and LevelDB have batches")]
+    pub fn of_all<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Vec<MutexGuard<'_, ()>> {
+        let mut stripes: Vec<usize> = keys.map(|key| self.hasher.hash_one(key) as usize % STRIPES).collect();
+        stripes.sort_unstable();
+        stripes.dedup();
+        let lock = |i: usize| self.stripes[i].0.lock().unwrap_or_else(PoisonError::into_inner);
+        stripes.into_iter().map(lock).collect()
+    }
 }

@@ -19,6 +19,11 @@ own with durability buffered.
   pando bench report run.jsonl -o report.html --svg pictures/
   pando bench --list
 
+Workloads: load-seq, load-mixed, load-sorted, expiry, queue, load, a to f (YCSB), readmiss, multi-get, scan-prefix, \
+scan-long, reverse-scan, merge, overwrite, hotspot-write, delete, delete-scan. These groups have data sets of their \
+own, with as many bytes as --records rows: timeseries, bigval-4k, bigval-16k (bigval is both), secondary, mixed-size. \
+--list also shows the workloads of each group. docs/PERFORMANCE.md describes them.
+
 A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops \
 operations or --seconds seconds, whichever comes first. With --rate operations are scheduled at fixed times (an open \
 loop), and latency is measured from the scheduled time.";
@@ -29,7 +34,7 @@ loop), and latency is measured from the scheduled time.";
 pub struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
-    /// The workloads, in the order in which they run; `all` selects all of them.
+    /// The workloads or groups of workloads, in the order in which they run; `all` selects all of them.
     #[arg(long, value_name = "NAME,…", default_value = "load,a,b,c,d,e,f", value_parser = parse_workloads)]
     pub workloads: Workloads,
     /// List the workloads and exit.
@@ -224,6 +229,8 @@ pub enum DistName {
     Zipf,
     /// The newest rows most often.
     Latest,
+    /// 99 % of the accesses to 0.1 % of the rows.
+    Hotspot,
 }
 
 impl From<DistName> for Dist {
@@ -232,6 +239,7 @@ impl From<DistName> for Dist {
             DistName::Uniform => Dist::Uniform,
             DistName::Zipf => Dist::Zipf,
             DistName::Latest => Dist::Latest,
+            DistName::Hotspot => Dist::Hotspot,
         }
     }
 }

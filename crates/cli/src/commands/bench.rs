@@ -28,7 +28,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
 }
 
 fn list() -> Outcome {
-    let lines: Vec<String> = ALL.iter().map(|workload| format!("{:12} {}", workload.name, workload.about)).collect();
+    let lines: Vec<String> = ALL.iter().map(|workload| format!("{:19} {}", workload.name, workload.about)).collect();
     output::line(lines.join("\n"))
 }
 
@@ -52,6 +52,7 @@ fn measure(args: &BenchArgs) -> Outcome {
         warm_up: args.warm_up,
         seq_share: args.seq_share,
         directory,
+        matched: None,
     };
     plan.check().map_err(|e| Failure::Misuse(e.to_string()))?;
     let out = match &args.out {
@@ -141,7 +142,7 @@ impl Observer for Show {
             us => format!("   slowest {}", output::micros(us as f64)),
         };
         self.bar.set_message(format!(
-            "{:12} {share:3.0} %   {}/s   {} done{stall}{debt}",
+            "{:19} {share:3.0} %   {}/s   {} done{stall}{debt}",
             self.bar.prefix(),
             output::count(rate),
             output::count(tick.done)
@@ -177,18 +178,18 @@ impl Show {
 
 fn head() -> String {
     format!(
-        "{:12} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9} {:>6} {:>9}",
+        "{:19} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9} {:>6} {:>9}",
         "workload", "operations", "per second", "p50", "p99", "p99.9", "slowest", "write", "read", "space", "memory"
     )
 }
 
 fn row(line: &Line) -> String {
     if let Some(why) = &line.refused {
-        return format!("{:12} not measured: {why}", line.workload);
+        return format!("{:19} not measured: {why}", line.workload);
     }
     let latency = &line.latency;
     format!(
-        "{:12} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6.2} {:>9} {:>6.2} {:>9}{}",
+        "{:19} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6.2} {:>9} {:>6.2} {:>9}{}",
         line.workload,
         output::count(line.ops),
         output::count(line.ops_per_s as u64),

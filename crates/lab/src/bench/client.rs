@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::indexed::Buffers;
 use super::recorder::{OpClass, Recorder};
 use crate::engine::{Result, Session};
-use crate::record::{Shape, Space};
+use crate::record::{Shape, Space, mix};
+use crate::workload::set::{HOUR, SERIES, points_of};
 use crate::workload::{Op, Stream, World};
 
 /// The state that the threads of a workload share.
@@ -15,6 +17,10 @@ pub struct Shared<'a> {
     pub shape: &'a Shape,
     /// The expected contents of the store.
     pub world: &'a World,
+    /// The number of records of the data set.
+    pub records: u64,
+    /// The number of client threads.
+    pub threads: usize,
     /// The start time.
     pub started: Instant,
     /// Set when the time limit is reached or a thread has failed.
@@ -58,23 +64,24 @@ impl Outcome {
 
 /// The buffers and results of a thread.
 pub struct Client<'a> {
-    shared: &'a Shared<'a>,
-    session: Box<dyn Session + 'a>,
-    key: Vec<u8>,
+    pub(super) shared: &'a Shared<'a>,
+    pub(super) session: Box<dyn Session + 'a>,
+    pub(super) key: Vec<u8>,
     end: Vec<u8>,
-    value: Vec<u8>,
-    keys: Vec<Vec<u8>>,
+    pub(super) value: Vec<u8>,
+    pub(super) keys: Vec<Vec<u8>>,
+    pub(super) indexed: Buffers,
     /// The offset of the due times of this thread's operations, as a share of the time between two operations.
     turn: f64,
-    out: Outcome,
+    pub(super) out: Outcome,
 }
 
 impl<'a> Client<'a> {
     /// Creates a client with an empty recorder. `turn`, from 0 to 1, shifts the due times of this client, so that they
     /// differ from the due times of other clients.
     pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64, recorder: Recorder) -> Client<'a> {
-        let (key, end, value, keys) = Default::default();
-        Client { shared, session, key, end, value, keys, turn, out: Outcome::of(recorder) }
+        let (key, end, value, keys, indexed) = Default::default();
+        Client { shared, session, key, end, value, keys, indexed, turn, out: Outcome::of(recorder) }
     }
 
     /// Executes the operations of the stream until its end or until `stop` is set.
@@ -88,6 +95,10 @@ impl<'a> Client<'a> {
         while !self.shared.stop.load(Relaxed) {
             let Some(due) = self.wait_until_due() else { break };
             let Some(op) = stream.next() else { break };
+            if let Op::LoadSorted { rows, nonce } = op {
+                self.load_sorted(rows, nonce)?;
+                continue;
+            }
             let (class, began, ended) = self.perform(op, stream)?;
             let started = self.shared.started;
             // In an open loop, an operation may have to wait for a slow earlier operation. This waiting time is part of
@@ -139,7 +150,8 @@ impl<'a> Client<'a> {
                 shape.value(&self.key, nonce, &mut self.value);
                 let is_new = !matches!(space, Space::Rows) || number >= self.shared.world.rows;
                 self.out.born += i64::from(is_new);
-                self.write(shape.record_bytes(), |session, key, value| session.put(key, value))
+                let bytes = (self.key.len() + self.value.len()) as u64;
+                self.write(bytes, |session, key, value| session.put(key, value))
             }
             Op::Add { number, delta } => {
                 shape.key(Space::Counters, number, &mut self.key);
@@ -172,6 +184,12 @@ impl<'a> Client<'a> {
             }
             Op::MultiGet => self.multi_get(&stream.rows),
             Op::Pop { queue, number } => self.pop(queue, number),
+            Op::ScanBack { number, len } => self.scan_back(number, len as usize),
+            Op::LastHour { series } => self.last_hour(series),
+            Op::PutIndexed { number, nonce } => self.put_indexed(number, nonce),
+            Op::UpdateIndexed { number, nonce } => self.update_indexed(number, nonce),
+            Op::LookupIndexed { group } => self.lookup_indexed(group),
+            Op::LoadSorted { .. } => Err("a bulk load is not a single operation".into()),
         }
     }
 
@@ -187,12 +205,12 @@ impl<'a> Client<'a> {
         Ok((OpClass::Write, began, ended))
     }
 
-    fn check(&mut self, is_right: bool) {
+    pub(super) fn check(&mut self, is_right: bool) {
         self.out.checked += 1;
         self.out.wrong += u64::from(!is_right);
     }
 
-    fn get(&mut self, space: Space, number: u64, is_mine: bool) -> Result<(OpClass, Instant, Instant)> {
+    pub(super) fn get(&mut self, space: Space, number: u64, is_mine: bool) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         shape.key(space, number, &mut self.key);
         let began = Instant::now();
@@ -212,7 +230,8 @@ impl<'a> Client<'a> {
         let shape = self.shared.shape;
         let (_, began, read) = self.get(Space::Rows, number, is_mine)?;
         shape.value(&self.key, nonce, &mut self.value);
-        let (_, again, ended) = self.write(shape.record_bytes(), |session, key, value| session.put(key, value))?;
+        let bytes = (self.key.len() + self.value.len()) as u64;
+        let (_, again, ended) = self.write(bytes, |session, key, value| session.put(key, value))?;
         // The time between the read and the write, in which the value is checked and generated, is not counted.
         Ok((OpClass::Write, began + (again - read), ended))
     }
@@ -239,6 +258,92 @@ impl<'a> Client<'a> {
         let least = if world.has_so_many_after(number, limit) { limit } else { usize::from(has_first) };
         self.check(is_right && found == visited && (least..=limit).contains(&found));
         Ok((OpClass::Scan, began, ended))
+    }
+
+    /// Visits rows downwards, from an existing or new row. Unlike in [`Client::scan`], the order of all entries is
+    /// checked.
+    fn scan_back(&mut self, number: u64, limit: usize) -> Result<(OpClass, Instant, Instant)> {
+        let (shape, world) = (self.shared.shape, self.shared.world);
+        shape.key(Space::Rows, number, &mut self.key);
+        let (from, last, has_first) = (&self.key, &mut self.end, world.has_row(number));
+        let (mut is_right, mut visited) = (true, 0);
+        let began = Instant::now();
+        let found = self.session.scan_back(from, limit, &mut |key, value| {
+            if visited == 0 {
+                is_right &= key <= from.as_slice() && is_whole(shape, key, value);
+                is_right &= key == from.as_slice() || !has_first;
+            } else {
+                is_right &= key < last.as_slice();
+            }
+            last.clear();
+            last.extend_from_slice(key);
+            is_right &= !value.is_empty();
+            visited += 1;
+        })?;
+        let ended = Instant::now();
+        self.out.found += found as u64;
+        let least = if world.has_so_many_before(number, limit) { limit } else { usize::from(has_first) };
+        self.check(is_right && found == visited && (least..=limit).contains(&found));
+        Ok((OpClass::Scan, began, ended))
+    }
+
+    /// Visits the newest points of a series. The key of each point is checked, and the values of the first and the last.
+    fn last_hour(&mut self, series: u64) -> Result<(OpClass, Instant, Instant)> {
+        let shape = self.shared.shape;
+        let points = points_of(series, self.shared.records);
+        let limit = points.min(HOUR);
+        let mut time = points - limit;
+        shape.key(Space::Points { series: SERIES }, time * SERIES + series, &mut self.key);
+        let mut is_right = true;
+        let began = Instant::now();
+        let found = self.session.scan(&self.key, limit as usize, &mut |key, value| {
+            let word = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));
+            is_right &= key.len() == 16 && word(0) == Some(series) && word(8) == Some(time) && value.len() == 16;
+            if time + limit == points || time + 1 == points {
+                is_right &= shape.is_value_of(key, value);
+            }
+            time += 1;
+        })?;
+        let ended = Instant::now();
+        self.out.found += found as u64;
+        self.check(is_right && found as u64 == limit && time == points);
+        Ok((OpClass::Scan, began, ended))
+    }
+
+    /// Loads rows in key order through the bulk interface. The latency of a row is the time that the engine took from the
+    /// receipt of the row to its request for the next row. So the sum of the latencies is the time spent in the engine,
+    /// and the latency of the last row includes the commit.
+    fn load_sorted(&mut self, rows: u64, nonce: u64) -> Result<()> {
+        let (shared, out) = (self.shared, &mut self.out);
+        let space = Space::Sorted { stride: u64::MAX / rows.max(1) };
+        let (mut made, mut given) = (0, None);
+        let mut record = |given: &mut Option<Instant>| {
+            let Some(began) = given.take() else { return };
+            let ended = Instant::now();
+            out.end = ended - shared.started;
+            out.recorder.record(OpClass::Write, out.end, ended - began);
+            out.ops += 1;
+            shared.done.fetch_add(1, Relaxed);
+        };
+        let mut bytes = 0;
+        let loaded = self.session.load_sorted(&mut |key, value| {
+            record(&mut given);
+            if made == rows || shared.stop.load(Relaxed) {
+                given = Some(Instant::now());
+                return false;
+            }
+            shared.shape.key(space, made, key);
+            shared.shape.value(key, mix(nonce ^ made), value);
+            bytes += (key.len() + value.len()) as u64;
+            made += 1;
+            given = Some(Instant::now());
+            true
+        })?;
+        out.end = shared.started.elapsed();
+        out.user_bytes += bytes;
+        out.born += made as i64;
+        self.check(loaded == made);
+        Ok(())
     }
 
     fn scan_prefix(&mut self, len: usize) -> Result<(OpClass, Instant, Instant)> {

@@ -15,10 +15,12 @@
 
 mod client;
 mod control;
+mod indexed;
 pub mod recorder;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod verify;
 mod watch;
 
 use std::cell::RefCell;
@@ -34,10 +36,10 @@ use self::control::Control;
 use self::recorder::{BUCKET_MS, Recorder};
 pub use self::watch::Tick;
 use self::watch::{Seen, Watch};
-use crate::engine::{Engine, Failure, Figures, Mode, Need, Opener, Result, Setup};
+use crate::engine::{Engine, Failure, Figures, Mode, Opener, Result, Setup};
 use crate::line::{Asked, Line, Series};
-use crate::record::{MIN_KEY, Shape, Space, mix};
-use crate::workload::{Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
+use crate::record::{MIN_KEY, Shape, mix};
+use crate::workload::{DataSet, Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
 
 /// The state of the caches when a workload starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +104,19 @@ pub struct Plan {
     pub memory_limit: Option<u64>,
     /// The existing directory in which stores are created.
     pub directory: PathBuf,
+    /// If PandoDB gets the memory that a rival really took: the rival and this memory. The memory replaces the budget of
+    /// `setup`, whereas the lines of results still have the budget of `setup`, so that a report shows them next to the
+    /// lines of the rival.
+    pub matched: Option<Matched>,
+}
+
+/// The memory that a rival took, as the budget of PandoDB.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matched {
+    /// The name of the rival.
+    pub rival: String,
+    /// The memory in bytes.
+    pub memory: usize,
 }
 
 /// The maximum of every setting that is given in seconds.
@@ -164,7 +179,46 @@ impl Default for Plan {
             seq_share: 50.0,
             memory_limit: None,
             directory: PathBuf::from("."),
+            matched: None,
         }
+    }
+}
+
+impl Plan {
+    /// The settings that a line of results of this workload has.
+    pub fn asked(&self, workload: &Workload) -> Asked {
+        let shape = self.shape(workload.set);
+        let (key_len, value_len) = shape.longest();
+        Asked {
+            records: self.records_of(workload.set, &shape),
+            key_len,
+            value_len,
+            zeros: self.zeros,
+            dist: self.dist.unwrap_or(workload.dist).name().to_owned(),
+            seed: self.seed,
+            memory_budget: self.setup.memory_budget as u64,
+            cache: self.cache.name().to_owned(),
+            rate: self.rate.unwrap_or(0.0),
+            seq_share: if workload.kind == Kind::LoadMixed { self.seq_share } else { 0.0 },
+            deterministic: self.setup.deterministic,
+            memory_limit: self.memory_limit.unwrap_or(0),
+        }
+    }
+
+    /// The shape of the records of a data set.
+    fn shape(&self, set: DataSet) -> Shape {
+        set.shape(self.key_len, self.value_len, self.zeros)
+    }
+
+    /// The number of records of a data set: about as many bytes as the main set has.
+    fn records_of(&self, set: DataSet, shape: &Shape) -> u64 {
+        set.records(shape, self.records, (self.key_len + self.value_len) as u64)
+    }
+
+    /// The settings for opening the engine.
+    fn opening(&self) -> Setup {
+        let memory_budget = self.matched.as_ref().map_or(self.setup.memory_budget, |matched| matched.memory);
+        Setup { memory_budget, ..self.setup.clone() }
     }
 }
 
@@ -217,12 +271,13 @@ impl std::error::Error for Stopped {
 /// [`Stopped`], with the engine's first error. The observer has received the lines of earlier workloads.
 pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Result<()> {
     plan.check()?;
-    let mut world = World::new(plan.records);
+    let mut world = World::new(DataSet::Main, plan.records);
     world.holds = None;
     let mut bench = Bench {
         plan,
         opener,
-        shape: Shape::new(plan.key_len, plan.value_len).with_zeros(plan.zeros),
+        shape: plan.shape(DataSet::Main),
+        records: plan.records,
         store: plan.directory.join(opener.name()),
         engine: None,
         world,
@@ -242,7 +297,10 @@ pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Res
 struct Bench<'a> {
     plan: &'a Plan,
     opener: &'a dyn Opener,
+    /// The shape of the records of the current data set.
     shape: Shape,
+    /// The number of records of the current data set.
+    records: u64,
     store: PathBuf,
     engine: Option<Box<dyn Engine>>,
     world: World,
@@ -310,10 +368,12 @@ struct Measured {
 impl Bench<'_> {
     /// Prepares the store for a workload, runs the workload, and passes the line of results to the observer.
     fn measure(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
-        self.prepare(workload, observer)?;
+        if !self.prepare(workload, observer)? {
+            return Ok(());
+        }
         let engine = self.engine.as_deref().expect("prepared");
-        if let Some(why) = workload.needs().iter().find_map(|need| engine.lacks(*need)) {
-            observer.ends(&Line { refused: Some(why.to_owned()), ..self.line(workload, engine) });
+        if let Some(why) = refusal(workload, engine, &self.shape) {
+            observer.ends(&Line { refused: Some(why), ..self.line(workload, engine) });
             return Ok(());
         }
         // A workload that needs a new store has no warm-up, because the warm-up would write to the store.
@@ -344,7 +404,8 @@ impl Bench<'_> {
         let user_bytes: u64 = measured.clients.iter().map(|client| client.user_bytes).sum();
         self.keep_account(workload, &measured);
         let engine = self.engine.as_deref().expect("prepared");
-        let (checked, wrong) = self.check_in_the_end(workload, engine, &measured)?;
+        let contents = (&self.shape, &self.world, self.records);
+        let (checked, wrong) = verify::check(workload, engine, &measured, contents)?;
         (line.checked_answers, line.wrong_answers) = (line.checked_answers + checked, line.wrong_answers + wrong);
         let (read, written) = reading.bytes();
         line.write_amplification = ratio(written, user_bytes);
@@ -369,13 +430,24 @@ impl Bench<'_> {
     }
 
     /// Brings the store to the contents that the workload needs, and the caches to the state that the plan requests.
-    fn prepare(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
+    /// Returns whether this was possible; if not, the observer has received the refusal.
+    fn prepare(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<bool> {
         if workload.start == Start::Fresh {
-            return self.start_afresh();
+            return self.start_afresh(workload.set).map(|()| true);
         }
-        if self.world.holds != Some(workload.start) {
-            let before = if workload.start == Start::Thinned { "delete" } else { "load" };
-            self.measure(Workload::find(before).expect("in the catalogue"), observer)?;
+        if self.world.holds != Some(workload.start) || self.world.set != workload.set {
+            let before = match workload.start {
+                Start::Thinned => Workload::find("delete").expect("in the catalogue"),
+                _ => workload.loader(),
+            };
+            self.measure(before, observer)?;
+            if self.world.holds != Some(workload.start) {
+                // The engine cannot load the rows, so it cannot run the workload either.
+                let engine = self.engine.as_deref().expect("prepared");
+                let why = refusal(before, engine, &self.shape).unwrap_or_else(|| "the rows could not be loaded".into());
+                observer.ends(&Line { refused: Some(why), ..self.line(workload, engine) });
+                return Ok(false);
+            }
         }
         if self.plan.cache == Cache::Cold && self.opener.survives_close() {
             observer.prepares("reopen, drop the page cache");
@@ -383,12 +455,12 @@ impl Bench<'_> {
                 engine.close()?;
             }
             system::drop_page_cache(&self.store)?;
-            self.engine = Some(self.opener.open(&self.store, &self.plan.setup)?);
+            self.engine = Some(self.opener.open(&self.store, &self.plan.opening())?);
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn start_afresh(&mut self) -> Result<()> {
+    fn start_afresh(&mut self, set: DataSet) -> Result<()> {
         if let Some(engine) = self.engine.take() {
             engine.close()?;
         }
@@ -396,13 +468,17 @@ impl Bench<'_> {
         let failed = |e| format!("cannot create {}: {e}", self.store.display());
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
-        self.world = World::new(self.plan.records);
+        if set != self.world.set {
+            self.shape = self.plan.shape(set);
+            self.records = self.plan.records_of(set, &self.shape);
+        }
+        self.world = World::new(set, self.records);
         // This size is measured only before the first store is opened. Later, the allocator may still hold memory of an
         // earlier store.
         if self.lab_bytes == 0 {
             self.lab_bytes = system::rss_bytes();
         }
-        self.engine = Some(self.opener.open(&self.store, &self.plan.setup)?);
+        self.engine = Some(self.opener.open(&self.store, &self.plan.opening())?);
         Ok(())
     }
 
@@ -418,7 +494,7 @@ impl Bench<'_> {
     ) -> Result<Measured> {
         let plan = self.plan;
         let threads = plan.threads.max(1) as u64;
-        let ops = plan.ops.unwrap_or(plan.records);
+        let ops = plan.ops.unwrap_or(self.records);
         let stream_plan = |thread| StreamPlan {
             workload,
             dist: plan.dist.unwrap_or(workload.dist),
@@ -426,7 +502,7 @@ impl Bench<'_> {
             threads,
             thread,
             ops,
-            records: plan.records,
+            records: self.records,
             rows: self.world.rows,
             next_row: self.world.next_row,
             seq_share: plan.seq_share,
@@ -436,6 +512,8 @@ impl Bench<'_> {
         let shared = Shared {
             shape: &self.shape,
             world: &self.world,
+            records: self.records,
+            threads: plan.threads.max(1),
             started: Instant::now(),
             stop: &stop,
             done: &done,
@@ -445,7 +523,7 @@ impl Bench<'_> {
             rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();
-        let of = ops.max(if workload.is_whole() { plan.records } else { 0 });
+        let of = ops.max(if workload.is_whole() { self.records } else { 0 });
         let mut watch = Watch::new(engine, &shared, of, seconds);
         let results = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..threads)
@@ -485,8 +563,10 @@ impl Bench<'_> {
         let born: i64 = measured.clients.iter().map(|client| client.born).sum();
         world.live = world.live.saturating_add_signed(born);
         match workload.kind {
-            Kind::Load => (world.rows, world.next_row) = (self.plan.records, self.plan.records),
-            Kind::Thin => world.thinned = self.plan.records,
+            Kind::Load | Kind::LoadPoints | Kind::LoadIndexed => {
+                (world.rows, world.next_row) = (self.records, self.records);
+            }
+            Kind::Thin => world.thinned = self.records,
             Kind::Mix(_) => {
                 // All rows up to the last row of the slowest thread exist. New rows get numbers above the last row of
                 // the fastest thread.
@@ -505,43 +585,6 @@ impl Bench<'_> {
         };
     }
 
-    /// Checks the results that cannot be checked by single answers: the sums of counters, and the set of deleted rows.
-    /// Returns the number of checked answers and the number of wrong answers.
-    fn check_in_the_end(&self, workload: &Workload, engine: &dyn Engine, measured: &Measured) -> Result<(u64, u64)> {
-        const SAMPLE: u64 = 1000;
-        let mut session = engine.session()?;
-        let (mut key, mut value, mut checked, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
-        let mut check = |is_right: bool| {
-            checked += 1;
-            wrong += u64::from(!is_right);
-        };
-        if workload.needs().contains(&Need::Merge) {
-            for (number, sum) in self.world.known_counters() {
-                self.shape.key(Space::Counters, number, &mut key);
-                let found = session.get(&key, &mut value)?;
-                check(found && value == sum.to_le_bytes());
-            }
-        }
-        if workload.kind == Kind::Thin {
-            let step = (self.world.rows / SAMPLE).max(1);
-            for number in (0..self.world.rows).step_by(step as usize) {
-                self.shape.key(Space::Rows, number, &mut key);
-                check(session.get(&key, &mut value)? == self.world.has_row(number));
-            }
-        }
-        // With several threads, a slow thread may insert an event after a fast thread has deleted the range of the
-        // event.
-        if workload.kind == Kind::Expiry && self.plan.threads == 1 {
-            let first = measured.streams.iter().map(Stream::expired).max().unwrap_or(0);
-            self.shape.key(Space::Events, 0, &mut key);
-            let mut found = Vec::new();
-            session.scan(&key, 1, &mut |key, _| found.extend_from_slice(key))?;
-            self.shape.key(Space::Events, first, &mut key);
-            check(found == key);
-        }
-        Ok((checked, wrong))
-    }
-
     /// A line without results.
     fn line(&self, workload: &Workload, engine: &dyn Engine) -> Line {
         let plan = self.plan;
@@ -552,20 +595,9 @@ impl Bench<'_> {
             mode: plan.setup.mode,
             apart: !self.opener.survives_kill(),
             threads: plan.threads,
-            asked: Asked {
-                records: plan.records,
-                key_len: plan.key_len,
-                value_len: plan.value_len,
-                zeros: plan.zeros,
-                dist: plan.dist.unwrap_or(workload.dist).name().to_owned(),
-                seed: plan.seed,
-                memory_budget: plan.setup.memory_budget as u64,
-                cache: plan.cache.name().to_owned(),
-                rate: plan.rate.unwrap_or(0.0),
-                seq_share: if workload.kind == Kind::LoadMixed { plan.seq_share } else { 0.0 },
-                deterministic: plan.setup.deterministic,
-                memory_limit: plan.memory_limit.unwrap_or(0),
-            },
+            asked: plan.asked(workload),
+            matched: plan.matched.as_ref().map_or(String::new(), |matched| matched.rival.clone()),
+            given_memory: plan.matched.as_ref().map_or(0, |matched| matched.memory as u64),
             configuration: engine.configuration().into_iter().collect(),
             commit: system::commit().to_owned(),
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
@@ -596,6 +628,17 @@ fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
         debt_bytes: measured.seen.debt_bytes.clone(),
         rss_bytes: measured.seen.rss_bytes.clone(),
     };
+}
+
+/// The reason why an engine cannot run a workload, or `None`.
+fn refusal(workload: &Workload, engine: &dyn Engine, shape: &Shape) -> Option<String> {
+    if let Some(why) = workload.needs().iter().find_map(|need| engine.lacks(*need)) {
+        return Some(why.to_owned());
+    }
+    let ((key, value), (most_key, most_value)) = (shape.longest(), engine.longest());
+    let fits = key <= most_key && value <= most_value;
+    (!fits)
+        .then(|| format!("keys of {key} B and values of {value} B are over the limits {most_key} B and {most_value} B"))
 }
 
 fn ratio(of: u64, to: u64) -> f64 {

@@ -139,8 +139,16 @@ impl<'a> Case<'a> {
 
     /// The best comparable rate of all engines except the engine `who`. The function leaves out engines with wrong answers and
     /// engines whose writes do not survive a kill.
+    ///
+    /// An engine that got the memory of a rival is compared with this rival alone, and no engine is compared with it.
     pub fn best_other(&self, who: &str) -> Option<f64> {
-        let apart = |entry: &&Entry| entry.rounds.iter().any(|line| line.apart);
+        if let Some(rival) =
+            self.entry(who).map(|entry| entry.rounds[0].matched.as_str()).filter(|rival| !rival.is_empty())
+        {
+            let rate = self.entries.iter().find(|entry| entry.who == rival).and_then(Entry::rate)?;
+            return Some(rate.median).filter(|rate| *rate > 0.0);
+        }
+        let apart = |entry: &&Entry| entry.rounds.iter().any(|line| line.apart || !line.matched.is_empty());
         let others = self.entries.iter().filter(|entry| entry.who != who && !apart(entry)).filter_map(Entry::rate);
         others.map(|rate| rate.median).filter(|rate| *rate > 0.0).max_by(f64::total_cmp)
     }

@@ -204,12 +204,15 @@ pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
 /// read, memory.
 pub(super) fn costs_as_text(sheet: &Sheet) -> Table {
     type Figure = (&'static str, fn(&Line) -> f64, fn(f64) -> String);
-    const FIGURES: [Figure; 5] = [
+    const MIB: f64 = (1 << 20) as f64;
+    const FIGURES: [Figure; 7] = [
         ("slowest, ms", |line| line.latency.max_us / 1e3, |ms| format!("{ms:.1}")),
         ("idle thread, ms", |line| line.control_max_us / 1e3, |ms| format!("{ms:.1}")),
         ("bytes written a byte", |line| line.write_amplification, |ratio| format!("{ratio:.2}")),
         ("bytes read an operation", |line| line.read_bytes_per_op, |bytes| format!("{bytes:.0}")),
-        ("memory, MiB", |line| line.peak_rss_bytes as f64 / f64::from(1 << 20), |mib| format!("{mib:.0}")),
+        ("memory, MiB", |line| line.peak_rss_bytes as f64 / MIB, |mib| format!("{mib:.0}")),
+        ("of it the engine, MiB", |line| line.engine_bytes() as f64 / MIB, |mib| format!("{mib:.0}")),
+        ("memory budget, MiB", |line| line.budget_bytes() as f64 / MIB, |mib| format!("{mib:.0}")),
     ];
     let head = std::iter::once("cost".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let mut rows = Vec::new();
@@ -270,7 +273,7 @@ type Cost = (&'static str, &'static str, fn(&Line) -> f64);
 
 /// The table of the costs of the operations for each engine: bytes, memory, CPU time.
 pub(super) fn costs(case: &Case) -> Table {
-    const COSTS: [Cost; 9] = [
+    const COSTS: [Cost; 11] = [
         ("operations acknowledged a second", "", |line| line.ops_per_s),
         ("time until no background work is left", "s", |line| {
             if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }
@@ -284,6 +287,8 @@ pub(super) fn costs(case: &Case) -> Table {
         ("written in all", "B", |line| io(line, "write_bytes")),
         ("CPU time for a million operations", "s", |line| line.cpu_s_per_million),
         ("peak memory", "B", |line| line.peak_rss_bytes as f64),
+        ("peak memory of the engine alone", "B", |line| line.engine_bytes() as f64),
+        ("memory budget", "B", |line| line.budget_bytes() as f64),
     ];
     let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["peak memory, share of the budget"]);
     let rows = case.entries.iter().map(|entry| {
@@ -302,7 +307,7 @@ fn io(line: &Line, name: &str) -> f64 {
 /// The cell of the peak memory divided by the budget. A value above 1 has the class `bad`.
 fn share_of_budget(entry: &Entry) -> Cell {
     let share = |line: &Line| {
-        let budget = line.asked.memory_budget as f64;
+        let budget = line.budget_bytes() as f64;
         if budget > 0.0 { line.peak_rss_bytes as f64 / budget * 100.0 } else { f64::NAN }
     };
     let over = entry.spread(share).is_some_and(|share| share.median > 100.0);

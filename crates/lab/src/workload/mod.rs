@@ -10,14 +10,19 @@
 //! contains workloads that are known to be hard for embedded stores: sequential loads, overwriting, blind merges, scans
 //! after many deletes, lookups of absent keys, expiry, and queues.
 //!
+//! Most workloads use the main set of rows. Others have a data set of their own ([`DataSet`]): time series, large values,
+//! rows with an index, values of mixed sizes. The name of such a *group* stands for all of its workloads ([`GROUPS`]).
+//!
 //! A workload declares the contents that it needs ([`Start`]) and the contents that it leaves in the store
 //! ([`Leaves`]). If the needed rows are missing, the bench loads them first.
 
 pub mod pick;
+pub mod set;
 mod stream;
 mod world;
 
 pub use pick::{Dist, Picker};
+pub use set::DataSet;
 pub use stream::{Op, Stream, StreamPlan};
 pub use world::World;
 
@@ -66,6 +71,15 @@ pub enum Verb {
     Merge,
     /// Get several rows in one call. The field is their number.
     MultiGet(u32),
+    /// Visit entries from a row downwards. The maximum number of entries is drawn uniformly between the two fields.
+    ScanBack(u32, u32),
+    /// Visit the newest 360 points of a random time series.
+    LastHour,
+    /// Get an indexed row; then, in one batch, put it, put its new index entry and its change record, and delete its old
+    /// index entry.
+    UpdateIndexed,
+    /// Visit the index entries of a random group, at most 10, and get their rows in one call.
+    LookupIndexed,
 }
 
 /// The operations of a workload.
@@ -78,6 +92,12 @@ pub enum Kind {
     /// Put every row once. For each put, a random choice decides whether it inserts the next row in key order or the
     /// next row in random order (002 §3.7.4).
     LoadMixed,
+    /// Put every point once, in the order of time: one point to each series in turn.
+    LoadPoints,
+    /// Put every indexed row once, in random order, each in one batch with its index entry and its change record.
+    LoadIndexed,
+    /// Load every row once, in key order, through the engine's interface for bulk loading, with one thread.
+    LoadSorted,
     /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),
     /// Delete nine rows in ten.
@@ -105,6 +125,8 @@ pub struct Workload {
     pub kind: Kind,
     /// The default distribution of rows.
     pub dist: Dist,
+    /// The records of the workload.
+    pub set: DataSet,
 }
 
 /// The number of entries that a long scan visits.
@@ -113,11 +135,15 @@ pub const LONG_SCAN: u32 = 10_000;
 pub const MULTI_GET: u32 = 32;
 
 const fn fresh(name: &'static str, about: &'static str, kind: Kind, leaves: Leaves) -> Workload {
-    Workload { name, about, start: Start::Fresh, leaves, kind, dist: Dist::Uniform }
+    Workload { name, about, start: Start::Fresh, leaves, kind, dist: Dist::Uniform, set: DataSet::Main }
 }
 
 const fn mix(name: &'static str, about: &'static str, dist: Dist, verbs: &'static [(u8, Verb)]) -> Workload {
-    Workload { name, about, start: Start::Rows, leaves: Leaves::Rows, kind: Kind::Mix(verbs), dist }
+    Workload { name, about, start: Start::Rows, leaves: Leaves::Rows, kind: Kind::Mix(verbs), dist, set: DataSet::Main }
+}
+
+const fn of(set: DataSet, workload: Workload) -> Workload {
+    Workload { set, ..workload }
 }
 
 /// All workloads, in an order in which few loads are needed.
@@ -125,6 +151,7 @@ pub const ALL: &[Workload] = &[
     fresh("load-seq", "insert all rows in key order", Kind::LoadSeq, Leaves::Other),
     fresh("load-mixed", "insert all rows, a share of them in key order", Kind::LoadMixed, Leaves::Other),
     fresh("expiry", "insert in time order, delete the oldest by range", Kind::Expiry, Leaves::Other),
+    fresh("load-sorted", "bulk-load all rows in key order", Kind::LoadSorted, Leaves::Other),
     fresh("queue", "push to the end, pop the head by scanning for it", Kind::Queue, Leaves::Other),
     fresh("load", "insert all rows in random order", Kind::Load, Leaves::Rows),
     mix("a", "YCSB A: half reads, half updates", Dist::Zipf, &[(50, Verb::Read), (50, Verb::Update)]),
@@ -142,8 +169,15 @@ pub const ALL: &[Workload] = &[
     mix("multi-get", "get 32 rows at once", Dist::Uniform, &[(100, Verb::MultiGet(MULTI_GET))]),
     mix("scan-prefix", "visit about 16 rows by their prefix", Dist::Uniform, &[(100, Verb::ScanPrefix)]),
     mix("scan-long", "visit 10,000 rows", Dist::Uniform, &[(100, Verb::Scan(LONG_SCAN, LONG_SCAN))]),
+    mix(
+        "reverse-scan",
+        "95 % scans of 1 to 100 downwards, 5 % inserts",
+        Dist::Zipf,
+        &[(95, Verb::ScanBack(1, 100)), (5, Verb::Insert)],
+    ),
     mix("merge", "add to counters, blindly", Dist::Zipf, &[(100, Verb::Merge)]),
     mix("overwrite", "update rows, blindly", Dist::Uniform, &[(100, Verb::Update)]),
+    mix("hotspot-write", "update rows, 99 % of the writes to 0.1 % of them", Dist::Hotspot, &[(100, Verb::Update)]),
     Workload {
         name: "delete",
         about: "delete nine rows in ten",
@@ -151,6 +185,7 @@ pub const ALL: &[Workload] = &[
         leaves: Leaves::Thinned,
         kind: Kind::Thin,
         dist: Dist::Uniform,
+        set: DataSet::Main,
     },
     Workload {
         name: "delete-scan",
@@ -159,8 +194,54 @@ pub const ALL: &[Workload] = &[
         leaves: Leaves::Thinned,
         kind: Kind::Mix(&[(100, Verb::Scan(100, 100))]),
         dist: Dist::Uniform,
+        set: DataSet::Main,
     },
+    of(
+        DataSet::Series,
+        fresh("timeseries-load", "put a point to each of 1,000 series in turn", Kind::LoadPoints, ROWS),
+    ),
+    of(
+        DataSet::Series,
+        mix("timeseries-hour", "visit the newest 360 points of a series", Dist::Uniform, &[(100, Verb::LastHour)]),
+    ),
+    of(DataSet::Big4K, fresh("bigval-4k-load", "insert rows of 4 KiB in random order", Kind::Load, ROWS)),
+    of(DataSet::Big4K, mix("bigval-4k-overwrite", "update rows of 4 KiB, blindly", Dist::Uniform, UPDATE)),
+    of(DataSet::Big4K, mix("bigval-4k-a", "half reads, half updates of 4 KiB", Dist::Zipf, A)),
+    of(DataSet::Big4K, mix("bigval-4k-scan", "visit 1 to 100 rows of 4 KiB", Dist::Zipf, SHORT_SCAN)),
+    of(DataSet::Big16K, fresh("bigval-16k-load", "insert rows of 16 KiB in random order", Kind::Load, ROWS)),
+    of(DataSet::Big16K, mix("bigval-16k-overwrite", "update rows of 16 KiB, blindly", Dist::Uniform, UPDATE)),
+    of(DataSet::Big16K, mix("bigval-16k-a", "half reads, half updates of 16 KiB", Dist::Zipf, A)),
+    of(DataSet::Big16K, mix("bigval-16k-scan", "visit 1 to 100 rows of 16 KiB", Dist::Zipf, SHORT_SCAN)),
+    of(DataSet::Indexed, fresh("secondary-load", "insert rows with an index entry each", Kind::LoadIndexed, ROWS)),
+    of(
+        DataSet::Indexed,
+        mix("secondary-update", "read a row; batch of 3 puts, 1 delete", Dist::Uniform, &[(100, Verb::UpdateIndexed)]),
+    ),
+    of(
+        DataSet::Indexed,
+        mix("secondary-lookup", "read up to 10 rows through the index", Dist::Uniform, &[(100, Verb::LookupIndexed)]),
+    ),
+    of(DataSet::Mixed, fresh("mixed-size-load", "insert values of 16 B to 8 KiB, median 128", Kind::Load, ROWS)),
+    of(DataSet::Mixed, mix("mixed-size-a", "half reads, half updates with new lengths", Dist::Zipf, A)),
+    of(DataSet::Mixed, mix("mixed-size-c", "reads of mixed sizes", Dist::Zipf, &[(100, Verb::Read)])),
+    of(
+        DataSet::Mixed,
+        mix(
+            "mixed-size-e",
+            "95 % scans of 1 to 100, 5 % inserts",
+            Dist::Zipf,
+            &[(95, Verb::Scan(1, 100)), (5, Verb::Insert)],
+        ),
+    ),
 ];
+
+const ROWS: Leaves = Leaves::Rows;
+const A: &[(u8, Verb)] = &[(50, Verb::Read), (50, Verb::Update)];
+const UPDATE: &[(u8, Verb)] = &[(100, Verb::Update)];
+const SHORT_SCAN: &[(u8, Verb)] = &[(100, Verb::Scan(1, 100))];
+
+/// Names that stand for several workloads: all workloads whose names begin with the name of the group and a hyphen.
+pub const GROUPS: &[&str] = &["timeseries", "bigval", "bigval-4k", "bigval-16k", "secondary", "mixed-size"];
 
 /// Workloads with scans of one length each, for 002 fig. 3.10. These workloads can be named, but are not part of
 /// [`ALL`].
@@ -183,6 +264,9 @@ impl Workload {
     pub fn needs(&self) -> &'static [Need] {
         match self.kind {
             Kind::Expiry => &[Need::RangeDelete],
+            Kind::LoadIndexed | Kind::Mix([(_, Verb::UpdateIndexed | Verb::LookupIndexed), ..]) => &[Need::Batch],
+            Kind::LoadSorted => &[Need::SortedLoad],
+            Kind::Mix([(_, Verb::ScanBack(..)), ..]) => &[Need::ReverseScan],
             Kind::Mix([(100, Verb::Merge)]) => &[Need::Merge],
             _ => &[],
         }
@@ -190,17 +274,31 @@ impl Workload {
 
     /// Whether the workload always processes all records. A workload that does not may end at its time limit.
     pub fn is_whole(&self) -> bool {
-        matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
+        match self.kind {
+            Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin => true,
+            Kind::LoadPoints | Kind::LoadIndexed | Kind::LoadSorted => true,
+            Kind::Mix(_) | Kind::Expiry | Kind::Queue => false,
+        }
+    }
+
+    /// The workload that puts the rows of this workload's data set into an empty store.
+    pub fn loader(&self) -> &'static Workload {
+        let loads = |workload: &&Workload| workload.set == self.set && workload.leaves == Leaves::Rows;
+        let mut loads = ALL.iter().filter(loads).filter(|workload| workload.start == Start::Fresh);
+        loads.next().expect("each data set has a load")
     }
 
     /// Whether the workload picks rows by the distribution. Otherwise it has an order of its own.
     pub fn picks_rows(&self) -> bool {
-        matches!(self.kind, Kind::Mix(_))
+        matches!(self.kind, Kind::Mix(verbs) if !matches!(verbs, [(_, Verb::LastHour | Verb::LookupIndexed)]))
     }
 
     /// Whether the workload has any writes.
     pub fn writes(&self) -> bool {
-        let writes = |verb: &Verb| matches!(verb, Verb::Insert | Verb::Update | Verb::ReadModifyWrite | Verb::Merge);
+        let writes = |verb: &Verb| {
+            matches!(verb, Verb::Insert | Verb::Update | Verb::ReadModifyWrite | Verb::Merge)
+                || *verb == Verb::UpdateIndexed
+        };
         match self.kind {
             Kind::Mix(verbs) => verbs.iter().any(|(_, verb)| writes(verb)),
             _ => true,
@@ -208,17 +306,35 @@ impl Workload {
     }
 }
 
-/// Parses names of workloads, separated by commas; `all` means [`ALL`].
+/// Parses names of workloads and of [`GROUPS`], separated by commas; `all` means [`ALL`].
 ///
 /// # Errors
 /// If a name is unknown. The error names the first unknown workload.
+///
+/// ```
+/// use pandodb_lab::workload::parse;
+///
+/// let names = |text| parse(text).map(|found| found.iter().map(|workload| workload.name).collect::<Vec<_>>());
+/// assert_eq!(names("load,timeseries").unwrap(), ["load", "timeseries-load", "timeseries-hour"]);
+/// assert!(names("lod").unwrap_err().contains("unknown workload `lod`"));
+/// ```
 pub fn parse(names: &str) -> Result<Vec<&'static Workload>, String> {
     if names == "all" {
         return Ok(ALL.iter().collect());
     }
-    let find = |name: &str| {
-        let known = || ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
-        Workload::find(name).ok_or_else(|| format!("unknown workload `{name}`; known are all, {}", known()))
-    };
-    names.split(',').map(str::trim).map(find).collect()
+    let mut workloads = Vec::new();
+    for name in names.split(',').map(str::trim) {
+        if GROUPS.contains(&name) {
+            let is_in =
+                |workload: &&Workload| workload.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
+            workloads.extend(ALL.iter().filter(is_in));
+            continue;
+        }
+        let known =
+            || ALL.iter().map(|workload| workload.name).chain(GROUPS.iter().copied()).collect::<Vec<_>>().join(", ");
+        let found =
+            Workload::find(name).ok_or_else(|| format!("unknown workload `{name}`; known are all, {}", known()));
+        workloads.push(found?);
+    }
+    Ok(workloads)
 }

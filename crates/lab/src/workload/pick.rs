@@ -21,7 +21,15 @@ pub enum Dist {
     Zipf,
     /// Zipf by age: the newest record is the most popular.
     Latest,
+    /// 99 % of the picks are one of 0.1 % of the records, which are scattered over the key space; the other picks are
+    /// uniform.
+    Hotspot,
 }
+
+/// The share of the picks of [`Dist::Hotspot`] that are hot, in percent.
+const HOT_PICKS: u64 = 99;
+/// One record out of this number of records is hot.
+const HOT_RECORDS: u64 = 1000;
 
 impl Dist {
     /// The name on the command line.
@@ -30,12 +38,13 @@ impl Dist {
             Dist::Uniform => "uniform",
             Dist::Zipf => "zipf",
             Dist::Latest => "latest",
+            Dist::Hotspot => "hotspot",
         }
     }
 
     /// The distribution with this name.
     pub fn from_name(name: &str) -> Option<Dist> {
-        [Dist::Uniform, Dist::Zipf, Dist::Latest].into_iter().find(|dist| dist.name() == name)
+        [Dist::Uniform, Dist::Zipf, Dist::Latest, Dist::Hotspot].into_iter().find(|dist| dist.name() == name)
     }
 }
 
@@ -60,6 +69,11 @@ impl Picker {
         let n = n.max(1);
         if self.dist == Dist::Uniform {
             return scale(rng.next_u64(), n);
+        }
+        if self.dist == Dist::Hotspot {
+            let hot = rng.next_u64() % 100 < HOT_PICKS;
+            // The keys of records with neighbouring numbers are scattered, so the first numbers can be the hot ones.
+            return scale(rng.next_u64(), if hot { n.div_ceil(HOT_RECORDS) } else { n });
         }
         if n > self.made_for + self.made_for / 16 || n < self.made_for {
             (self.zipf, self.made_for) = (zipf(n), n);
@@ -110,6 +124,14 @@ mod tests {
         counts.sort_unstable();
         assert!((12_000..15_000).contains(&counts[999]), "{}", counts[999]);
         assert!((5_500..8_000).contains(&counts[998]), "{}", counts[998]);
+    }
+
+    #[test]
+    fn a_hotspot_gets_99_percent_of_the_picks() {
+        let counts = counts(Dist::Hotspot, 100_000, 100_000);
+        let hot: u64 = counts[..100].iter().sum();
+        assert!((98_700..99_300).contains(&hot) && counts[..100].iter().all(|&n| n > 800), "{hot}");
+        assert!(counts[100..].iter().sum::<u64>() > 700);
     }
 
     #[test]

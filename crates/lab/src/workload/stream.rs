@@ -3,6 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::set::{SERIES, groups};
 use super::world::MOST_COUNTERS;
 use super::{Dist, Kind, Picker, Verb, Workload};
 use crate::record::{Space, mix};
@@ -79,6 +80,44 @@ pub enum Op {
     },
     /// Get the rows in [`Stream::rows`].
     MultiGet,
+    /// Visit entries from a row downwards.
+    ScanBack {
+        /// The number of the row.
+        number: u64,
+        /// The maximum number of entries.
+        len: u32,
+    },
+    /// Visit the newest points of a time series.
+    LastHour {
+        /// The number of the series.
+        series: u64,
+    },
+    /// Put an indexed row with its index entry and its change record.
+    PutIndexed {
+        /// The number of the row.
+        number: u64,
+        /// The nonce from which the values are generated.
+        nonce: u64,
+    },
+    /// Get an indexed row, and replace it, its index entry and its change record.
+    UpdateIndexed {
+        /// The number of the row.
+        number: u64,
+        /// The nonce from which the new values are generated.
+        nonce: u64,
+    },
+    /// Get the rows of a group through the index.
+    LookupIndexed {
+        /// The number of the group.
+        group: u64,
+    },
+    /// Load rows in key order through the engine's interface for bulk loading.
+    LoadSorted {
+        /// The number of rows.
+        rows: u64,
+        /// The nonce from which the values are generated.
+        nonce: u64,
+    },
     /// Remove the first entry of a queue, which must be `number`.
     Pop {
         /// The number of the queue.
@@ -138,7 +177,9 @@ impl Stream {
     /// Creates the stream of a plan.
     pub fn new(plan: StreamPlan) -> Stream {
         let total = match plan.workload.kind {
-            Kind::Load | Kind::LoadSeq | Kind::LoadMixed => plan.records,
+            Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::LoadPoints | Kind::LoadIndexed => plan.records,
+            // The first thread loads all rows in one operation.
+            Kind::LoadSorted => 1,
             Kind::Thin => plan.records - plan.records.div_ceil(THINNED),
             _ => plan.ops,
         };
@@ -194,6 +235,16 @@ impl Stream {
             _ => self.plan.records,
         };
         self.picker.pick(rows, &mut self.rng)
+    }
+
+    /// Picks an indexed row. Each thread has rows of its own, so that no other thread changes the row between the read and
+    /// the write of an update.
+    fn pick_mine(&mut self) -> u64 {
+        let StreamPlan { threads, thread, records, .. } = self.plan;
+        let number = self.pick();
+        let mine = number - number % threads + thread;
+        debug_assert!(records >= threads, "each thread has a row");
+        if mine < records { mine } else { mine - threads }
     }
 
     /// Whether this stream has inserted the row.
@@ -263,6 +314,13 @@ impl Stream {
                 let more = self.rng.next_u64() % u64::from(most - least + 1);
                 Op::Scan { number: self.pick(), len: least + more as u32 }
             }
+            Verb::ScanBack(least, most) => {
+                let more = self.rng.next_u64() % u64::from(most - least + 1);
+                Op::ScanBack { number: self.pick(), len: least + more as u32 }
+            }
+            Verb::LastHour => Op::LastHour { series: self.rng.next_u64() % SERIES.min(self.plan.records) },
+            Verb::UpdateIndexed => Op::UpdateIndexed { number: self.pick_mine(), nonce: self.rng.next_u64() },
+            Verb::LookupIndexed => Op::LookupIndexed { group: self.rng.next_u64() % groups(self.plan.records) },
             Verb::ScanPrefix => {
                 // Each digit divides the number of rows by 16. With this number of digits, about 16 rows share a
                 // prefix.
@@ -295,6 +353,12 @@ impl Stream {
                 Op::DeleteEvents { from, to } => (8, from, to),
                 Op::MultiGet => (9, self.rows.iter().fold(0, |sum, row| mix(sum ^ row)), 0),
                 Op::Pop { number, .. } => (10, number, 0),
+                Op::ScanBack { number, len } => (11, number, u64::from(len)),
+                Op::LastHour { series } => (12, series, 0),
+                Op::PutIndexed { number, nonce } => (13, number, nonce),
+                Op::UpdateIndexed { number, nonce } => (14, number, nonce),
+                Op::LookupIndexed { group } => (15, group, 0),
+                Op::LoadSorted { rows, nonce } => (16, rows, nonce),
             };
             self.digest = mix(self.digest ^ mix(kind ^ mix(a ^ mix(b))));
         }
@@ -317,6 +381,12 @@ impl Iterator for Stream {
                 self.put(Space::Sorted { stride: u64::MAX / self.plan.records.max(1) }, number)
             }
             Kind::LoadMixed => self.load_mixed(),
+            Kind::LoadPoints => {
+                let number = self.next_number(0);
+                self.put(Space::Points { series: SERIES }, number)
+            }
+            Kind::LoadIndexed => Op::PutIndexed { number: self.next_number(0), nonce: self.rng.next_u64() },
+            Kind::LoadSorted => Op::LoadSorted { rows: self.plan.records, nonce: self.rng.next_u64() },
             Kind::Mix(verbs) => self.mixed(verbs),
             Kind::Thin => {
                 // This is the i-th number that is not a multiple of ten.
@@ -383,6 +453,18 @@ mod tests {
             assert_eq!(numbers.iter().copied().collect::<BTreeSet<u64>>(), expected, "{name}");
             assert_eq!(numbers.len(), expected.len(), "{name}: none twice");
         }
+    }
+
+    #[test]
+    fn each_thread_updates_its_own_indexed_rows() {
+        for thread in [0, 1] {
+            for op in stream("secondary-update", 1, thread) {
+                let Op::UpdateIndexed { number, .. } = op else { panic!("{op:?}") };
+                assert!(number % 2 == thread && number < 1000, "{number}");
+            }
+        }
+        assert_eq!(stream("load-sorted", 1, 0).count(), 1);
+        assert_eq!(stream("load-sorted", 1, 1).count(), 0, "one thread loads all rows");
     }
 
     #[test]

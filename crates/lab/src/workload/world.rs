@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Start;
+use super::set::DataSet;
 use super::stream::THINNED;
 use crate::record::{Shape, mix};
 
@@ -16,6 +17,8 @@ pub const MOST_COUNTERS: u64 = 1 << 24;
 pub struct World {
     /// The kind of contents that the store offers to the next workload, or `None` if no workload can use the contents.
     pub holds: Option<Start>,
+    /// The data set of the contents.
+    pub set: DataSet,
     /// All rows with numbers below this number were inserted.
     pub rows: u64,
     /// The number of the next new row.
@@ -32,10 +35,11 @@ pub struct World {
 
 impl World {
     /// The contents of a new store for this number of records.
-    pub fn new(records: u64) -> World {
+    pub fn new(set: DataSet, records: u64) -> World {
         let atomics = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
         World {
             holds: Some(Start::Fresh),
+            set,
             rows: 0,
             next_row: 0,
             thinned: 0,
@@ -61,6 +65,12 @@ impl World {
         mix(number) < u64::MAX / TAIL * (TAIL - 1) && self.live > 2 * TAIL * limit as u64
     }
 
+    /// Whether at least `limit` entries certainly precede a row, because the row is far enough from the start of the keys.
+    pub fn has_so_many_before(&self, number: u64, limit: usize) -> bool {
+        const HEAD: u64 = 10;
+        mix(number) > u64::MAX / HEAD && self.live > 2 * HEAD * limit as u64
+    }
+
     /// Records an addition to a counter.
     pub fn added(&self, number: u64, delta: u64) {
         if let Some(word) = self.seen.get((number / 64) as usize) {
@@ -82,6 +92,6 @@ impl World {
     /// Bytes of live keys and values.
     pub fn live_bytes(&self, shape: &Shape) -> u64 {
         let counters: u64 = self.seen.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
-        self.live * shape.record_bytes() + counters * (shape.key_len as u64 + 8)
+        self.live * self.set.record_bytes(shape) + counters * (shape.key_len as u64 + 8)
     }
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use pandodb_lab::engine::Result;
+use pandodb_lab::engine::{Result, Write};
 
 macro_rules! opaque {
     ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
 }
-opaque!(RawDb, RawOptions, RawCache, RawFilter, RawRead, RawWrite, RawIterator);
+opaque!(RawDb, RawOptions, RawCache, RawFilter, RawRead, RawWrite, RawBatch, RawIterator);
 
 unsafe extern "C" {
     fn leveldb_open(options: *const RawOptions, name: *const c_char, error: *mut *mut c_char) -> *mut RawDb;
@@ -43,7 +43,20 @@ unsafe extern "C" {
     fn leveldb_iter_destroy(iterator: *mut RawIterator);
     fn leveldb_iter_valid(iterator: *const RawIterator) -> c_uchar;
     fn leveldb_iter_seek(iterator: *mut RawIterator, key: *const c_char, key_len: usize);
+    fn leveldb_iter_seek_to_last(iterator: *mut RawIterator);
     fn leveldb_iter_next(iterator: *mut RawIterator);
+    fn leveldb_iter_prev(iterator: *mut RawIterator);
+    fn leveldb_write(db: *mut RawDb, options: *const RawWrite, batch: *mut RawBatch, error: *mut *mut c_char);
+    fn leveldb_writebatch_create() -> *mut RawBatch;
+    fn leveldb_writebatch_destroy(batch: *mut RawBatch);
+    fn leveldb_writebatch_put(
+        batch: *mut RawBatch,
+        key: *const c_char,
+        key_len: usize,
+        value: *const c_char,
+        value_len: usize,
+    );
+    fn leveldb_writebatch_delete(batch: *mut RawBatch, key: *const c_char, key_len: usize);
     fn leveldb_iter_key(iterator: *const RawIterator, len: *mut usize) -> *const c_char;
     fn leveldb_iter_value(iterator: *const RawIterator, len: *mut usize) -> *const c_char;
     fn leveldb_iter_get_error(iterator: *const RawIterator, error: *mut *mut c_char);
@@ -208,33 +221,48 @@ impl Db {
     pub fn scan(&self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         // SAFETY: the store is open, and is closed only after the iterator is destroyed.
         let iterator = Iterator(unsafe { leveldb_create_iterator(self.db.as_ptr(), self.read) });
-        let mut count = 0;
         // SAFETY: the iterator is live, and `from` is read within the call.
         unsafe { leveldb_iter_seek(iterator.0, from.as_ptr().cast(), from.len()) };
-        // SAFETY: the iterator is live.
-        while count < limit && unsafe { leveldb_iter_valid(iterator.0) } != 0 {
-            let (mut key_len, mut value_len) = (0, 0);
-            // SAFETY: the bytes of a valid iterator stay valid until the iterator moves, which happens after `visit`
-            // has returned.
-            let (key, value) = unsafe {
-                let key = leveldb_iter_key(iterator.0, &mut key_len);
-                let value = leveldb_iter_value(iterator.0, &mut value_len);
-                (slice::from_raw_parts(key.cast(), key_len), slice::from_raw_parts(value.cast(), value_len))
-            };
-            visit(key, value);
-            count += 1;
-            if count < limit {
-                // SAFETY: the iterator is valid.
-                unsafe { leveldb_iter_next(iterator.0) };
+        iterator.visit(limit, leveldb_iter_next, visit)
+    }
+
+    /// Visits at most `limit` entries in descending order, from the last key that is at most `from`, and returns their
+    /// number.
+    pub fn scan_back(&self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        // SAFETY: the store is open, and is closed only after the iterator is destroyed.
+        let iterator = Iterator(unsafe { leveldb_create_iterator(self.db.as_ptr(), self.read) });
+        // SAFETY: the iterator is live, and `from` is read within the call. The iterator moves only if it is valid.
+        unsafe {
+            leveldb_iter_seek(iterator.0, from.as_ptr().cast(), from.len());
+            if leveldb_iter_valid(iterator.0) == 0 {
+                leveldb_iter_seek_to_last(iterator.0);
+            } else if iterator.entry().0 != from {
+                leveldb_iter_prev(iterator.0);
             }
         }
+        iterator.visit(limit, leveldb_iter_prev, visit)
+    }
+
+    /// Commits several writes as one.
+    pub fn write(&self, writes: &[Write]) -> Result<()> {
         let mut error = ptr::null_mut();
-        // SAFETY: the iterator is live. The error string was allocated by LevelDB.
+        // SAFETY: the store is open. The batch copies the slices within the calls, and is destroyed once. The error
+        // string was allocated by LevelDB.
         unsafe {
-            leveldb_iter_get_error(iterator.0, &mut error);
-            check(error)?;
+            let batch = leveldb_writebatch_create();
+            for write in writes {
+                match write {
+                    Write::Put(key, value) => {
+                        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+                        leveldb_writebatch_put(batch, k, key.len(), v, value.len());
+                    }
+                    Write::Delete(key) => leveldb_writebatch_delete(batch, key.as_ptr().cast(), key.len()),
+                }
+            }
+            leveldb_write(self.db.as_ptr(), self.write, batch, &mut error);
+            leveldb_writebatch_destroy(batch);
+            check(error)
         }
-        Ok(count)
     }
 
     /// The text of a property, or `None` if LevelDB has no such property.
@@ -276,6 +304,50 @@ impl Drop for Db {
 }
 
 struct Iterator(*mut RawIterator);
+
+impl Iterator {
+    /// The key and the value.
+    ///
+    /// # Safety
+    /// The iterator is valid, and does not move while the slices are used.
+    unsafe fn entry(&self) -> (&[u8], &[u8]) {
+        let (mut key_len, mut value_len) = (0, 0);
+        // SAFETY: the iterator is valid, as the caller promises, so both pointers point to bytes of these lengths.
+        unsafe {
+            let key = leveldb_iter_key(self.0, &mut key_len);
+            let value = leveldb_iter_value(self.0, &mut value_len);
+            (slice::from_raw_parts(key.cast(), key_len), slice::from_raw_parts(value.cast(), value_len))
+        }
+    }
+
+    /// Visits at most `limit` entries from the current one on, moving by `step`.
+    fn visit(
+        &self,
+        limit: usize,
+        step: unsafe extern "C" fn(*mut RawIterator),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: the iterator is live.
+        while count < limit && unsafe { leveldb_iter_valid(self.0) } != 0 {
+            // SAFETY: the iterator is valid, and moves only after `visit` has returned.
+            let (key, value) = unsafe { self.entry() };
+            visit(key, value);
+            count += 1;
+            if count < limit {
+                // SAFETY: the iterator is valid.
+                unsafe { step(self.0) };
+            }
+        }
+        let mut error = ptr::null_mut();
+        // SAFETY: the iterator is live. The error string was allocated by LevelDB.
+        unsafe {
+            leveldb_iter_get_error(self.0, &mut error);
+            check(error)?;
+        }
+        Ok(count)
+    }
+}
 
 impl Drop for Iterator {
     fn drop(&mut self) {

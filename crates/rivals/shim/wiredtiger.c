@@ -149,6 +149,22 @@ int shim_wt_next(struct shim_session *s, const void **found, size_t *found_len, 
     return code != 0 ? absent(code) : here(s, found, found_len, value, value_len);
 }
 
+/* Positions the cursor at the last key that is at most the one given. */
+int shim_wt_seek_back(struct shim_session *s, const void *key, size_t key_len, const void **found, size_t *found_len,
+                      const void **value, size_t *value_len) {
+    int exact = 0, code;
+    set_key(s->cursor, key, key_len);
+    code = s->cursor->search_near(s->cursor, &exact);
+    if (code == 0 && exact > 0) code = s->cursor->prev(s->cursor);
+    return code != 0 ? absent(code) : here(s, found, found_len, value, value_len);
+}
+
+int shim_wt_prev(struct shim_session *s, const void **found, size_t *found_len, const void **value,
+                 size_t *value_len) {
+    int code = s->cursor->prev(s->cursor);
+    return code != 0 ? absent(code) : here(s, found, found_len, value, value_len);
+}
+
 int shim_wt_begin(struct shim_session *s) { return s->session->begin_transaction(s->session, NULL); }
 
 int shim_wt_rollback(struct shim_session *s) { return s->session->rollback_transaction(s->session, NULL); }
@@ -184,6 +200,37 @@ static int read_add_write(struct shim_session *s, const void *key, size_t key_le
 int shim_wt_add(struct shim_session *s, const void *key, size_t key_len, uint64_t delta) {
     int code;
     IN_TRANSACTION(s, code, read_add_write(s, key, key_len, delta));
+    return code;
+}
+
+/* One write of a batch; a delete has no value. */
+struct shim_write {
+    const void *key;
+    size_t key_len;
+    const void *value;
+    size_t value_len;
+    int is_delete;
+};
+
+static int write_all(struct shim_session *s, const struct shim_write *writes, size_t count) {
+    size_t i;
+    int code = 0;
+    for (i = 0; code == 0 && i < count; i++) {
+        set_key(s->cursor, writes[i].key, writes[i].key_len);
+        if (writes[i].is_delete) {
+            code = s->cursor->remove(s->cursor);
+            if (code == WT_NOTFOUND) code = 0;
+        } else {
+            set_value(s->cursor, writes[i].value, writes[i].value_len);
+            code = s->cursor->insert(s->cursor);
+        }
+    }
+    return code;
+}
+
+int shim_wt_write(struct shim_session *s, const struct shim_write *writes, size_t count) {
+    int code;
+    IN_TRANSACTION(s, code, write_all(s, writes, count));
     return code;
 }
 

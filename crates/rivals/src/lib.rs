@@ -20,6 +20,7 @@ use pandodb_lab::engine::{Mode, Opener, Result, Rows, Setup};
 use pandodb_lab::pando::Pando;
 
 pub mod cgroup;
+pub mod resume;
 
 #[cfg(feature = "bf-tree")]
 pub mod bf_tree;

@@ -3,6 +3,9 @@
 //! `run` starts a separate process for each engine, so that the measured memory and caches belong to this engine alone.
 //! If a memory cgroup was delegated, the process runs in a group below it. [`pandodb_lab::bench`] does the
 //! measurements. `run` appends the lines of results to a file and prints the ratios between the engines.
+//!
+//! With `--match-memory`, each round also measures PandoDB once for each rival, with the memory that the rival really took
+//! as the budget. With `--resume`, measurements whose lines are already in the file are skipped.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -13,12 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
-use pandodb_lab::bench::{self, Cache, Observer, Plan};
+use pandodb_lab::bench::{self, Cache, Matched, Observer, Plan};
 use pandodb_lab::engine::{Engine, Mode, Result, Setup};
 use pandodb_lab::line::Line;
 use pandodb_lab::report;
 use pandodb_lab::workload::{self, Dist};
 use pandodb_rivals::cgroup::{self, Group};
+use pandodb_rivals::resume::Measurement;
 use pandodb_rivals::{LEAST_BUDGET, Promise, Rival, rival, rivals, size};
 
 /// Measures other stores and PandoDB with the same workloads.
@@ -52,7 +56,7 @@ struct Run {
     /// Engines to measure; `list` prints their names.
     #[arg(long, value_delimiter = ',', required = true)]
     engines: Vec<String>,
-    /// Workloads, in the order in which they run.
+    /// Workloads or groups of workloads, in the order in which they run; `pando bench --list` lists them.
     #[arg(long, value_delimiter = ',', required = true)]
     workloads: Vec<String>,
     /// Numbers of client threads; each number is measured separately.
@@ -74,7 +78,7 @@ struct Run {
     /// execute.
     #[arg(long)]
     rate: Option<f64>,
-    /// Distribution of the rows (`uniform`, `zipf` or `latest`); by default each workload's own distribution.
+    /// Distribution of the rows (`uniform`, `zipf`, `latest` or `hotspot`); by default each workload's own distribution.
     #[arg(long, value_parser = dist)]
     dist: Option<Dist>,
     /// Number of rounds over all engines. With several rounds, slow changes of the machine's speed affect all engines.
@@ -101,6 +105,19 @@ struct Run {
     /// Directory in which a temporary directory for the stores is created.
     #[arg(long, default_value = ".")]
     store: PathBuf,
+    /// After the engines of a round, measure PandoDB once more for each rival, with the rival's measured peak memory as the
+    /// budget.
+    #[arg(long)]
+    match_memory: bool,
+    /// Skip measurements whose lines are already in the file of --out. The other options must be the same as before.
+    #[arg(long)]
+    resume: bool,
+    /// The rival whose memory PandoDB gets.
+    #[arg(long, hide = true, requires = "given_memory")]
+    matched: Option<String>,
+    /// The memory that this rival took, in bytes.
+    #[arg(long, hide = true)]
+    given_memory: Option<usize>,
     /// Memory limit of the cgroup that the parent process created.
     #[arg(long, hide = true)]
     memory_limit: Option<u64>,
@@ -129,7 +146,7 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn dist(name: &str) -> std::result::Result<Dist, String> {
-    Dist::from_name(name).ok_or_else(|| format!("unknown distribution {name:?}; use uniform, zipf or latest"))
+    Dist::from_name(name).ok_or_else(|| format!("unknown distribution {name:?}; use uniform, zipf, latest or hotspot"))
 }
 
 fn cache(name: &str) -> std::result::Result<Cache, String> {
@@ -211,7 +228,23 @@ fn check(run: &Run) -> Result<()> {
     for threads in &run.threads {
         plan(run, threads.get())?.check()?;
     }
+    if run.match_memory && !run.engines.iter().any(|name| is_ours(name)) {
+        return Err("--match-memory measures PandoDB, so --engines must name it, such as pando-stbe".into());
+    }
     Ok(())
+}
+
+fn is_ours(engine: &str) -> bool {
+    rival(engine).is_some_and(|rival| !rival.opener.index().is_empty())
+}
+
+/// The settings of the lines of an engine. With `matched`, PandoDB has the memory of this rival.
+fn measurement(run: &Run, engine: &str, threads: NonZero<usize>, matched: Option<&str>) -> Result<Measurement> {
+    let (opener, plan) = (rival(engine).ok_or("no such engine")?.opener, plan(run, threads.get())?);
+    let matched = matched.unwrap_or_default().to_owned();
+    let who = Line { engine: opener.engine(), index: opener.index(), matched, ..Line::default() }.who();
+    let workloads = plan.workloads.iter().map(|workload| (workload.name.to_owned(), plan.asked(workload))).collect();
+    Ok(Measurement { who, threads: threads.get(), workloads })
 }
 
 fn start(run: &Run) -> Result<()> {
@@ -222,11 +255,14 @@ fn start(run: &Run) -> Result<()> {
     for round in 1..=run.rounds.get() {
         for &threads in &run.threads {
             for engine in &run.engines {
-                eprintln!("round {round} of {}: {engine}, {threads} threads", run.rounds);
-                failed += u32::from(!measure(run, place.path(), engine, threads)?);
+                failed += u32::from(!measure_once(run, place.path(), (engine, threads, round), None)?);
+            }
+            if run.match_memory {
+                failed += measure_matched(run, place.path(), threads, round)?;
             }
         }
     }
+    let before = if run.resume { 0 } else { before };
     let lines = &lines_in(&run.out)?[before..];
     println!("{}", report::table(lines));
     let wrong = lines.iter().filter(|line| line.wrong_answers > 0).count();
@@ -236,13 +272,46 @@ fn start(run: &Run) -> Result<()> {
     }
 }
 
+/// Measures PandoDB with the memory of each rival. Returns the number of failed processes.
+fn measure_matched(run: &Run, place: &Path, threads: NonZero<usize>, round: u32) -> Result<u32> {
+    let mut failed = 0;
+    let (ours, rivals): (Vec<&String>, Vec<&String>) = run.engines.iter().partition(|name| is_ours(name));
+    for name in rivals {
+        let Some(peak) = measurement(run, name, threads, None)?.peak_memory(&lines_in(&run.out)?) else {
+            eprintln!("  no measured memory of {name}, so PandoDB is not measured with it");
+            continue;
+        };
+        let memory = usize::try_from(peak)?.max(LEAST_BUDGET);
+        for engine in &ours {
+            let matched = Matched { rival: name.clone(), memory };
+            failed += u32::from(!measure_once(run, place, (engine, threads, round), Some(&matched))?);
+        }
+    }
+    Ok(failed)
+}
+
+/// Measures one engine in one round, unless the run is resumed and the lines exist. Returns whether this succeeded.
+fn measure_once(
+    run: &Run,
+    place: &Path,
+    (engine, threads, round): (&str, NonZero<usize>, u32),
+    matched: Option<&Matched>,
+) -> Result<bool> {
+    let measurement = measurement(run, engine, threads, matched.map(|matched| matched.rival.as_str()))?;
+    let is_done = run.resume && measurement.is_done(&lines_in(&run.out)?, round);
+    let memory = matched.map_or(run.memory, |matched| matched.memory) >> 20;
+    let skipped = if is_done { ": already measured" } else { "" };
+    eprintln!("round {round} of {}: {}, {threads} threads, {memory} MiB{skipped}", run.rounds, measurement.who);
+    if is_done { Ok(true) } else { measure(run, place, engine, threads, matched) }
+}
+
 fn lines_in(path: &Path) -> Result<Vec<Line>> {
     if path.exists() { report::read(&[path]) } else { Ok(Vec::new()) }
 }
 
 /// Measures all workloads of `run` on one engine in a child process. Returns whether the child succeeded. A failure is
 /// printed and does not stop the measurement of the other engines.
-fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Result<bool> {
+fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>, matched: Option<&Matched>) -> Result<bool> {
     let rival = rival(engine).ok_or("checked before")?;
     if run.key_len > rival.promise.longest_key || run.value_len > rival.promise.longest_value {
         eprintln!(
@@ -251,7 +320,8 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Re
         );
         return Ok(true);
     }
-    let limit = (run.memory + run.allowance) as u64;
+    let memory = matched.map_or(run.memory, |matched| matched.memory);
+    let limit = (memory + run.allowance) as u64;
     let group = Group::create(cgroup::delegated(run.cgroup.clone()).as_deref(), limit);
     let mut child = Command::new(env::current_exe()?);
     child.arg("one").args(["--engines", engine]).args(["--workloads", &run.workloads.join(",")]);
@@ -269,7 +339,11 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Re
     pass("--seconds", run.seconds.to_string());
     run.rate.into_iter().for_each(|rate| pass("--rate", rate.to_string()));
     run.dist.into_iter().for_each(|dist| pass("--dist", dist.name().to_owned()));
-    group.iter().for_each(|_| pass("--memory-limit", limit.to_string()));
+    group.iter().for_each(|_| pass("--memory-limit", ((run.memory + run.allowance) as u64).to_string()));
+    for matched in matched {
+        pass("--matched", matched.rival.clone());
+        pass("--given-memory", matched.memory.to_string());
+    }
     run.ops.into_iter().for_each(|ops| pass("--ops", ops.to_string()));
     child.arg("--store").arg(place).arg("--out").arg(&run.out);
     match &group {
@@ -315,6 +389,7 @@ fn plan(run: &Run, threads: usize) -> Result<Plan> {
         cache: run.cache,
         warm_up: run.warm_up,
         directory: run.store.clone(),
+        matched: run.matched.clone().zip(run.given_memory).map(|(rival, memory)| Matched { rival, memory }),
         ..Plan::default()
     })
 }
@@ -333,15 +408,16 @@ impl Observer for Keep {
         }
         let wrong = if line.wrong_answers > 0 { ", WRONG ANSWERS" } else { "" };
         match &line.refused {
-            Some(why) => eprintln!("  {:12} refused: {why}", line.workload),
+            Some(why) => eprintln!("  {:19} refused: {why}", line.workload),
             None => eprintln!(
-                "  {:12} {:>9.0}/s, settled {:>9.0}/s, p99 {:.0} us, slowest {:.0} us, memory {} MiB{wrong}",
+                "  {:19} {:>9.0}/s, settled {:>9.0}/s, p99 {:.0} us, slowest {:.0} us, memory {} of {} MiB{wrong}",
                 line.workload,
                 line.ops_per_s,
                 line.fair_ops_per_s(),
                 line.latency.p99_us,
                 line.latency.max_us,
-                line.peak_rss_bytes >> 20,
+                line.engine_bytes() >> 20,
+                line.budget_bytes() >> 20,
             ),
         }
     }
@@ -371,6 +447,9 @@ mod tests {
         assert!(check(&run).unwrap_err().to_string().contains("unknown engine \"a\""));
         let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());
+        let who = |matched| measurement(&run, "pando-stbe", NonZero::<usize>::MIN, matched).unwrap().who;
+        assert_eq!(who(None), "pando-stbe");
+        assert_eq!(who(Some("lmdb")), "pando-stbe with the memory of lmdb");
         let wrong = Run { workloads: vec!["lod".into()], ..run };
         assert!(check(&wrong).unwrap_err().to_string().contains("unknown workload `lod`"));
     }

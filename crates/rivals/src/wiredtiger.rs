@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Session, Setup, Write};
 
 use crate::ffi::wiredtiger::{self as ffi, Connection, FIGURES};
 use crate::{Promise, admit, settings, size};
@@ -79,6 +79,10 @@ impl Engine for Store {
         ])
     }
 
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        (need == Need::SortedLoad).then_some("a bulk cursor of WiredTiger needs a table that no session has open")
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         Ok(Box::new(Handle(self.connection.session()?)))
     }
@@ -136,5 +140,13 @@ impl Session for Handle<'_> {
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         self.0.scan(from, limit, visit)
+    }
+
+    fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        self.0.scan_back(from, limit, visit)
+    }
+
+    fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
+        self.0.write(writes)
     }
 }

@@ -4,12 +4,12 @@
 //! `an_engine_conforms` is one function for all engines. To test a new engine, add its name below.
 
 use std::env;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use pandodb_lab::engine::{Engine, Mode, Need, Result, Session, Setup};
+use pandodb_lab::engine::{Engine, Mode, Need, Result, Session, Setup, Write};
 use pandodb_rivals::{Promise, Rival, rival};
 
 macro_rules! engines {
@@ -37,12 +37,14 @@ macro_rules! engines {
 engines! {
     rocksdb: "rocksdb", "rocksdb";
     rocksdb_universal: "rocksdb-universal", "rocksdb";
+    rocksdb_blob: "rocksdb-blob", "rocksdb";
     lmdb: "lmdb", "lmdb";
     lmdb_writemap: "lmdb-writemap", "lmdb";
     leveldb: "leveldb", "leveldb";
     wiredtiger: "wiredtiger", "wiredtiger";
     redb: "redb", "redb";
     fjall: "fjall", "fjall";
+    fjall_blob: "fjall-blob", "fjall";
     bf_tree: "bf-tree", "bf-tree";
     btreemap: "btreemap", "btreemap";
 }
@@ -86,10 +88,13 @@ fn an_engine_conforms(name: &str) -> Result<()> {
 
     point_operations(engine.as_ref())?;
     scans(engine.as_ref())?;
+    reverse_scans(engine.as_ref())?;
+    batches(engine.as_ref(), promise)?;
     merges(engine.as_ref())?;
     ranges(engine.as_ref())?;
     sizes(engine.as_ref(), promise)?;
     two_threads(engine.as_ref())?;
+    sorted_loads(engine.as_ref())?;
 
     engine.settle()?;
     assert!(engine.debt().is_none_or(|bytes| bytes < 64 << 20));
@@ -149,6 +154,107 @@ fn scans(engine: &dyn Engine) -> Result<()> {
     }
     let high: Vec<_> = entries(s.as_mut(), b"scan-9a", 10)?.into_iter().map(|(key, _)| key).collect();
     assert_eq!(high, [&b"scan-\x7f"[..], b"scan-\x80", b"scan-\xff\xff"]);
+    Ok(())
+}
+
+/// Runs after `scans`, with the keys that it put.
+fn reverse_scans(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    if engine.lacks(Need::ReverseScan).is_some() {
+        assert!(s.scan_back(b"scan-9", 1, &mut |_, _| {}).is_err(), "what an engine lacks it refuses");
+        return Ok(());
+    }
+    let mut back = |from: &[u8], limit: usize| -> Result<Vec<Vec<u8>>> {
+        let mut keys = Vec::new();
+        let count = s.scan_back(from, limit, &mut |key, value| {
+            assert!(!value.is_empty());
+            keys.push(key.to_vec());
+        })?;
+        assert_eq!(count, keys.len(), "a scan counts what it visits");
+        Ok(keys)
+    };
+    assert_eq!(back(b"scan-9", 3)?, [&b"scan-9"[..], b"scan-7", b"scan-3"]);
+    assert_eq!(back(b"scan-8", 2)?, [&b"scan-7"[..], b"scan-3"]);
+    assert_eq!(back(b"scan-\xff\xff\xff", 2)?, [&b"scan-\xff\xff"[..], b"scan-\x80"]);
+    assert_eq!(back(b"\xff", 1)?, [b"scan-\xff\xff"], "above the last key");
+    assert_eq!(back(b"scan-1", 2)?, [&b"scan-1"[..], b"point-c"]);
+    assert_eq!(back(b"a", 5)?, [b""; 0], "below the first key");
+    assert_eq!(back(b"scan-9", 0)?, [b""; 0]);
+    Ok(())
+}
+
+fn batches(engine: &dyn Engine, promise: Promise) -> Result<()> {
+    let mut s = engine.session()?;
+    s.put(b"batch-a", b"old")?;
+    s.put(b"batch-b", b"old")?;
+    let writes = [
+        Write::Put(b"batch-a", b"new"),
+        Write::Delete(b"batch-b"),
+        Write::Put(b"batch-c", b"new"),
+        Write::Delete(b"no"),
+    ];
+    if engine.lacks(Need::Batch).is_some() {
+        assert!(s.write_batch(&writes).is_err(), "what an engine lacks it refuses");
+        return Ok(());
+    }
+    s.write_batch(&writes)?;
+    s.write_batch(&[])?;
+    assert_eq!(get(s.as_mut(), b"batch-a")?.as_deref(), Some(b"new".as_slice()));
+    assert_eq!(get(s.as_mut(), b"batch-b")?, None);
+    assert_eq!(get(s.as_mut(), b"batch-c")?.as_deref(), Some(b"new".as_slice()));
+    // Two batches of two threads write the same keys. At each time, both keys have the value of the same batch.
+    if promise.longest_value >= 4096 {
+        thread::scope(|scope| -> Result<()> {
+            let writers: Vec<_> = [b'x', b'y'].map(|byte| scope.spawn(move || write_pairs(engine, byte))).into();
+            writers.into_iter().try_for_each(|writer| writer.join().expect("a writer panicked"))
+        })?;
+        let both = [get(s.as_mut(), b"batch-one")?, get(s.as_mut(), b"batch-two")?];
+        assert!(both[0].is_some() && both[0] == both[1], "batches are not torn");
+    }
+    Ok(())
+}
+
+fn write_pairs(engine: &dyn Engine, byte: u8) -> Result<()> {
+    let mut s = engine.session()?;
+    for i in 0..100 {
+        let value = [byte, i];
+        // The order of the keys differs, so that locks of single keys in the given order would block both writers.
+        let (first, second) = (Write::Put(b"batch-one", &value), Write::Put(b"batch-two", &value));
+        s.write_batch(&if byte == b'x' { [first, second] } else { [second, first] })?;
+    }
+    Ok(())
+}
+
+/// Loads rows above all other keys of the store.
+fn sorted_loads(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    let mut next = 0;
+    let mut rows = |key: &mut Vec<u8>, value: &mut Vec<u8>| {
+        *key = format!("zz-{next:06}").into_bytes();
+        *value = long(next, 100);
+        next += 1;
+        next <= LOADED
+    };
+    let loaded = s.load_sorted(&mut rows);
+    if engine.lacks(Need::SortedLoad).is_some() {
+        assert!(loaded.is_err(), "what an engine lacks it refuses");
+        return Ok(());
+    }
+    assert_eq!(loaded? as usize, LOADED);
+    assert_eq!(s.load_sorted(&mut |_, _| false)?, 0, "no rows");
+    assert_eq!(entries(s.as_mut(), b"zz-", usize::MAX)?.len(), LOADED);
+    loaded_rows(s.as_mut())?;
+    s.put(b"zz-000005", b"changed")?;
+    assert_eq!(get(s.as_mut(), b"zz-000005")?.as_deref(), Some(b"changed".as_slice()));
+    s.put(b"zz-000005", &long(5, 100))
+}
+
+const LOADED: usize = 12_345;
+
+fn loaded_rows(s: &mut dyn Session) -> Result<()> {
+    for i in [0, 1, 5, 999, 1000, 10_000, LOADED - 1] {
+        assert_eq!(get(s, format!("zz-{i:06}").as_bytes())?, Some(long(i, 100)), "row {i}");
+    }
     Ok(())
 }
 
@@ -258,6 +364,13 @@ fn reopened(engine: &dyn Engine, promise: Promise) -> Result<()> {
     if engine.lacks(Need::RangeDelete).is_none() {
         assert_eq!(get(s.as_mut(), b"range-2")?, None);
         assert_eq!(get(s.as_mut(), b"range-3")?, kept(b"again"));
+    }
+    if engine.lacks(Need::Batch).is_none() {
+        assert_eq!(get(s.as_mut(), b"batch-b")?, None);
+        assert_eq!(get(s.as_mut(), b"batch-c")?, kept(b"new"));
+    }
+    if engine.lacks(Need::SortedLoad).is_none() && promise.survives_close {
+        loaded_rows(s.as_mut())?;
     }
     if promise.longest_value >= 4096 {
         assert_eq!(get(s.as_mut(), b"size-4k-7")?, kept(&long(7, 4096)));

@@ -22,7 +22,7 @@ own with durability buffered.
 Workloads: load-seq, load-mixed, load-sorted, expiry, queue, load, a to f (YCSB), readmiss, multi-get, scan-prefix, \
 scan-long, reverse-scan, merge, overwrite, hotspot-write, delete, delete-scan. These groups have data sets of their \
 own, with as many bytes as --records rows: timeseries, bigval-4k, bigval-16k (bigval is both), secondary, mixed-size. \
---list also shows the workloads of each group. docs/PERFORMANCE.md describes them.
+--list shows each workload of a group, which can be named alone. docs/LAB.md describes the workloads.
 
 A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops \
 operations or --seconds seconds, whichever comes first. With --rate operations are scheduled at fixed times (an open \

@@ -273,7 +273,7 @@ type Cost = (&'static str, &'static str, fn(&Line) -> f64);
 
 /// The table of the costs of the operations for each engine: bytes, memory, CPU time.
 pub(super) fn costs(case: &Case) -> Table {
-    const COSTS: [Cost; 11] = [
+    const COSTS: [Cost; 9] = [
         ("operations acknowledged a second", "", |line| line.ops_per_s),
         ("time until no background work is left", "s", |line| {
             if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }
@@ -287,10 +287,9 @@ pub(super) fn costs(case: &Case) -> Table {
         ("written in all", "B", |line| io(line, "write_bytes")),
         ("CPU time for a million operations", "s", |line| line.cpu_s_per_million),
         ("peak memory", "B", |line| line.peak_rss_bytes as f64),
-        ("peak memory of the engine alone", "B", |line| line.engine_bytes() as f64),
-        ("memory budget", "B", |line| line.budget_bytes() as f64),
     ];
-    let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["peak memory, share of the budget"]);
+    let head =
+        std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["engine's part of it, share of the budget"]);
     let rows = case.entries.iter().map(|entry| {
         let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));
         let mut row: Vec<Cell> = std::iter::once(name_of(entry, &entry.who)).chain(figures).collect();
@@ -304,13 +303,18 @@ fn io(line: &Line, name: &str) -> f64 {
     line.process_io.get(name).map_or(f64::NAN, |bytes| *bytes as f64)
 }
 
-/// The cell of the peak memory divided by the budget. A value above 1 has the class `bad`.
+/// The cell of the engine's peak memory divided by its budget, with both sizes below it. A value above 1 has the class
+/// `bad`.
 fn share_of_budget(entry: &Entry) -> Cell {
     let share = |line: &Line| {
         let budget = line.budget_bytes() as f64;
-        if budget > 0.0 { line.peak_rss_bytes as f64 / budget * 100.0 } else { f64::NAN }
+        if budget > 0.0 { line.engine_bytes() as f64 / budget * 100.0 } else { f64::NAN }
     };
-    let over = entry.spread(share).is_some_and(|share| share.median > 100.0);
-    let cell = Cell::figure(entry.spread(share), "%");
-    if over { cell.class("bad") } else { cell }
+    let spread = entry.spread(share);
+    let [engine, budget] = [Line::engine_bytes, Line::budget_bytes].map(|of| entry.spread(|line| of(line) as f64));
+    let sizes = engine.zip(budget).filter(|_| spread.is_some());
+    let note = sizes
+        .map(|(engine, budget)| format!("{} of {}", unit::show(engine.median, "B"), unit::show(budget.median, "B")));
+    let cell = Cell::figure(spread, "%").note(note.unwrap_or_default());
+    if spread.is_some_and(|share| share.median > 100.0) { cell.class("bad") } else { cell }
 }

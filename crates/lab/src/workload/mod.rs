@@ -338,3 +338,28 @@ pub fn parse(names: &str) -> Result<Vec<&'static Workload>, String> {
     }
     Ok(workloads)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_a_load_first() {
+        for group in GROUPS {
+            let workloads = parse(group).unwrap();
+            assert!(workloads.len() >= 2 && workloads[0].start == Start::Fresh, "{group}");
+            assert!(workloads.iter().all(|workload| workload.loader().set == workload.set), "{group}");
+        }
+        assert_eq!(parse("bigval").unwrap().len(), 8);
+        assert_eq!(parse("all").unwrap().len(), ALL.len());
+    }
+
+    #[test]
+    fn the_documentation_describes_every_workload() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/LAB.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        for workload in ALL {
+            assert!(text.contains(&format!("`{}`", workload.name)), "{}", workload.name);
+        }
+    }
+}

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use pandodb_lab::engine::Result;
+use pandodb_lab::engine::{Result, Write};
 
 const ABSENT: c_int = 1_000_001;
 
@@ -24,6 +24,22 @@ struct RawSession {
 }
 
 type Bytes = *const c_void;
+
+/// One write of a batch, as the shim declares it.
+#[repr(C)]
+struct RawWrite {
+    key: Bytes,
+    key_len: usize,
+    value: Bytes,
+    value_len: usize,
+    is_delete: c_int,
+}
+
+/// The function that moves a cursor to a neighbouring entry.
+type Step = unsafe extern "C" fn(*mut RawSession, *mut Bytes, *mut usize, *mut Bytes, *mut usize) -> c_int;
+/// The function that moves a cursor to the first entry of a scan.
+type Seek =
+    unsafe extern "C" fn(*mut RawSession, Bytes, usize, *mut Bytes, *mut usize, *mut Bytes, *mut usize) -> c_int;
 
 unsafe extern "C" {
     fn shim_wt_error(code: c_int) -> *const c_char;
@@ -65,6 +81,23 @@ unsafe extern "C" {
         value: *mut Bytes,
         value_len: *mut usize,
     ) -> c_int;
+    fn shim_wt_seek_back(
+        session: *mut RawSession,
+        key: Bytes,
+        key_len: usize,
+        found: *mut Bytes,
+        found_len: *mut usize,
+        value: *mut Bytes,
+        value_len: *mut usize,
+    ) -> c_int;
+    fn shim_wt_prev(
+        session: *mut RawSession,
+        found: *mut Bytes,
+        found_len: *mut usize,
+        value: *mut Bytes,
+        value_len: *mut usize,
+    ) -> c_int;
+    fn shim_wt_write(session: *mut RawSession, writes: *const RawWrite, count: usize) -> c_int;
     fn shim_wt_add(session: *mut RawSession, key: Bytes, key_len: usize, delta: u64) -> c_int;
     fn shim_wt_delete_range(session: *mut RawSession, from: Bytes, from_len: usize, to: Bytes, to_len: usize) -> c_int;
     fn shim_wt_checkpoint(connection: *mut RawConnection) -> c_int;
@@ -221,17 +254,63 @@ impl Session<'_> {
         check(unsafe { shim_wt_delete_range(self.raw.as_ptr(), f, from.len(), t, to.len()) }).map(drop)
     }
 
+    /// Commits several writes in one transaction.
+    pub fn write(&mut self, writes: &[Write]) -> Result<()> {
+        let raw = |write: &Write| match *write {
+            Write::Put(key, value) => RawWrite {
+                key: key.as_ptr().cast(),
+                key_len: key.len(),
+                value: value.as_ptr().cast(),
+                value_len: value.len(),
+                is_delete: 0,
+            },
+            Write::Delete(key) => RawWrite {
+                key: key.as_ptr().cast(),
+                key_len: key.len(),
+                value: ptr::null(),
+                value_len: 0,
+                is_delete: 1,
+            },
+        };
+        let raws: Vec<RawWrite> = writes.iter().map(raw).collect();
+        // SAFETY: as in `put`. All slices live until the end of the call.
+        check(unsafe { shim_wt_write(self.raw.as_ptr(), raws.as_ptr(), raws.len()) })?;
+        self.reset()
+    }
+
     /// Visits at most `limit` entries from `from` on, in one snapshot, and returns their number.
     pub fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        self.scan_by(from, limit, (shim_wt_seek, shim_wt_next), visit)
+    }
+
+    /// Visits at most `limit` entries in descending order, from the last key that is at most `from`, in one snapshot, and
+    /// returns their number.
+    pub fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        self.scan_by(from, limit, (shim_wt_seek_back, shim_wt_prev), visit)
+    }
+
+    fn scan_by(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        by: (Seek, Step),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
         // SAFETY: the session is open, belongs to this thread, and has no transaction.
         check(unsafe { shim_wt_begin(self.raw.as_ptr()) })?;
-        let scanned = self.walk(from, limit, visit);
+        let scanned = self.walk(from, limit, by, visit);
         // SAFETY: this call ends the transaction that began above, and also resets the cursor.
         check(unsafe { shim_wt_rollback(self.raw.as_ptr()) })?;
         scanned
     }
 
-    fn walk(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+    fn walk(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        (seek, step): (Seek, Step),
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<usize> {
         let (mut key, mut key_len, mut value, mut value_len) = (ptr::null(), 0, ptr::null(), 0);
         let mut count = 0;
         while count < limit {
@@ -239,10 +318,10 @@ impl Session<'_> {
             let raw = self.raw.as_ptr();
             let code = if count == 0 {
                 // SAFETY: as in `get`, but four results are written on success.
-                unsafe { shim_wt_seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
+                unsafe { seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
             } else {
                 // SAFETY: as for the first entry. The cursor is at an entry.
-                unsafe { shim_wt_next(raw, k, kl, v, vl) }
+                unsafe { step(raw, k, kl, v, vl) }
             };
             if !check(code)? {
                 break;

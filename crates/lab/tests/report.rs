@@ -362,3 +362,35 @@ fn an_engine_that_loses_acknowledged_writes_is_left_out_of_ratios() {
     assert!(ratios.contains("2.00×") && ratios.contains("0.50×") && ratios.contains("9.00×"), "{table}");
     assert!(table.contains("forgetful is left out of all ratios"), "{table}");
 }
+
+#[test]
+fn an_engine_with_the_memory_of_a_rival_is_compared_with_this_rival_alone() {
+    let matched = |rival: &str, rate, given_memory| Line {
+        index: "stbe".into(),
+        matched: rival.into(),
+        given_memory,
+        ..small("c", "pando", rate)
+    };
+    let mut lines = [
+        matched("", 100.0, 0),
+        matched("slow", 300.0, 2 << 20),
+        small("c", "slow", 50.0),
+        Line { peak_rss_bytes: 5 << 20, lab_bytes: 1 << 20, ..small("c", "fast", 200.0) },
+    ];
+    for line in &mut lines {
+        line.asked.memory_budget = 1 << 20;
+    }
+    let text = report::table(&lines);
+    let row = |name: &str| {
+        let row = text.lines().find(|row| row.contains(name)).unwrap_or_else(|| panic!("{name} in {text}"));
+        row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).skip(1).collect::<Vec<_>>()
+    };
+    // The columns are PandoDB, PandoDB with the memory of the slow engine, then the others by name.
+    assert!(row("operations/s")[1].contains("pando-stbe with the memory of slow"), "{text}");
+    assert_eq!(row("by the best other"), ["0.50×", "6.00×", "2.00×", "0.25×"]);
+    assert_eq!(row("memory budget"), ["1", "2", "1", "1"]);
+    assert_eq!(row("of it the engine"), ["0", "0", "4", "0"]);
+    let html = report::html(&lines);
+    check_page(&html);
+    assert!(html.contains("400 %") || html.contains("400\u{a0}%"), "the engine took four times its budget");
+}

@@ -1,6 +1,7 @@
 //! `pando-rivals`: lists the engines that are compiled in, and runs the same workloads on several of them.
 //!
-//! `run` starts a separate process for each engine, so that the measured memory and caches belong to this engine alone.
+//! `run` starts a separate process for each engine and each data set, so that the measured memory and caches belong to
+//! this engine and this data alone.
 //! If a memory cgroup was delegated, the process runs in a group below it. [`pandodb_lab::bench`] does the
 //! measurements. `run` appends the lines of results to a file and prints the ratios between the engines.
 //!
@@ -20,7 +21,7 @@ use pandodb_lab::bench::{self, Cache, Matched, Observer, Plan};
 use pandodb_lab::engine::{Engine, Mode, Result, Setup};
 use pandodb_lab::line::Line;
 use pandodb_lab::report;
-use pandodb_lab::workload::{self, Dist};
+use pandodb_lab::workload::{self, DataSet, Dist};
 use pandodb_rivals::cgroup::{self, Group};
 use pandodb_rivals::resume::Measurement;
 use pandodb_rivals::{LEAST_BUDGET, Promise, Rival, rival, rivals, size};
@@ -51,7 +52,7 @@ enum Verb {
     One(Run),
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 struct Run {
     /// Engines to measure; `list` prints their names.
     #[arg(long, value_delimiter = ',', required = true)]
@@ -252,13 +253,16 @@ fn start(run: &Run) -> Result<()> {
     let before = lines_in(&run.out)?.len();
     let place = tempfile::Builder::new().prefix("pando-rivals-").tempdir_in(&run.store)?;
     let mut failed = 0;
+    let parts = by_set(run)?;
     for round in 1..=run.rounds.get() {
         for &threads in &run.threads {
-            for engine in &run.engines {
-                failed += u32::from(!measure_once(run, place.path(), (engine, threads, round), None)?);
-            }
-            if run.match_memory {
-                failed += measure_matched(run, place.path(), threads, round)?;
+            for part in &parts {
+                for engine in &run.engines {
+                    failed += u32::from(!measure_once(part, place.path(), (engine, threads, round), None)?);
+                }
+                if run.match_memory {
+                    failed += measure_matched(part, place.path(), threads, round)?;
+                }
             }
         }
     }
@@ -270,6 +274,20 @@ fn start(run: &Run) -> Result<()> {
         (0, 0) => Ok(()),
         _ => Err(format!("{failed} processes failed, {wrong} workloads returned wrong answers").into()),
     }
+}
+
+/// Splits a run by the data sets of its workloads, in the order in which the sets first occur. Each part has processes of
+/// its own, because an allocator may keep memory of the store of an earlier data set.
+fn by_set(run: &Run) -> Result<Vec<Run>> {
+    let mut parts: Vec<(DataSet, Vec<String>)> = Vec::new();
+    for workload in workload::parse(&run.workloads.join(","))? {
+        let name = workload.name.to_owned();
+        match parts.iter_mut().find(|(set, _)| *set == workload.set) {
+            Some((_, names)) => names.push(name),
+            None => parts.push((workload.set, vec![name])),
+        }
+    }
+    Ok(parts.into_iter().map(|(_, workloads)| Run { workloads, ..run.clone() }).collect())
 }
 
 /// Measures PandoDB with the memory of each rival. Returns the number of failed processes.
@@ -301,7 +319,11 @@ fn measure_once(
     let is_done = run.resume && measurement.is_done(&lines_in(&run.out)?, round);
     let memory = matched.map_or(run.memory, |matched| matched.memory) >> 20;
     let skipped = if is_done { ": already measured" } else { "" };
-    eprintln!("round {round} of {}: {}, {threads} threads, {memory} MiB{skipped}", run.rounds, measurement.who);
+    let first = run.workloads.first().map_or("", String::as_str);
+    eprintln!(
+        "round {round} of {}: {}, {first} …, {threads} threads, {memory} MiB{skipped}",
+        run.rounds, measurement.who
+    );
     if is_done { Ok(true) } else { measure(run, place, engine, threads, matched) }
 }
 
@@ -340,7 +362,7 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>, match
     run.rate.into_iter().for_each(|rate| pass("--rate", rate.to_string()));
     run.dist.into_iter().for_each(|dist| pass("--dist", dist.name().to_owned()));
     group.iter().for_each(|_| pass("--memory-limit", ((run.memory + run.allowance) as u64).to_string()));
-    for matched in matched {
+    if let Some(matched) = matched {
         pass("--matched", matched.rival.clone());
         pass("--given-memory", matched.memory.to_string());
     }
@@ -448,6 +470,9 @@ mod tests {
         let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());
         let who = |matched| measurement(&run, "pando-stbe", NonZero::<usize>::MIN, matched).unwrap().who;
+        let mixed = Run { workloads: vec!["c,timeseries-hour".into(), "a".into()], ..run.clone() };
+        let parts: Vec<String> = by_set(&mixed).unwrap().iter().map(|part| part.workloads.join(" ")).collect();
+        assert_eq!(parts, ["c a", "timeseries-hour"]);
         assert_eq!(who(None), "pando-stbe");
         assert_eq!(who(Some("lmdb")), "pando-stbe with the memory of lmdb");
         let wrong = Run { workloads: vec!["lod".into()], ..run };

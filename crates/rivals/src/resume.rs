@@ -1,7 +1,7 @@
 //! Reads from lines of results what a run has already measured, so that an interrupted run can be resumed, and how much
 //! memory a rival really took, so that PandoDB can be measured with the same memory.
 //!
-//! A *measurement* is one engine with one number of threads in one round; it has a line for each workload. Lines are
+//! A *measurement* is one engine with one data set and one number of threads in one round. It has a line for each workload. Lines are
 //! counted: a measurement of round `n` is done if the file has `n` lines of each workload with the same settings. So
 //! rounds are interchangeable, and a measurement that was interrupted between two workloads is repeated as a whole.
 

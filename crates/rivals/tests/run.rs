@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use pandodb_lab::line::Line;
-use pandodb_lab::report;
+use pandodb_lab::{report, workload};
 
 const WORKLOADS: &str = "reverse-scan,hotspot-write,load-sorted,timeseries,bigval,secondary,mixed-size";
 const MATCHED: &str = "pando-stbe with the memory of btreemap";
@@ -48,12 +48,17 @@ fn all_new_workloads_run_and_a_run_can_be_resumed() {
         assert_eq!((&line.workload, &line.stream, line.ops), (&other.workload, &other.stream, other.ops));
         assert_eq!((line.asked.memory_budget, line.budget_bytes()), (16 << 20, 16 << 20));
     }
-    let peak = map.iter().map(|line| line.engine_bytes()).max().unwrap().max(16 << 20);
-    assert!(matched.iter().all(|line| line.given_memory == peak && line.wrong_answers == 0));
+    // Each data set has processes of its own, so PandoDB gets the rival's peak with this data set.
+    let set = |line: &Line| workload::Workload::find(&line.workload).unwrap().set;
+    for line in matched {
+        let peaks = map.iter().filter(|other| set(other) == set(line)).map(|other| other.engine_bytes());
+        let peak = peaks.max().unwrap().max(16 << 20);
+        assert_eq!((line.given_memory, line.wrong_answers), (peak, 0), "{}", line.workload);
+    }
 
     let text = run(directory.path(), &["--workloads", WORKLOADS, "--resume"]);
     assert_eq!(lines(directory.path()).len(), first.len(), "no measurement is repeated");
-    assert_eq!(String::from_utf8_lossy(&text.stderr).matches("already measured").count(), 3);
+    assert_eq!(String::from_utf8_lossy(&text.stderr).matches("already measured").count(), 3 * 6, "six data sets");
     let table = String::from_utf8_lossy(&text.stdout);
     assert!(table.contains(MATCHED) && table.contains("timeseries-hour"), "{table}");
     run(directory.path(), &["--workloads", WORKLOADS, "--resume", "--rounds", "2"]);

@@ -80,7 +80,7 @@ impl Outcome {
             self.synced = acknowledged;
         }
         // A store that accepts writes again knows whether the failed write took effect.
-        if matches!(step, Step::Commit(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
+        if matches!(step, Step::Commit(..) | Step::LoadSorted(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
             self.uncertain.clear();
         }
     }
@@ -126,7 +126,7 @@ fn harmless(fault: &Fault) -> bool {
 /// Whether the step was refused before it had any effect. The store refuses a step if the disk is full, or if damaged
 /// blocks of the index prevent the packing of memtables.
 fn refused(step: &Step, error: &Error) -> bool {
-    matches!((step, error), (Step::Commit(..) | Step::Create(_), Error::DiskFull { .. } | Error::Corruption { .. }))
+    matches!((step, error), (Step::Commit(..) | Step::Create(_) | Step::LoadSorted(..), Error::DiskFull { .. } | Error::Corruption { .. }))
 }
 
 /// Runs the script under the fault. Returns the driver, so that the device can be copied before the store is closed.

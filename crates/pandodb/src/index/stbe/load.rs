@@ -26,8 +26,10 @@ impl Stbe {
         let mut trunk = inner.trunk.clone();
         assert!(loaded.at() > trunk.through, "a load is newer than every message of the tree");
         let mut root = trunk.root.edit();
+        // In an empty tree the runs already are what a compaction of them would write.
+        let fresh = !(root.is_leaf() && root.branches.is_empty());
         for slice in loaded.slices() {
-            let branch = root.branch(self.branch_id(), true, slice.clone(), slice.bytes())?;
+            let branch = root.branch(self.branch_id(), fresh, slice.clone(), slice.bytes())?;
             root.branches.push(branch);
         }
         trunk.root = Arc::new(root);

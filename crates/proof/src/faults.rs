@@ -126,7 +126,10 @@ fn harmless(fault: &Fault) -> bool {
 /// Whether the step was refused before it had any effect. The store refuses a step if the disk is full, or if damaged
 /// blocks of the index prevent the packing of memtables.
 fn refused(step: &Step, error: &Error) -> bool {
-    matches!((step, error), (Step::Commit(..) | Step::Create(_) | Step::LoadSorted(..), Error::DiskFull { .. } | Error::Corruption { .. }))
+    matches!(
+        (step, error),
+        (Step::Commit(..) | Step::Create(_) | Step::LoadSorted(..), Error::DiskFull { .. } | Error::Corruption { .. })
+    )
 }
 
 /// Runs the script under the fault. Returns the driver, so that the device can be copied before the store is closed.

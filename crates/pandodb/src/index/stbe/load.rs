@@ -11,14 +11,21 @@
 use std::sync::Arc;
 
 use super::index::TrunkCheckpoint;
+use super::node::Node;
 use super::tree::{Inner, Stbe};
 use super::trunk::Trunk;
 use crate::base::Result;
 use crate::base::sync::Ordering::Relaxed;
+use crate::filter::{FilterBuilder, Filters};
 use crate::index::Checkpoint;
 use crate::index::runs::{LoadedRuns, LoadsRuns};
 use crate::rows::IndexRows;
 use crate::run::RunBuilder;
+
+/// Whether a tree has no runs.
+fn is_empty(root: &Node) -> bool {
+    root.is_leaf() && root.branches.is_empty()
+}
 
 impl Stbe {
     /// The trunk with the runs of a load. REQUIRES: the caller holds `inner`.
@@ -27,7 +34,7 @@ impl Stbe {
         assert!(loaded.at() > trunk.through, "a load is newer than every message of the tree");
         let mut root = trunk.root.edit();
         // In an empty tree the runs already are what a compaction of them would write.
-        let fresh = !(root.is_leaf() && root.branches.is_empty());
+        let fresh = !is_empty(&root);
         for slice in loaded.slices() {
             let branch = root.branch(self.branch_id(), fresh, slice.clone(), slice.bytes())?;
             root.branches.push(branch);
@@ -46,9 +53,15 @@ impl LoadsRuns for Stbe {
     }
 
     fn run_builder(&self, expected_bytes: u64) -> RunBuilder {
-        // The runs of leaves get no maplets, and nearly all runs of a load soon are in leaves.
         let builder = RunBuilder::new(self.core.data.clone(), self.core.ids.next(), expected_bytes);
-        builder.with_filter(self.filter(2)).with_compression(self.shape.compression).cached_in(self.core.pool.clone())
+        // In an empty tree the runs go into leaves at once, and the runs of leaves get no maplets. A Bloom filter is
+        // made in half the time of a quotient filter. If the tree has data when the load is attached, lookups probe the
+        // Bloom filters of the runs one by one until the runs have reached the leaves.
+        let filter = match self.shape.filters {
+            Filters::Maplet if is_empty(&self.published.load().root) => FilterBuilder::new(Filters::Bloom, 1),
+            _ => self.filter(2),
+        };
+        builder.with_filter(filter).with_compression(self.shape.compression).cached_in(self.core.pool.clone())
     }
 
     /// A run fills a leaf.

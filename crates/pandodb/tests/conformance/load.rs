@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use pandodb::{AddU64, Durability, Error, Keyspace, KeyspaceAt, Store};
+use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice};
+use pandodb::{AddU64, Durability, Error, IndexOptions, Keyspace, KeyspaceAt, KeyspaceOptions, Store};
 
 use crate::each;
 
@@ -259,4 +260,72 @@ fn other_threads_write_and_read_during_a_load() {
         assert_eq!(other.iter().count(), written as usize);
         assert!(store.verify().unwrap().is_clean());
     });
+}
+
+#[test]
+fn a_fault_during_a_load_leaves_all_or_nothing() {
+    for (index, kind) in [
+        ("stbe:fanout=3", FaultKind::StorageFull),
+        ("stbe:fanout=3", FaultKind::IoError(OpClass::Write)),
+        ("stbe:fanout=3", FaultKind::IoError(OpClass::Sync)),
+        ("cola", FaultKind::StorageFull),
+        ("cola", FaultKind::IoError(OpClass::Write)),
+    ] {
+        let (mut refused, mut poisoned, mut nth) = (0, 0, 0);
+        let done = loop {
+            let sim = SimDevice::new(nth);
+            let builder = || {
+                let builder = Store::builder("faulty").device(sim.clone()).memory_budget(1 << 20);
+                builder.memtable_bytes(8 << 10).background_threads(0)
+            };
+            let store = builder().open().unwrap();
+            let options = KeyspaceOptions::new().index(index.parse::<IndexOptions>().unwrap());
+            let ks = store.keyspace_with("k", options).unwrap();
+            let mut model = Model::new();
+            (0..300).for_each(|i| ks.put(key(i * 3), value(i, 1)).unwrap());
+            model.extend((0..300).map(|i| (key(i * 3), value(i, 1))));
+            sim.set_fault(Some(Fault::once(kind, nth)));
+            let loaded = ks.load_sorted(rows(0..900, 2));
+            let struck = sim.faults_struck();
+            sim.set_fault(None);
+            let later = ks.put("later", "v");
+            match &loaded {
+                Ok(count) => {
+                    assert_eq!(*count, 900);
+                    model.extend(rows(0..900, 2));
+                }
+                Err(_) if later.is_ok() => refused += 1,
+                Err(_) => poisoned += 1,
+            }
+            if later.is_ok() {
+                model.insert(b"later".to_vec(), b"v".to_vec());
+                check(&ks, &model);
+                check_accounts(&store, &ks);
+                check(&ks, &model);
+                // A refused load can be repeated.
+                load(&ks, &mut model, 0..900, 3);
+                check(&ks, &model);
+                check_accounts(&store, &ks);
+            }
+            drop((ks, store));
+            let store = builder().open().unwrap();
+            let ks = store.keyspace("k").unwrap();
+            if later.is_ok() {
+                check(&ks, &model);
+            } else {
+                // The failed checkpoint may have become durable or not.
+                let with: Model = model.iter().map(|(k, v)| (k.clone(), v.clone())).chain(rows(0..900, 2)).collect();
+                let found: Model = ks.iter().map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+                assert!(found == model || found == with, "{} rows after fault {nth}", found.len());
+            }
+            check_accounts(&store, &ks);
+            nth += 1;
+            if struck == 0 {
+                break loaded;
+            }
+        };
+        assert!(done.is_ok(), "a load without a fault succeeds");
+        println!("{index}, {kind:?}: {nth} places, {refused} loads without effect, {poisoned} that poisoned the store");
+        assert!(refused > 0 || kind == FaultKind::IoError(OpClass::Sync), "{kind:?}: some failures have no effect");
+    }
 }

@@ -1,9 +1,11 @@
-//! Measures sorted loads: `load_sorted DIR ROWS [index] [put|load|load2]`. The rows have keys of 24 bytes and values of
-//! 100 bytes of which one half is random. `put` writes the same rows as batches of 1,000, for comparison; `load2` loads
-//! two halves into two keyspaces on two threads.
+//! Measures sorted loads: `load_sorted DIR ROWS [index] [put|load|load2|beside]`. The rows have keys of 24 bytes and
+//! values of 100 bytes of which one half is random. `put` writes the same rows as batches of 1,000, for comparison;
+//! `load2` loads two halves into two keyspaces on two threads; `beside` puts single rows into the same keyspace during
+//! the load, and also prints the longest put.
 //!
 //! Prints the wall time, the processor time of each row, the bytes written for each byte loaded, and the peak memory.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pandodb::{Durability, IndexOptions, Keyspace, KeyspaceOptions, Store};
@@ -54,10 +56,24 @@ fn put(store: &Store, rows: &Keyspace, range: std::ops::Range<u64>) -> pandodb::
     store.settle()
 }
 
+/// Puts single rows between the rows of the load until the load ends. Returns their number and the longest time of one.
+fn put_until(rows: &Keyspace, stop: &AtomicBool) -> pandodb::Result<(u64, Duration)> {
+    let (mut puts, mut longest) = (0, Duration::ZERO);
+    while !stop.load(Relaxed) {
+        let (mut key, value) = row(puts * 7_919 % 5_000_000);
+        key[KEY - 1] = b'!';
+        let began = Instant::now();
+        rows.put(key, value)?;
+        longest = longest.max(began.elapsed());
+        puts += 1;
+    }
+    Ok((puts, longest))
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (Some(directory), Some(count)) = (args.next(), args.next()) else {
-        return Err("usage: load_sorted DIR ROWS [index] [put|load|load2]".into());
+        return Err("usage: load_sorted DIR ROWS [index] [put|load|load2|beside]".into());
     };
     let count: u64 = count.parse()?;
     let index: IndexOptions = args.next().as_deref().unwrap_or("stbe").parse()?;
@@ -74,7 +90,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             one.load_sorted((count / 2..count).map(row))?;
             other.join().expect("no panic").map(drop)
         })?,
-        other => return Err(format!("`{other}` is none of put, load, load2").into()),
+        "beside" => {
+            let stop = AtomicBool::new(false);
+            let (puts, longest) = std::thread::scope(|scope| {
+                let writer = scope.spawn(|| put_until(&one, &stop));
+                let loaded = one.load_sorted((0..count).map(row));
+                stop.store(true, Relaxed);
+                let puts = writer.join().expect("no panic");
+                loaded.and(puts)
+            })?;
+            println!("{puts} puts beside the load, the longest took {longest:?}");
+        }
+        other => return Err(format!("`{other}` is none of put, load, load2, beside").into()),
     }
     let (wall, busy) = (began.elapsed(), processor_time() - processor);
     let stats = store.stats()?;

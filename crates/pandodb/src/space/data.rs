@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
+use super::kind::{BLOCK_HEADER, BlockKind, MAX_BLOCK_PAGES};
 use super::map::PageMap;
 use super::superblock::{SLOTS, Superblock};
 use super::to_usize;
@@ -594,9 +594,7 @@ impl DataFile {
     pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
         assert_eq!(bytes.len(), addr.bytes(), "all bytes of a block are sealed");
         assert!((1..=MAX_BLOCK_PAGES).contains(&addr.pages), "a reader accepts a block of {} pages", addr.pages);
-        if kind == BlockKind::RunCompressedLeaf {
-            self.note_feature(COMPRESSED_LEAVES);
-        }
+        self.note_feature(kind.feature());
         bytes[..BLOCK_HEADER].fill(0);
         bytes[4] = kind as u8;
         bytes[8..12].copy_from_slice(&addr.pages.to_le_bytes());

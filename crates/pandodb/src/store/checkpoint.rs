@@ -81,9 +81,7 @@ impl Engine {
         let Attachment { sequencer, keyspace, load, at, range } = attachment;
         debug_assert_eq!(sequencer.last(), at, "no commit has drawn a seqno since the load got its own");
         // The next opening finds the load. If it cannot be published now, readers must not continue without it.
-        load.attach()
-            .inspect_err(|e| self.poison(e))
-            .map_err(|e| Error::Indeterminate { first: e.to_string().into() })?;
+        load.attach().inspect_err(|e| self.poison(e)).map_err(|e| Error::Indeterminate { first: e.to_string() })?;
         keyspace.changed_in_index(range, at);
         self.snapshots.advance(at);
         drop(sequencer);

@@ -48,7 +48,7 @@ mod initial;
 mod keyspace;
 mod keyspaces;
 mod large_values;
-mod load;
+pub(crate) mod load;
 mod open;
 mod options;
 mod poison;

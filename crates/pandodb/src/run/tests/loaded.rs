@@ -47,7 +47,7 @@ fn every_reader_returns_the_seqno_of_the_load() {
         }
         // The first lookup of a row reads its leaf, and the second one finds the leaf in the pool.
         for row in stamped.iter().step_by(37) {
-            (0..2).for_each(|_| assert_eq!(probe(&slice, &row.key).unwrap(), [row.clone()]));
+            (0..2).for_each(|_| assert_eq!(probe(&slice, &row.key).unwrap(), std::slice::from_ref(row)));
         }
         let (mut salvager, mut block) =
             (Salvager::new(slice.clone(), &KeyRange::all()), crate::base::EntryBlock::new());

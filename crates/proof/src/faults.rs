@@ -246,9 +246,11 @@ fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
 /// compress.
 fn script(number: u64) -> Script {
     if compression(number) == Compression::None {
-        return Script::generate(number, Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 });
+        let mix = Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 };
+        return Script::generate(number, mix).with_loads(mix);
     }
-    let mut script = Script::generate(number, Mix { steps: 50, blobs: 5, lazy: 10, buffered: 50, keys: 300 });
+    let mix = Mix { steps: 50, blobs: 5, lazy: 10, buffered: 50, keys: 300 };
+    let mut script = Script::generate(number, mix).with_loads(mix);
     script.steps.insert(script.steps.len() * 3 / 4, Step::Compact(ROWS));
     script
 }

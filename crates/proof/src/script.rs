@@ -231,8 +231,15 @@ impl Script {
             };
             steps.push(step);
         }
-        insert_loads(&mut steps, seed, mix);
         Script { seed, steps }
+    }
+
+    /// This script with sorted loads, one for about 25 steps. They are drawn from random numbers of their own, so the
+    /// other steps stay the same. A load packs memtables and takes checkpoints, so scripts for long logs have none.
+    #[must_use]
+    pub fn with_loads(mut self, mix: Mix) -> Script {
+        insert_loads(&mut self.steps, self.seed, mix);
+        self
     }
 
     /// The script of the steps at `positions`, without operations on keyspaces whose creation is not among these steps.
@@ -303,8 +310,7 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
     Step::Commit(ops.collect(), durability)
 }
 
-/// Inserts sorted loads, one for about 25 steps. They are drawn from random numbers of their own, so the other steps of
-/// a seed are the same as without loads.
+/// Inserts sorted loads, see [`Script::with_loads`].
 fn insert_loads(steps: &mut Vec<Step>, seed: u64, mix: Mix) {
     let mut rng = Rng(self::mix(seed ^ 0x6c6f_6164));
     let first = steps.iter().position(|step| matches!(step, Step::Commit(..))).unwrap_or(steps.len());

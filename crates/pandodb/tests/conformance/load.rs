@@ -236,7 +236,9 @@ fn other_threads_write_and_read_during_a_load() {
                     let mut batch = store.batch();
                     batch.put(&ks, format!("other{i:06}"), i.to_be_bytes());
                     batch.put(&other, key(i), i.to_be_bytes());
-                    batch.commit([Durability::Buffered, Durability::Synced][usize::from(i.is_multiple_of(64))]).unwrap();
+                    batch
+                        .commit([Durability::Buffered, Durability::Synced][usize::from(i.is_multiple_of(64))])
+                        .unwrap();
                     i += 1;
                 }
                 i

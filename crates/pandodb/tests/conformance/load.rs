@@ -245,7 +245,8 @@ fn other_threads_write_and_read_during_a_load() {
             });
             let reader = scope.spawn(|| {
                 let mut seen = [0usize; 2];
-                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                // On a busy machine this thread may start only after the load has ended.
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) || seen == [0; 2] {
                     let found = ks.range(key(0)..key(999_999)).count();
                     assert!(found == 0 || found == 3_000, "{found} rows of a load of 3,000");
                     seen[usize::from(found > 0)] += 1;

@@ -224,6 +224,10 @@ pub struct LoadArgs {
     /// Merge the values with this operator instead of putting them.
     #[arg(long, value_name = "OPERATOR")]
     pub merge: Option<String>,
+    /// Load the whole input as one atomic write, which is faster than commits. The records must be sorted by key, each
+    /// key once. Nothing is loaded if one of them is malformed or out of order.
+    #[arg(long, conflicts_with_all = ["merge", "ack_every", "batch", "durability"])]
+    pub sorted: bool,
     /// The kind of crash that each acknowledged commit survives.
     #[arg(long, value_enum, default_value_t = DurabilityName::Buffered)]
     pub durability: DurabilityName,

@@ -221,6 +221,10 @@ impl Driver {
             Step::Commit(ops, durability) => self.commit(ops, *durability),
             Step::Create(name) => self.store.keyspace_with(name, options(name)).map(|_| ()),
             Step::Drop(name) => self.store.drop_keyspace(name),
+            Step::LoadSorted(name, rows) => {
+                let rows = rows.iter().map(|(key, value)| (key, value));
+                self.keyspace(name)?.load_sorted(rows).map(|_| ())
+            }
             Step::Checkpoint => self.store.checkpoint(),
             Step::Settle => self.store.settle(),
             Step::Compact(name) => self.keyspace(name)?.compact(..),

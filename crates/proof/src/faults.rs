@@ -80,7 +80,7 @@ impl Outcome {
             self.synced = acknowledged;
         }
         // A store that accepts writes again knows whether the failed write took effect.
-        if matches!(step, Step::Commit(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
+        if matches!(step, Step::Commit(..) | Step::LoadSorted(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
             self.uncertain.clear();
         }
     }
@@ -126,7 +126,10 @@ fn harmless(fault: &Fault) -> bool {
 /// Whether the step was refused before it had any effect. The store refuses a step if the disk is full, or if damaged
 /// blocks of the index prevent the packing of memtables.
 fn refused(step: &Step, error: &Error) -> bool {
-    matches!((step, error), (Step::Commit(..) | Step::Create(_), Error::DiskFull { .. } | Error::Corruption { .. }))
+    matches!(
+        (step, error),
+        (Step::Commit(..) | Step::Create(_) | Step::LoadSorted(..), Error::DiskFull { .. } | Error::Corruption { .. })
+    )
 }
 
 /// Runs the script under the fault. Returns the driver, so that the device can be copied before the store is closed.
@@ -243,9 +246,11 @@ fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
 /// compress.
 fn script(number: u64) -> Script {
     if compression(number) == Compression::None {
-        return Script::generate(number, Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 });
+        let mix = Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 };
+        return Script::generate(number, mix).with_loads(mix);
     }
-    let mut script = Script::generate(number, Mix { steps: 50, blobs: 5, lazy: 10, buffered: 50, keys: 300 });
+    let mix = Mix { steps: 50, blobs: 5, lazy: 10, buffered: 50, keys: 300 };
+    let mut script = Script::generate(number, mix).with_loads(mix);
     script.steps.insert(script.steps.len() * 3 / 4, Step::Compact(ROWS));
     script
 }

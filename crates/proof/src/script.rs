@@ -76,6 +76,8 @@ pub enum Step {
     Create(&'static str),
     /// Drops a keyspace.
     Drop(&'static str),
+    /// Loads rows, which are sorted by key, into a keyspace of plain values.
+    LoadSorted(&'static str, Vec<(Vec<u8>, Vec<u8>)>),
     /// Takes a checkpoint.
     Checkpoint,
     /// Waits until no background work is left.
@@ -99,9 +101,13 @@ impl Step {
     pub fn promise(&self) -> Durability {
         match self {
             Step::Commit(_, durability) | Step::Persist(durability) => *durability,
-            Step::Create(_) | Step::Drop(_) | Step::Checkpoint | Step::Settle | Step::Compact(_) | Step::Reopen => {
-                Durability::Synced
-            }
+            Step::Create(_)
+            | Step::Drop(_)
+            | Step::LoadSorted(..)
+            | Step::Checkpoint
+            | Step::Settle
+            | Step::Compact(_)
+            | Step::Reopen => Durability::Synced,
             Step::Snapshot | Step::Release | Step::Backup => Durability::None,
         }
     }
@@ -125,6 +131,7 @@ impl State {
             Step::Drop(name) => {
                 self.0.remove(*name);
             }
+            Step::LoadSorted(name, rows) => self.keyspace(name).extend(rows.iter().cloned()),
             _ => {}
         }
     }
@@ -133,7 +140,7 @@ impl State {
     pub fn takes(&self, step: &Step) -> bool {
         match step {
             Step::Commit(ops, _) => ops.iter().all(|op| self.0.contains_key(op.keyspace())),
-            Step::Drop(name) | Step::Compact(name) => self.0.contains_key(*name),
+            Step::Drop(name) | Step::Compact(name) | Step::LoadSorted(name, _) => self.0.contains_key(*name),
             _ => true,
         }
     }
@@ -227,6 +234,14 @@ impl Script {
         Script { seed, steps }
     }
 
+    /// This script with sorted loads, one for about 25 steps. They are drawn from random numbers of their own, so the
+    /// other steps stay the same. A load packs memtables and takes checkpoints, so scripts for long logs have none.
+    #[must_use]
+    pub fn with_loads(mut self, mix: Mix) -> Script {
+        insert_loads(&mut self.steps, self.seed, mix);
+        self
+    }
+
     /// The script of the steps at `positions`, without operations on keyspaces whose creation is not among these steps.
     #[must_use]
     pub fn keep(&self, positions: &[usize]) -> Script {
@@ -237,7 +252,7 @@ impl Script {
             let fits = match &mut step {
                 Step::Create(name) => there.insert(*name),
                 Step::Drop(name) => there.remove(*name),
-                Step::Compact(name) => there.contains(*name),
+                Step::Compact(name) | Step::LoadSorted(name, _) => there.contains(*name),
                 Step::Commit(ops, _) => {
                     ops.retain(|op| there.contains(op.keyspace()));
                     !ops.is_empty()
@@ -293,6 +308,25 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
         }
     });
     Step::Commit(ops.collect(), durability)
+}
+
+/// Inserts sorted loads, see [`Script::with_loads`].
+fn insert_loads(steps: &mut Vec<Step>, seed: u64, mix: Mix) {
+    let mut rng = Rng(self::mix(seed ^ 0x6c6f_6164));
+    let first = steps.iter().position(|step| matches!(step, Step::Commit(..))).unwrap_or(steps.len());
+    for _ in 0..(steps.len() as u64 + rng.below(25)) / 25 {
+        let share = 10 + rng.below(80);
+        let mut rows = Vec::new();
+        for number in 0..mix.keys {
+            if rng.chance(share) {
+                let len =
+                    if rng.chance(mix.blobs) { BLOB_THRESHOLD as u64 + 1 + rng.below(5000) } else { rng.below(200) };
+                rows.push((key(number), value(&mut rng, len as usize)));
+            }
+        }
+        let at = first + rng.index(steps.len() - first + 1);
+        steps.insert(at, Step::LoadSorted(ROWS, rows));
+    }
 }
 
 /// The key with this number. Keys have the same order as their numbers.

@@ -210,6 +210,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(DrainedTooSoon, Crash, ANY, "a reopening loses data that was only in memtables"),
         hunt(CreationNotSynced, Crash, ANY, "a power cut after an acknowledgement loses a created keyspace"),
         hunt(CreatedAgain, Crash, (14, 1), "a dropped keyspace reappears after a crash"),
+        hunt(SortedLoadNotDurable, Crash, ANY, "a power cut after an acknowledgement loses a sorted load"),
+        hunt(LoadOlderThanAll, Model, ANY, "a get finds a value that a sorted load has replaced"),
         hunt(DropNotDurable, Crash, (1, 1), "a dropped keyspace reappears after a crash"),
         hunt(ClosedHandleAnswers, Model, ANY, "a handle of a closed store returns data"),
         hunt(PoisonIgnored, Faults, FORGOTTEN_IN_CHECKPOINT, "a commit acknowledged after a failed sync is lost"),

@@ -45,7 +45,7 @@ fn every_deliberate_mistake_is_detected() {
             "seed {seed} fails without a mistake"
         );
     }
-    for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, TornBatch, LateSnapshot] {
+    for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, LostLoad, TornBatch, LateSnapshot] {
         // The sabotage is not applied to the first operations, because a lost delete has no effect in a store that is
         // still empty.
         let caught = (0..10).find(|&seed| {

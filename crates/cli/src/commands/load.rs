@@ -6,6 +6,8 @@
 //!    └─ malformed: counted and skipped; the first 20 are reported with their line numbers
 //! end: wait until no background work is left, then print the figures
 //! Ctrl-C: stop between two commits, close, report what is in the store
+//!
+//! --sorted: Source ─▶ record ─▶ one sorted load; a malformed record or a record out of order ends the load without effect
 //! ```
 //!
 //! Each commit returns once it has the requested durability, so the command can acknowledge it immediately. The process
@@ -90,7 +92,7 @@ fn load(args: &LoadArgs, store: &Store, source: &mut dyn Source, bar: ProgressBa
     let keyspace = keyspace(store, args)?;
     let interrupts = Interrupts::listen(store.clone())?;
     let mut loader = Loader::new(args, store, &keyspace, bar, interrupts);
-    let read = loader.read(source);
+    let read = if args.sorted { loader.read_sorted(source) } else { loader.read(source) };
     loader.bar.finish_and_clear();
     loader.say_unreported();
     if let Err(failure) = read {
@@ -207,6 +209,32 @@ impl<'a> Loader<'a> {
             }
         }
         self.write_batch()
+    }
+
+    /// Loads the whole input as one sorted load.
+    fn read_sorted(&mut self, source: &mut dyn Source) -> Outcome {
+        let started = Instant::now();
+        let mut bytes = 0;
+        let loaded = self.keyspace.try_load_sorted(std::iter::from_fn(|| {
+            let row = self.next_sorted(source).transpose()?;
+            bytes += row.as_ref().map_or(0, |record| record.key.len() + record.value.len());
+            Some(row.map(|record| (record.key, record.value)))
+        }));
+        self.committed(started, loaded?, source.line(), bytes)
+    }
+
+    /// The next record of a sorted load; `None` at the end of the input.
+    fn next_sorted(&self, source: &mut dyn Source) -> Outcome<Option<Record>> {
+        let mut record = Record::default();
+        if self.interrupts.asked() {
+            return Err(self.interrupts.failure());
+        }
+        let malformed = |why: String| Failure::Misuse(format!("malformed: {why}; nothing was loaded"));
+        match source.next(&mut record).map_err(|e| Failure::io("reading the input", &e))? {
+            Step::End => Ok(None),
+            Step::Malformed { why, .. } => Err(malformed(why)),
+            Step::Record => self.prepare(&mut record).map_err(malformed).map(|()| Some(record)),
+        }
     }
 
     /// Converts an operand into bytes. Refuses a record that the store would refuse, before the record becomes part of

@@ -1,7 +1,8 @@
 //! `restore`: creates keyspaces from the text that [`super::dump`] writes.
 //!
 //! Unlike `load`, `restore` stops at the first malformed line with an error, because a dump is written by a program and
-//! should have no such line. The command reports success only after it has read the last line, `\!done`, and has synced
+//! should have no such line. Each keyspace is one sorted load, so a keyspace is restored completely or is empty. The
+//! command reports success only after it has read the last line, `\!done`, and has synced
 //! all data.
 
 use std::{io::BufRead, time::Instant};
@@ -16,11 +17,6 @@ use crate::{
     input::lines::{self, Line, Lines},
     kv, output,
 };
-
-/// The maximum number of records in a commit.
-const COMMIT_RECORDS: usize = 1_000;
-/// The maximum number of bytes in a commit, without the last record of the commit.
-const COMMIT_BYTES: usize = 1 << 20;
 
 /// The result of `restore`.
 #[derive(Debug, Serialize)]
@@ -63,7 +59,7 @@ impl<R: BufRead> Reader<R> {
             Line::Text(text) => Ok(text.strip_suffix(b"\r").unwrap_or(text)),
             Line::TooLong => Err(Failure::Corruption(lines::TOO_LONG.into())),
             Line::End => Err(Failure::Corruption(
-                "the dump is incomplete: its `\\!done` line is missing; the records before the end are in the store"
+                "the dump is incomplete: its `\\!done` line is missing; the keyspaces before the end are in the store"
                     .into(),
             )),
         }
@@ -98,7 +94,7 @@ fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) ->
         let (name, options) = describe(header)?;
         if only.is_empty() || only.contains(&name) {
             let keyspace = create(store, &name, options)?;
-            records += fill(store, &keyspace, reader)?;
+            records += fill(&keyspace, reader)?;
             restored += 1;
         } else {
             pass_over(reader)?;
@@ -172,26 +168,19 @@ fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
     }
 }
 
-/// Puts the records of one keyspace. Returns the number of records.
-fn fill(store: &Store, keyspace: &Keyspace, reader: &mut Reader<impl BufRead>) -> Outcome<u64> {
-    let (mut key, mut value) = (Vec::new(), Vec::new());
+/// Loads the records of one keyspace, which a dump has in key order. Returns the number of records.
+fn fill(keyspace: &Keyspace, reader: &mut Reader<impl BufRead>) -> Outcome<u64> {
     let mut records = 0u64;
-    let mut batch = store.batch();
-    let mut batch_bytes = 0;
-    loop {
+    let mut next = || {
         let line = reader.next()?;
         if let Some(promised) = directive(line, dump::END) {
             check_count("records", promised, records)?;
-            batch.commit(Durability::Buffered)?;
-            return Ok(records);
+            return Ok(None);
         }
+        let (mut key, mut value) = (Vec::new(), Vec::new());
         kv::parse_line(line, &mut key, &mut value).map_err(Failure::Corruption)?;
-        batch.put(keyspace, &key, &value);
-        batch_bytes += key.len() + value.len();
         records += 1;
-        if batch.len() >= COMMIT_RECORDS || batch_bytes >= COMMIT_BYTES {
-            std::mem::replace(&mut batch, store.batch()).commit(Durability::Buffered)?;
-            batch_bytes = 0;
-        }
-    }
+        Ok(Some((key, value)))
+    };
+    keyspace.try_load_sorted(std::iter::from_fn(|| next().transpose()))
 }

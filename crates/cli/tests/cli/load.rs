@@ -173,3 +173,24 @@ fn an_interrupt_before_the_first_record_is_reported() {
     let help = output(&["--help"], b"");
     assert!(String::from_utf8_lossy(&help.stdout).contains("130 interrupted"));
 }
+
+#[test]
+fn sorted_input_is_loaded_as_one_write_or_not_at_all() {
+    let place = Place::new();
+    let sorted: String = (0..3_000).fold(String::new(), |mut text, i| {
+        writeln!(text, "key{i:05}\tvalue{i}").unwrap();
+        text
+    });
+    let run = place.feed("load", &["-", "--format", "kv", "--sorted", "--json"], sorted.as_bytes());
+    assert_eq!(run.json()["records"], 3_000);
+    assert!(place.pando("scan", &[]).ok() == sorted);
+    for (bad, why) in [("key00007\tv\n", "key00007"), ("no tab\n", "malformed: no TAB")] {
+        let text = sorted.replace("value", "other") + bad;
+        let said = place.feed("load", &["-", "--format", "kv", "--sorted"], text.as_bytes()).fails(2);
+        assert!(said.contains("line 3001") && said.contains(why) && said.contains("nothing was loaded"), "{said}");
+        assert!(place.pando("scan", &[]).ok() == sorted, "a refused load changes nothing");
+    }
+    let clash = place.feed("load", &["-", "--format", "kv", "--sorted", "--batch", "7"], b"").fails(2);
+    assert!(clash.contains("--batch"), "{clash}");
+    assert_eq!(place.pando("verify", &["--json"]).json()["sound"], true);
+}

@@ -46,6 +46,10 @@ impl Seqno {
     /// A number above every sequence number that is ever assigned. A read at this seqno sees all writes.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
+    /// No seqno: the first message of a store has seqno 1. The entries of a sorted load have this seqno until the load
+    /// is attached.
+    pub const UNASSIGNED: Seqno = Seqno(0);
+
     /// The highest seqno that is accepted in a persisted structure. No store reaches this seqno. The numbers between it
     /// and [`Seqno::MAX`] stay unused.
     pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);

@@ -238,6 +238,11 @@ bugs! {
     WipedForSnapshots,
     /// A write that fails on a full disk poisons the store.
     FullDiskPoisons,
+    /// A sorted load is attached and acknowledged before a checkpoint with it is durable.
+    SortedLoadNotDurable,
+    /// The rows of a sorted load are read with the seqno of the first write of the store, so older snapshots see them,
+    /// and older values hide them.
+    LoadOlderThanAll,
 
     // ---- the lookahead array ----
     /// A compaction drops tombstones although an older level still holds entries that the tombstones delete.

@@ -230,6 +230,7 @@ fn log(device: &dyn Device, file: &dyn File, out: &mut String) -> Result<()> {
                     RecordKind::Ops => "",
                     RecordKind::Tagged => " with generations",
                     RecordKind::Created => " of a created keyspace",
+                    RecordKind::Loaded => " of a sorted load",
                 },
                 record.durable
             );

@@ -27,12 +27,15 @@ use crate::base::{Entry, EntryBlock, Error, Fragments, KeyRange, Result, Seqno};
 use crate::index::{Base, Lookup, SalvagePiece, SalvageSource, SalvageStep};
 use crate::memtable::{self, Memtable};
 use crate::store::engine::Engine;
+use crate::store::load::Load;
 use crate::store::read::{Pinned, answer};
 use crate::store::state::KeyspaceState;
 use crate::store::{Batch, Durability, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
 
-/// Bytes per commit to the copy.
+/// Bytes per commit to the copy, if its index has no loader.
 const BATCH_BYTES: usize = 1 << 20;
+/// Bytes per sorted load into the copy. An interrupted salvage has copied all complete loads.
+const LOAD_BYTES: usize = 256 << 20;
 /// Bytes copied from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
 /// A new loss is compared with this number of the most recent losses, to find one with the same reason.
@@ -114,7 +117,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
     let mut report = SalvageReport { log_cut: engine.log_cut.clone(), ..SalvageReport::default() };
     for keyspace in keyspaces {
         let into = out.keyspace_with(&keyspace.name, options(&keyspace))?;
-        let copy = Copy { into, batch: out.batch().trusting(), held: 0 };
+        let copy = Copy { into: &into, load: None, batch: out.batch().trusting(), held: 0 };
         let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
         let world = Pinned::at(&keyspace, engine.snapshots.visible())?;
         // If the log was cut, runs may hold newer messages than the remaining part of the log.
@@ -148,22 +151,40 @@ fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
 }
 
 /// The copy of one keyspace, in progress.
-struct Copy {
-    into: Keyspace,
+struct Copy<'a> {
+    into: &'a Keyspace,
+    /// The sorted load in progress. An index without a loader gets batches instead.
+    load: Option<Load<'a>>,
     batch: Batch,
+    /// Bytes in the load or in the batch.
     held: usize,
 }
 
-impl Copy {
+impl Copy<'_> {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        debug_assert!(self.held < BATCH_BYTES, "a full batch was committed");
-        self.batch.put(&self.into, key, value);
+        if !Load::is_direct(self.into) {
+            debug_assert!(self.held < BATCH_BYTES, "a full batch was committed");
+            self.batch.put(self.into, key, value);
+            self.held += key.len() + value.len();
+            return if self.held >= BATCH_BYTES { self.flush() } else { Ok(()) };
+        }
+        // The pieces of an index are in key order, but damage may have changed this order.
+        if self.held >= LOAD_BYTES || self.load.as_ref().is_some_and(|load| !load.is_next(key)) {
+            self.flush()?;
+        }
+        let load = match &mut self.load {
+            Some(load) => load,
+            none => none.insert(Load::begin(self.into)?.trusting()),
+        };
         self.held += key.len() + value.len();
-        if self.held >= BATCH_BYTES { self.flush() } else { Ok(()) }
+        load.push(key, value)
     }
 
     fn flush(&mut self) -> Result<()> {
         self.held = 0;
+        if let Some(load) = self.load.take() {
+            load.finish()?;
+        }
         self.batch.commit(Durability::None)
     }
 }
@@ -250,7 +271,7 @@ struct Work<'a> {
     at: Seqno,
     include_stale: bool,
     salvaged: Salvaged,
-    copy: Copy,
+    copy: Copy<'a>,
 }
 
 impl Work<'_> {

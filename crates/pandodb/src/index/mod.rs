@@ -29,8 +29,8 @@
 //! form ([`KeyCodec`](crate::base::KeyCodec)), and the types of the API exclude ranges. An index may update pages in
 //! place. It applies a sealed memtable to its pages in [`Index::step`], and copies a page before changing contents that
 //! the last checkpoint describes. Readers read at `min(read point, through)`, so that a partly applied memtable is
-//! invisible. Writes may bypass the memtable: [`Index::direct`]. Data may be bulk-loaded in key order:
-//! [`Index::loader`]. The test index `stub` implements all of these features.
+//! invisible. Writes may bypass the memtable: [`Index::direct`]. The test index `stub` implements all of these
+//! features. Data may be bulk-loaded in key order: [`Index::loader`], which the registered indexes implement.
 
 pub mod blobs;
 pub mod cola;
@@ -178,7 +178,8 @@ pub trait Index: Send + Sync {
         None
     }
 
-    /// The interface for bulk loads in key order, if the index has a faster way than memtables.
+    /// The interface for bulk loads in key order, if the index has a faster way than memtables. Without it, the store
+    /// commits the rows of a load as one batch.
     fn loader(&self) -> Option<&dyn SortedLoader> {
         None
     }
@@ -289,26 +290,57 @@ pub trait Prepared {
     fn apply(self: Box<Self>, first: Seqno);
 }
 
-/// The interface for bulk loads in key order. The index must hold no data in the loaded range.
+/// The interface for bulk loads in key order. The rows may overlap any data of the index.
+///
+/// ```text
+///   begin ─▶ push, push, … ─▶ finish ─▶ stamp(seqno) ─▶ begin_checkpoint ─▶ attach
+///            no lock, no seqno          the sequencer is quiesced, all memtables of the keyspace are packed
+/// ```
 pub trait SortedLoader: Send + Sync {
-    /// Starts a load. All its messages have the seqno `at`. `expected_bytes` is a hint for allocation.
+    /// Starts a load. `expected_bytes` is a hint for allocation.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the index cannot accept a load now.
-    fn begin<'a>(&'a self, at: Seqno, expected_bytes: u64) -> Result<Box<dyn SortedLoad + 'a>>;
+    fn begin<'a>(&'a self, expected_bytes: u64) -> Result<Box<dyn SortedLoad<'a> + 'a>>;
 }
 
-/// A bulk load in progress. Dropping a load without [`SortedLoad::finish`] has no effect.
-pub trait SortedLoad {
-    /// Adds the next message. Keys must ascend.
+/// A bulk load in progress. Dropping a load before it is attached has no effect: its pages are freed.
+pub trait SortedLoad<'a> {
+    /// Adds the next row, a put. Its seqno is [`Seqno::UNASSIGNED`].
     ///
     /// # Errors
-    /// An I/O error or a full disk.
+    /// An I/O error or a full disk. The load must then be dropped.
+    ///
+    /// # Panics
+    /// If the key is not above the key of the previous row.
     fn push(&mut self, entry: &Entry<'_>) -> Result<()>;
 
-    /// Publishes all messages at once.
+    /// Writes the rest of the rows. They are neither synced nor attached.
     ///
     /// # Errors
     /// The errors of [`SortedLoad::push`].
-    fn finish(self: Box<Self>) -> Result<()>;
+    fn finish(self: Box<Self>) -> Result<Box<dyn FinishedLoad + 'a>>;
+}
+
+/// A bulk load whose rows are written and that is not attached yet.
+pub trait FinishedLoad {
+    /// Gives all rows the seqno `at`, which is above every seqno of the index. Does no I/O.
+    ///
+    /// # Errors
+    /// If the written rows cannot be opened.
+    fn stamp(&mut self, at: Seqno) -> Result<()>;
+
+    /// Fixes the state that the next root describes, as if the rows were attached. Readers do not see this state.
+    /// REQUIRES: the load is stamped, the sequencer is quiesced, and the index holds all memtables of the keyspace.
+    ///
+    /// # Errors
+    /// If the new state cannot be computed, because a block cannot be read. The index is unchanged.
+    fn begin_checkpoint(&self) -> Result<Box<dyn Checkpoint + '_>>;
+
+    /// Publishes the rows at once, after the row cache has dropped the rows of their keys. REQUIRES: as for
+    /// [`FinishedLoad::begin_checkpoint`].
+    ///
+    /// # Errors
+    /// The errors of [`FinishedLoad::begin_checkpoint`].
+    fn attach(self: Box<Self>) -> Result<()>;
 }

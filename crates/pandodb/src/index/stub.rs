@@ -1,6 +1,6 @@
 //! A test index with features that no registered index has yet. With this index, tests ensure that the core supports
-//! these features: keys in hash order, writes that bypass the memtable, bulk loads, and pages that change in place
-//! behind a latch. Each checkpoint writes all messages into one extent.
+//! these features: keys in hash order, writes that bypass the memtable, and pages that change in place behind a
+//! latch. The index has no loader, so tests also cover the loads of such an index. Each checkpoint writes all messages into one extent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,7 @@ use super::inspect::{SalvagePiece, SalvageSource, SalvageStep, Verification, Vis
 use super::owed::{Owing, Share};
 use super::{
     Base, Checkpoint, Core, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect,
-    Lookup, Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, SortedLoad, SortedLoader,
-    Step,
+    Lookup, Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, Step,
 };
 use crate::base::codec::{Reader, put_varint};
 use crate::base::sync::Mutex;
@@ -194,10 +193,6 @@ impl Index for Stub {
         Some(self)
     }
 
-    fn loader(&self) -> Option<&dyn SortedLoader> {
-        Some(self)
-    }
-
     fn view(&self) -> Arc<dyn IndexView> {
         Arc::new(StubView { page: self.page.clone(), through: *self.through.lock() })
     }
@@ -354,31 +349,6 @@ impl Prepared for StubWrite<'_> {
     }
 }
 
-struct StubLoad<'a>(&'a Stub, Seqno, Vec<(Vec<u8>, Vec<u8>)>);
-
-impl SortedLoader for Stub {
-    fn begin<'a>(&'a self, at: Seqno, expected_bytes: u64) -> Result<Box<dyn SortedLoad + 'a>> {
-        Ok(Box::new(StubLoad(self, at, Vec::with_capacity(expected_bytes as usize / 64))))
-    }
-}
-
-impl SortedLoad for StubLoad<'_> {
-    fn push(&mut self, entry: &Entry<'_>) -> Result<()> {
-        assert!(self.2.last().is_none_or(|(last, _)| last.as_slice() < entry.key), "keys ascend");
-        self.2.push((entry.key.to_vec(), entry.value.to_vec()));
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>) -> Result<()> {
-        for (key, value) in &self.2 {
-            self.0.page.write(&Entry { key, seqno: self.1, kind: Kind::Put, value });
-        }
-        let mut through = self.0.through.lock();
-        *through = self.1.max(*through);
-        Ok(())
-    }
-}
-
 fn stored(key: &str) -> Vec<u8> {
     TYPE.order.codec().stored(key.as_bytes(), &mut Vec::new()).to_vec()
 }
@@ -423,18 +393,4 @@ fn changes_are_found_by_key_and_by_range() {
     let (mut cursor, mut block) = (view().drain().unwrap(), EntryBlock::new());
     cursor.fill(1 << 20, &mut block).unwrap();
     assert_eq!(block.len(), 2, "a drain has every message");
-}
-
-#[test]
-fn a_sorted_load_becomes_visible_atomically() {
-    let stub = Stub::default();
-    let mut keys: Vec<Vec<u8>> = ["a", "b", "c"].map(stored).into();
-    keys.sort();
-    let mut load = stub.loader().unwrap().begin(Seqno(7), 100).unwrap();
-    for key in &keys {
-        load.push(&Entry { key, seqno: Seqno(7), kind: Kind::Put, value: b"v" }).unwrap();
-    }
-    assert_eq!(get(&stub, "b", 9), None);
-    load.finish().unwrap();
-    assert_eq!(get(&stub, "b", 9), Some(b"v".to_vec()));
 }

@@ -8,6 +8,9 @@
 //!   entry   kind u8 │ seqno − base varint │ rest length varint │ rest of the key │ value, to the entry's end
 //! ```
 //!
+//! In a leaf of a sorted load, base and all seqnos are 0. When the leaf is read, base becomes the seqno of the load,
+//! which the description of the run holds ([`super::RunMeta::stamped`]).
+//!
 //! The key of an entry is the block's prefix followed by the rest of the key. A writer calls [`LeafBuilder::add`] as
 //! long as [`LeafBuilder::size_with`] is within its limit, and then [`LeafBuilder::encode`]. A reader calls
 //! [`Leaf::check`] once for bytes from disk, and then [`Leaf::of`] and the accessors, which cannot fail.
@@ -19,9 +22,9 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::slots::{CONTINUED, CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
+use super::slots::{BASE, CONTINUED, CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};
-use crate::base::{BlobRef, Entry, Kind, MAX_KEY, MAX_VALUE, PAGE, Seqno};
+use crate::base::{BlobRef, Entry, Kind, MAX_KEY, MAX_VALUE, PAGE, Seqno, seeded};
 
 /// A leaf over checked bytes.
 #[derive(Clone, Copy)]
@@ -199,6 +202,19 @@ impl<'a> Leaf<'a> {
         }
         first..end
     }
+}
+
+/// Whether the smallest seqno of a leaf is [`Seqno::UNASSIGNED`], because the leaf was built by a sorted load.
+pub(super) fn is_unassigned(leaf: &[u8]) -> bool {
+    Slots::of(leaf).base == Seqno::UNASSIGNED.0
+}
+
+/// Gives the seqno of a sorted load to the entries of a leaf in memory. The stored seqnos are differences to the
+/// smallest seqno of the leaf, so only the smallest seqno changes.
+pub(super) fn stamp(leaf: &mut [u8], at: Seqno) {
+    debug_assert!(is_unassigned(leaf) && at > Seqno::UNASSIGNED, "a leaf gets its seqno once");
+    leaf[BASE].copy_from_slice(&seeded!(LoadOlderThanAll: 1, at.0).to_le_bytes());
+    debug_assert!(!is_unassigned(leaf), "the accessors return the seqno");
 }
 
 /// Whether a message of this kind may hold this value.

@@ -129,7 +129,8 @@ pub(super) struct Leaves {
     ahead_rests: u32,
     /// The buffer of the previous chunk, for reuse.
     spare: AlignedBuf,
-    /// The decompressed bytes of the current leaf, if the leaf is in the chunk and is compressed.
+    /// The bytes of the current leaf in memory, if the leaf is in the chunk and differs from its bytes on disk
+    /// ([`Run::check_leaf`]).
     unpacked: Vec<u8>,
 }
 
@@ -189,11 +190,6 @@ impl Leaves {
                 &buf[from..to]
             }
         }
-    }
-
-    /// Whether the current leaf is from a chunk and was decompressed.
-    pub(super) fn is_unpacked(&self) -> bool {
-        !self.unpacked.is_empty()
     }
 
     /// The current leaf.

@@ -59,7 +59,7 @@ pub struct RunMeta {
     pub first_key: Vec<u8>,
     /// The largest key; empty if there are no entries.
     pub last_key: Vec<u8>,
-    /// The smallest seqno of all entries and range tombstones.
+    /// The smallest seqno of all entries and range tombstones; 0 in the footer of a run of a sorted load.
     pub min_seqno: Seqno,
     /// The largest seqno of all entries and range tombstones.
     pub max_seqno: Seqno,
@@ -84,6 +84,30 @@ pub struct RunMeta {
 }
 
 impl RunMeta {
+    /// The description of a run of a sorted load, once the seqno of the load is known. The run was built with the seqno
+    /// 0 ([`Seqno::UNASSIGNED`]) in all its entries and in its footer. Every reader of the run replaces this seqno by
+    /// the seqno of the description, so the blocks need not be written again.
+    ///
+    /// # Panics
+    /// If the run has entries with other seqnos, range tombstones, or several entries of a key.
+    #[must_use]
+    pub fn stamped(self, at: Seqno) -> RunMeta {
+        assert!(self.is_unassigned() && at > Seqno::UNASSIGNED && at <= Seqno::MAX, "a run is stamped once, with {at}");
+        assert!(self.range_tombstones == 0 && self.keys == self.entries(), "a load has one entry for each key");
+        RunMeta { min_seqno: at, max_seqno: at, ..self }
+    }
+
+    /// Whether the entries of the run have no seqno yet.
+    pub(super) fn is_unassigned(&self) -> bool {
+        self.min_seqno == Seqno::UNASSIGNED && self.max_seqno == Seqno::UNASSIGNED
+    }
+
+    /// The seqno that replaces [`Seqno::UNASSIGNED`] in the leaves of the run. `None` if the run has entries with
+    /// different seqnos, because such a run is not from a sorted load.
+    pub(super) fn stamp(&self) -> Option<Seqno> {
+        Some(self.max_seqno).filter(|&at| at == self.min_seqno && at > Seqno::UNASSIGNED)
+    }
+
     /// The number of entries, including superseded entries, but without range tombstones.
     pub fn entries(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.blob_puts

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::compressed::{is_compressed, unpack};
 use super::inner::{Child, Inner};
-use super::leaf::Leaf;
+use super::leaf::{self, Leaf};
 use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
@@ -200,17 +200,30 @@ impl Run {
         self.data.read(addr)
     }
 
-    /// Checks a leaf that was read. If it is compressed, `unpacked` becomes the uncompressed leaf. Otherwise `unpacked`
-    /// becomes empty, and `bytes` are the leaf. After an error, `unpacked` is empty.
+    /// Checks a leaf that was read. If the leaf in memory differs from the leaf on disk, `unpacked` becomes the leaf in
+    /// memory. This is so for a compressed leaf, and for a leaf of a sorted load, whose entries get their seqno here.
+    /// Otherwise `unpacked` becomes empty, and `bytes` are the leaf. After an error, `unpacked` is empty.
     pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr, unpacked: &mut Vec<u8>) -> Result<()> {
         unpacked.clear();
-        if !is_compressed(bytes) {
+        if is_compressed(bytes) {
+            self.data.check_block(bytes, addr, self.meta.id, BlockKind::RunCompressedLeaf)?;
+            let kind = BlockKind::RunCompressedLeaf.name();
+            unpack(bytes, unpacked).map_err(|flaw| self.data.corrupt(addr, kind, flaw))?;
+        } else {
             self.data.check_block(bytes, addr, self.meta.id, BlockKind::RunLeaf)?;
+        }
+        // The leaf is checked with its final seqnos, because the accessors of a leaf rely on seqnos within bounds.
+        if let Some(at) = self.meta.stamp()
+            && leaf::is_unassigned(if unpacked.is_empty() { bytes } else { unpacked })
+        {
+            if unpacked.is_empty() {
+                unpacked.extend_from_slice(bytes);
+            }
+            leaf::stamp(unpacked, at);
+        }
+        if unpacked.is_empty() {
             return self.check(bytes, addr, BlockKind::RunLeaf);
         }
-        self.data.check_block(bytes, addr, self.meta.id, BlockKind::RunCompressedLeaf)?;
-        let kind = BlockKind::RunCompressedLeaf.name();
-        unpack(bytes, unpacked).map_err(|flaw| self.data.corrupt(addr, kind, flaw))?;
         self.check(unpacked, addr, BlockKind::RunLeaf).inspect_err(|_| unpacked.clear())
     }
 

@@ -52,7 +52,7 @@ pub struct Salvager {
     /// Messages at or after `position` have no key below this key.
     from: Vec<u8>,
     chunk: Option<(AlignedBuf, PageRange)>,
-    /// The decompressed bytes of the leaf that was read last, if this leaf is compressed.
+    /// The bytes in memory of the leaf that was read last, if they differ from its bytes on disk.
     unpacked: Vec<u8>,
 }
 

@@ -35,6 +35,8 @@ use crate::space::BLOCK_HEADER;
 
 /// The offset of the prefix.
 pub(super) const BODY: usize = 40;
+/// The bytes of the field `base`.
+pub(super) const BASE: Range<usize> = 32..40;
 /// Flag: the offsets are four bytes wide.
 pub(super) const WIDE: u16 = 1;
 /// Flag: the messages of the leaf's last key continue in the next leaf.
@@ -268,7 +270,7 @@ impl<'a> SlotsWriter<'a> {
         bytes[22..24].copy_from_slice(&flags.to_le_bytes());
         bytes[24..28].copy_from_slice(&stored_end.to_le_bytes());
         bytes[28..32].copy_from_slice(&link.to_le_bytes());
-        bytes[32..40].copy_from_slice(&base.to_le_bytes());
+        bytes[BASE].copy_from_slice(&base.to_le_bytes());
         bytes[BODY..BODY + prefix.len()].copy_from_slice(prefix);
         bytes[end..].fill(0);
         let slots = Slots::of(bytes);

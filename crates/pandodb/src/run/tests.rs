@@ -4,6 +4,7 @@ mod caching;
 mod compressed;
 mod damage;
 mod golden;
+mod loaded;
 mod ownership;
 mod reading;
 mod salvage;

@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
+use super::kind::{BLOCK_HEADER, BlockKind, MAX_BLOCK_PAGES};
 use super::map::PageMap;
 use super::superblock::{SLOTS, Superblock};
 use super::to_usize;
@@ -66,8 +66,8 @@ pub struct DataFile {
     pub(super) root_bytes: Counter,
     /// The number of bytes of the mirrored blocks that roots reach now, counting both copies.
     pub(super) mirrored_bytes: Counter,
-    /// Whether a compressed leaf was written since the store was opened.
-    compressed: AtomicBool,
+    /// The incompatible features of the blocks that were written since the store was opened.
+    features: AtomicU64,
     /// Whether large values were written since the last sync.
     blobs_unsynced: AtomicBool,
     /// The lock is held during each sync. The value is the error of the first sync that failed. A failed sync may mark
@@ -190,7 +190,7 @@ impl DataFile {
             written_bytes: Counter::new(0),
             root_bytes: Counter::new(0),
             mirrored_bytes: Counter::new(0),
-            compressed: AtomicBool::new(false),
+            features: AtomicU64::new(0),
             blobs_unsynced: AtomicBool::new(false),
             failed_sync: Mutex::new(None),
             fills_gaps: AtomicBool::new(false),
@@ -594,9 +594,7 @@ impl DataFile {
     pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
         assert_eq!(bytes.len(), addr.bytes(), "all bytes of a block are sealed");
         assert!((1..=MAX_BLOCK_PAGES).contains(&addr.pages), "a reader accepts a block of {} pages", addr.pages);
-        if kind == BlockKind::RunCompressedLeaf {
-            self.compressed.store(true, Relaxed);
-        }
+        self.note_feature(kind.feature());
         bytes[..BLOCK_HEADER].fill(0);
         bytes[4] = kind as u8;
         bytes[8..12].copy_from_slice(&addr.pages.to_le_bytes());
@@ -616,7 +614,12 @@ impl DataFile {
     /// The incompatible features of the blocks that were written since the store was opened. A superblock that reaches
     /// these blocks must have these flags.
     pub fn features(&self) -> u64 {
-        if self.compressed.load(Relaxed) { COMPRESSED_LEAVES } else { 0 }
+        self.features.load(Relaxed)
+    }
+
+    /// Adds an incompatible feature that the next superblock must name.
+    pub fn note_feature(&self, feature: u64) {
+        self.features.fetch_or(feature, Relaxed);
     }
 
     /// A corruption error with the name of this file and the offset of the block.

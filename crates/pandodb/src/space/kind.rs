@@ -17,6 +17,9 @@ const _: () = assert!(MAX_KEY + BLOCK_HEADER < 1 << 20, "the reserve holds the l
 /// The incompatible feature of a store whose runs may have compressed leaves
 /// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
 pub const COMPRESSED_LEAVES: u64 = 1;
+/// The incompatible feature of a store whose runs may have entries without a seqno of their own, because a sorted load
+/// built them. The seqno of these entries is in the description of their run.
+pub const LOADED_RUNS: u64 = 2;
 
 /// The kind of a block. The numbers are persisted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -36,7 +36,7 @@ pub mod ranges;
 pub mod superblock;
 
 pub use data::DataFile;
-pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
+pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, LOADED_RUNS, MAX_BLOCK_PAGES};
 pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;

@@ -30,7 +30,7 @@
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
 use super::MirroredBlock;
-use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
+use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, LOADED_RUNS, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
 use crate::base::{BlockAddr, EXTENT_PAGES, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, Seqno, StoreId, seeded};
 use crate::device::{AlignedBuf, File, read_exact_at};
@@ -39,7 +39,7 @@ const MAGIC: &[u8; 8] = b"PandoDB\0";
 /// The format version that this build writes, and the only version that it reads.
 pub const FORMAT_VERSION: u32 = 3;
 /// The incompatible features that this build supports, without the features of index types.
-pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
+pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES | LOADED_RUNS;
 /// The incompatible features that represent index types.
 pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.

@@ -14,6 +14,8 @@
 //! that the last two superblocks reach is overwritten. A checkpoint that finds the disk full before that moment is
 //! abandoned without effect.
 
+use std::sync::Arc;
+
 use super::catalog::Catalog;
 use super::checkpointer::DurableRoot;
 use super::engine::Engine;
@@ -22,8 +24,8 @@ use super::reserve::Purpose;
 use super::state::KeyspaceState;
 use super::writer::Quiesced;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, PAGE, Result, SeededBug, Seqno, events, seeded};
-use crate::index::RootRecord;
+use crate::base::{Error, KeyRange, PAGE, Result, SeededBug, Seqno, events, seeded};
+use crate::index::{Checkpoint, FinishedLoad, RootRecord};
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
 
@@ -54,18 +56,54 @@ impl Engine {
 
     /// Takes a checkpoint. REQUIRES: `root` is the locked durable root.
     pub(super) fn checkpoint_with(&self, root: &mut DurableRoot) -> Result<()> {
+        self.checkpoint_or_attach(root, &mut None)
+    }
+
+    /// Takes a checkpoint that contains a sorted load, and publishes the load when the checkpoint is durable. Then takes
+    /// a second checkpoint, so that both superblocks reach the load.
+    pub(super) fn checkpoint_attaching(&self, root: &mut DurableRoot, attachment: Attachment<'_>) -> Result<()> {
+        let mut attachment = Some(attachment);
+        loop {
+            match self.checkpoint_or_attach(root, &mut attachment) {
+                Err(Error::DiskFull { .. }) if attachment.is_some() && self.reserve.draw(Purpose::Checkpoint)? > 0 => {}
+                Err(e) => return Err(e),
+                Ok(()) => break,
+            }
+        }
+        assert!(attachment.is_none(), "a checkpoint that is complete has published the load");
+        // The load is durable, regardless of whether this checkpoint succeeds.
+        let _ = self.freeing_checkpoint(root);
+        Ok(())
+    }
+
+    /// Publishes a sorted load that is durable, and lets commits continue.
+    pub(super) fn publish_load(&self, attachment: Attachment<'_>) -> Result<()> {
+        let Attachment { sequencer, keyspace, load, at, range } = attachment;
+        debug_assert_eq!(sequencer.last(), at, "no commit has drawn a seqno since the load got its own");
+        // The next opening finds the load. If it cannot be published now, readers must not continue without it.
+        load.attach().inspect_err(|e| self.poison(e)).map_err(|e| Error::Indeterminate { first: e.to_string() })?;
+        keyspace.changed_in_index(range, at);
+        self.snapshots.advance(at);
+        drop(sequencer);
+        Ok(())
+    }
+
+    /// Takes a checkpoint. If there is an attachment, the checkpoint contains its load, and the load is published when
+    /// the checkpoint is durable; the attachment is `None` from then on.
+    fn checkpoint_or_attach(&self, root: &mut DurableRoot, attachment: &mut Option<Attachment<'_>>) -> Result<()> {
         let log = self.check_writable()?;
         let _checkpoint = events::checkpoint();
         let (began, before) = (self.device.now(), self.figures.checkpoint_bytes.load(Relaxed));
         self.core.data.begin_checkpoint();
         let old = root.superblock.catalog;
-        if let Err(e) = self.write_root(log, root) {
+        if let Err(e) = self.write_root(log, root, attachment.as_ref()) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. } | Error::TooLarge { .. }) {
                 self.poison(&e);
             }
             return Err(e);
         }
+        attachment.take().map_or(Ok(()), |attachment| self.publish_load(attachment))?;
         old.free(&self.core.data);
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through();
@@ -91,7 +129,7 @@ impl Engine {
     ///
     /// The call does not check whether the store was closed during the write. A close waits for the lock of the root.
     /// If this call failed because of the close, the close would report that it could not make all data durable.
-    fn write_root(&self, log: &Log, root: &mut DurableRoot) -> Result<()> {
+    fn write_root(&self, log: &Log, root: &mut DurableRoot, attachment: Option<&Attachment<'_>>) -> Result<()> {
         let before = self.core.data.stats().root_bytes;
         let keyspaces = self.keyspaces.all();
         let (user_bytes, written_bytes) = self.lifetime_bytes();
@@ -103,16 +141,10 @@ impl Engine {
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
         // Writers are stopped once, for all keyspaces together. While they are stopped there is no I/O, because each
-        // index only fixes its state.
-        let (begun, last) = {
-            let sequencer = self.writer.quiesce();
-            let mut begun = Vec::with_capacity(keyspaces.len());
-            for keyspace in &keyspaces {
-                let checkpoint = keyspace.index.begin_checkpoint();
-                let through = extend_through(&sequencer, keyspace, checkpoint.through());
-                begun.push((checkpoint, through));
-            }
-            (begun, sequencer.last())
+        // index only fixes its state. A sorted load keeps them stopped until the root is written.
+        let (begun, last) = match attachment {
+            Some(attachment) => fix_states(&keyspaces, &attachment.sequencer, Some(attachment))?,
+            None => fix_states(&keyspaces, &self.writer.quiesce(), None)?,
         };
         let mut pins = Vec::with_capacity(begun.len());
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
@@ -206,6 +238,49 @@ impl Engine {
         root.superblock.durable = last;
         root.superblock.next_run_id = self.core.ids.peek();
         self.core.data.write_superblock(&root.superblock)
+    }
+}
+
+/// The states that the indexes fix for the next root, and the last seqno of the cut.
+type States<'k> = (Vec<(Box<dyn Checkpoint + 'k>, Seqno)>, Seqno);
+
+/// Makes each index fix the state that the next root describes. The keyspace of an attachment gets the state with the
+/// attached load.
+fn fix_states<'k>(
+    keyspaces: &'k [Arc<KeyspaceState>],
+    sequencer: &Quiesced<'_>,
+    attachment: Option<&'k Attachment<'_>>,
+) -> Result<States<'k>> {
+    let mut begun = Vec::with_capacity(keyspaces.len());
+    for keyspace in keyspaces {
+        let checkpoint = match attachment.filter(|attachment| attachment.keyspace.id == keyspace.id) {
+            Some(attachment) => attachment.load.begin_checkpoint()?,
+            None => keyspace.index.begin_checkpoint(),
+        };
+        let through = extend_through(sequencer, keyspace, checkpoint.through());
+        begun.push((checkpoint, through));
+    }
+    Ok((begun, sequencer.last()))
+}
+
+/// A sorted load that the next checkpoint makes durable. It holds the sequencer, so that no commit completes before the
+/// load is durable and visible.
+pub(super) struct Attachment<'a> {
+    pub(super) sequencer: Quiesced<'a>,
+    pub(super) keyspace: &'a KeyspaceState,
+    pub(super) load: Box<dyn FinishedLoad + 'a>,
+    /// The seqno of the load, the last one that was assigned.
+    pub(super) at: Seqno,
+    /// The keys from the first to the last key of the load.
+    pub(super) range: &'a KeyRange,
+}
+
+impl Attachment<'_> {
+    /// Gives the rows of the load their seqno.
+    pub(super) fn stamped(mut self) -> Result<Self> {
+        assert_eq!(self.sequencer.last(), self.at, "the load has the newest seqno");
+        self.load.stamp(self.at)?;
+        Ok(self)
     }
 }
 

@@ -252,7 +252,7 @@ impl Engine {
 
     /// Reserves space in the log for a record of `bytes` bytes. On a full disk this call fails, before the commit has
     /// any effect.
-    fn reserve_log<'a>(
+    pub(super) fn reserve_log<'a>(
         &self,
         log: &'a Log,
         bytes: usize,

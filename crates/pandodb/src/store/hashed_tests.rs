@@ -210,3 +210,22 @@ fn what_needs_the_order_of_keys_is_refused() {
     refused("seek_back", seeking.next_back().unwrap().map(drop));
     check(&keyspace, &model);
 }
+
+/// The test index has no loader, so the store commits the rows of a load as one batch.
+#[test]
+fn a_load_into_an_index_without_a_loader_is_one_batch() {
+    let device = SimDevice::new(4);
+    let (store, keyspace, mut model) = filled(&device);
+    let (snapshot, then) = (store.snapshot(), model.clone());
+    let rows: Vec<_> = (0..300).map(|i| (key(i * 3), i.to_le_bytes())).collect();
+    assert_eq!(keyspace.load_sorted(rows.clone()).unwrap(), 300);
+    model.extend(rows.into_iter().map(|(key, value)| (key, value.to_vec())));
+    check(&keyspace, &model);
+    let twice = [(key(1), 7u64.to_le_bytes()), (key(1), 8u64.to_le_bytes())];
+    assert!(matches!(keyspace.load_sorted(twice), Err(Error::InvalidArgument { .. })));
+    check(&keyspace, &model);
+    assert_eq!(walked(keyspace.at(&snapshot).iter()), then);
+    let cut = device.durable_image();
+    let recovered = builder(&SimDevice::from_image(&cut, 1)).open().unwrap();
+    check(&recovered.keyspace("k").unwrap(), &model);
+}

@@ -10,6 +10,7 @@
 //! | `keyspaces`, `state` | the table of keyspaces and the memory of their memtables; one keyspace |
 //! | `checkpointer`, `background`, `pressure`, `reserve`, `access` | further parts: durable root, threads and their failures, full disk, closed and forked stores |
 //! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
+//! | `load` | sorted loads, which bypass the log and the memtables |
 //! | `read`, `scan` | the life of a read |
 //! | `turns`, `relief`, `threads`, `waiting` | background work, including work on a full disk; calls that wait for background work |
 //! | `create`, `catalog`, `checkpoint` | creation and drop of keyspaces; checkpoints |
@@ -47,6 +48,7 @@ mod initial;
 mod keyspace;
 mod keyspaces;
 mod large_values;
+pub(crate) mod load;
 mod open;
 mod options;
 mod poison;

@@ -76,6 +76,26 @@ impl KeyspaceState {
         });
     }
 
+    /// Replaces the empty active memtable by `active`, for the messages above `at`. Called for a write at `at` that goes
+    /// directly to the index. REQUIRES: the sequencer is quiesced, and the index holds all messages below `at`.
+    pub(crate) fn begin_after(&self, at: Seqno, active: Arc<Memtable>) {
+        assert!(active.is_empty() && Seqno(active.id()) == at, "a memtable begins where the index ends");
+        self.containers.rcu(|old| {
+            assert!(old.active.is_empty() && old.sealed.is_empty(), "the memtables were packed");
+            Containers { active: active.clone(), sealed: Vec::new() }
+        });
+    }
+
+    /// Called when keys in `range` were changed by a write at `at` that did not pass the memtables: after the index has
+    /// published the change, and before readers see it. **Everything that the store has learned about keys of the
+    /// keyspace, and that writes keep up to date through the memtables, must be invalidated here.** The index itself
+    /// has already updated its filters and the row cache.
+    pub(crate) fn changed_in_index(&self, range: &KeyRange, at: Seqno) {
+        assert!(!range.is_empty(), "a change has keys");
+        debug_assert!(self.index.view().through() >= at, "the index has published the change");
+        debug_assert!(self.containers.load().active.id() >= at.0, "memtables hold only later messages");
+    }
+
     /// Removes the memtables whose messages the index already holds.
     pub(crate) fn retire_sealed(&self) {
         let through = self.index.view().through();

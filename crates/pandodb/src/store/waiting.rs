@@ -18,11 +18,7 @@ impl Engine {
     pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
         self.check_writable()?;
         keyspace.check_alive()?;
-        {
-            let sequencer = self.writer.quiesce();
-            self.seal(&sequencer, keyspace);
-        }
-        self.drain(&|| keyspace.index.debt().memory_bytes == 0)?;
+        self.pack_keyspace(keyspace)?;
         self.background.clear_trouble();
         if range.is_empty() {
             return Ok(());
@@ -31,6 +27,15 @@ impl Engine {
         self.settle_all()?;
         // Damaged inputs are excluded and do not count as debt, so report the damage here.
         self.background.take_damage_of(keyspace.id).map_or(Ok(()), Err)
+    }
+
+    /// Packs the memtables of a keyspace, and waits until this is done.
+    pub(super) fn pack_keyspace(&self, keyspace: &KeyspaceState) -> Result<()> {
+        {
+            let sequencer = self.writer.quiesce();
+            self.seal(&sequencer, keyspace);
+        }
+        self.drain(&|| keyspace.check_alive().is_err() || keyspace.index.debt().memory_bytes == 0)
     }
 
     /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes.

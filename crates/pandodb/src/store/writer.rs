@@ -132,6 +132,16 @@ impl Quiesced<'_> {
         Seqno(self.sequencer.next.0 - 1)
     }
 
+    /// Assigns the next seqno to a write without a ticket. The caller must make the seqno visible with
+    /// [`Snapshots::advance`], also if the write fails and the seqno has no message. No other thread draws a seqno
+    /// before this guard is dropped, so all lower seqnos are visible.
+    pub(crate) fn assign(&mut self) -> Seqno {
+        let seqno = self.sequencer.next;
+        assert!(self.is_whole && seqno < Seqno::MAX, "every earlier commit is complete");
+        self.sequencer.next = seqno.next();
+        seqno
+    }
+
     /// Whether every commit is applied completely. It is `false` if a commit failed in the middle: memtables may then
     /// hold a part of this commit.
     pub(crate) fn is_whole(&self) -> bool {

@@ -58,11 +58,16 @@ pub enum RecordKind {
     Tagged = 2,
     /// The creation of a keyspace, as the store encodes it. The record takes one seqno.
     Created = 3,
+    /// A sorted load into a keyspace. The record takes the seqno of the load, so that the seqnos of the log have no
+    /// gap. It changes nothing: the rows of the load are in the checkpoint that attached them, or nowhere.
+    Loaded = 4,
 }
 
 impl RecordKind {
     fn from_u8(byte: u8) -> Option<RecordKind> {
-        [RecordKind::Ops, RecordKind::Tagged, RecordKind::Created].into_iter().find(|kind| *kind as u8 == byte)
+        [RecordKind::Ops, RecordKind::Tagged, RecordKind::Created, RecordKind::Loaded]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -75,9 +75,11 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The operations of the record; empty if the record creates a keyspace.
+    /// The operations of the record; empty if the record is about a keyspace ([`RecordKind::Created`],
+    /// [`RecordKind::Loaded`]).
     pub fn ops(&self) -> Ops<'a> {
-        Ops::new(if self.kind == RecordKind::Created { &[] } else { self.payload })
+        let has_ops = matches!(self.kind, RecordKind::Ops | RecordKind::Tagged);
+        Ops::new(if has_ops { self.payload } else { &[] })
     }
 }
 

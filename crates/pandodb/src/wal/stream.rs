@@ -200,6 +200,15 @@ impl AppendReservation<'_> {
         self.append_as(head, false, |out| out.extend_from_slice(payload))
     }
 
+    /// As [`AppendReservation::append_created`], for the record of a sorted load.
+    ///
+    /// # Errors
+    /// As [`AppendReservation::append`].
+    pub fn append_loaded(self, seqno: Seqno, payload: &[u8]) -> Result<Option<u32>> {
+        let head = head(RecordKind::Loaded, seqno, 1, payload.len());
+        self.append_as(head, false, |out| out.extend_from_slice(payload))
+    }
+
     #[inline]
     fn append_as(self, head: Head, lazy: bool, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Option<u32>> {
         assert!(head.length as usize <= self.bytes, "{} bytes where {} are reserved", head.length, self.bytes);

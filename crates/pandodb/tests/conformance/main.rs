@@ -4,6 +4,7 @@
 //! failing test prints the case.
 
 mod data;
+mod load;
 mod ranges;
 mod store;
 

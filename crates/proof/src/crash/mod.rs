@@ -55,7 +55,11 @@ fn long(number: u64) -> Case {
     let plan = CrashPlan { exhaustive: 5, pairs: false, subsets: 8, tears: 4, rot: true, seed: 0 };
     let reopened = if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes };
     Case {
-        script: Script::generate(number, mix),
+        script: if number % 4 == 2 {
+            Script::generate(number, mix)
+        } else {
+            Script::generate(number, mix).with_loads(mix)
+        },
         sizes: sizes.with_streams(number).drawn(number),
         reopened: reopened.with_streams(!number).drawn(!number),
         effort: Effort {
@@ -75,7 +79,7 @@ fn window(number: u64) -> Case {
     let mix = Mix { steps: 14, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
     let part = Some((number % PARTS, PARTS));
     Case {
-        script: Script::generate(number / PARTS, mix),
+        script: Script::generate(number / PARTS, mix).with_loads(mix),
         sizes: Sizes::TINY.with_streams(number / PARTS).drawn(number / PARTS),
         reopened: Sizes::TINY.with_streams(!number).drawn(!number),
         effort: Effort {

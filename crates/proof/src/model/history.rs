@@ -92,7 +92,8 @@ impl World {
                 self.write(&write)
             }
             440..600 => self.read_points(slot, rng),
-            600..780 => self.read_range(slot, rng),
+            600..770 => self.read_range(slot, rng),
+            770..780 => self.load_sorted(slot, rng),
             780..820 => {
                 self.ask_orphans()?;
                 self.go_on_held(false, rng)
@@ -194,6 +195,41 @@ impl World {
         self.commit(&writes, if rng.chance(30) { Durability::None } else { Durability::Buffered })
     }
 
+    /// Loads sorted rows: mostly few of them, sometimes about as many as a keyspace has. One of 10 loads is refused,
+    /// because its last row is out of order.
+    fn load_sorted(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let count = if rng.chance(30) { rng.index(1500) } else { rng.index(60) };
+        let mut rows = std::collections::BTreeMap::new();
+        for _ in 0..count {
+            let key = self.config.key(rng);
+            let value = self.value_of(slot, rng);
+            rows.insert(key, value);
+        }
+        let rows: Vec<(Vec<u8>, Vec<u8>)> = rows.into_iter().collect();
+        if rng.chance(10)
+            && let Some(first) = rows.first().cloned()
+        {
+            let refused = self.keyspace(slot).load_sorted(rows.iter().cloned().chain([first]));
+            return check(matches!(refused, Err(pandodb::Error::InvalidArgument { .. })), || {
+                format!("a load with a repeated key was not refused: {refused:?}")
+            });
+        }
+        self.write(&Write::Load(slot, rows))
+    }
+
+    /// Draws a value for the keyspace in `slot`.
+    fn value_of(&self, slot: usize, rng: &mut Rng) -> Vec<u8> {
+        let (_, rule, threshold) = SLOTS[slot];
+        let len = match rng.index(40) {
+            0 => 0,
+            1 => threshold + rng.index(3),
+            2 => 4000 + rng.index(6000),
+            _ => rng.index(self.config.value_bytes + 1),
+        };
+        let len = if rule == Rule::Counter { 8 } else { len };
+        value(rng, len)
+    }
+
     /// A merge into a counter, or `None` while the counter keyspace is dropped.
     fn counter_write(&self, rng: &mut Rng) -> Option<Write> {
         let slot = SLOTS.iter().position(|(_, rule, _)| *rule == Rule::Counter).expect("every history counts");
@@ -205,7 +241,7 @@ impl World {
     /// Draws a write of one key.
     fn point_write(&self, slot: usize, rng: &mut Rng) -> Write {
         let key = self.config.key(rng);
-        let (_, rule, threshold) = SLOTS[slot];
+        let rule = SLOTS[slot].1;
         let roll = rng.index(100);
         if roll < 15 {
             // Mostly draw a key that exists.
@@ -221,16 +257,7 @@ impl World {
                 let len = rng.index(20);
                 Write::Merge(slot, key, rng.bytes(len))
             }
-            _ => {
-                let len = match rng.index(40) {
-                    0 => 0,
-                    1 => threshold + rng.index(3),
-                    2 => 4000 + rng.index(6000),
-                    _ => rng.index(self.config.value_bytes + 1),
-                };
-                let len = if rule == Rule::Counter { 8 } else { len };
-                Write::Put(slot, key, value(rng, len))
-            }
+            _ => Write::Put(slot, key, self.value_of(slot, rng)),
         }
     }
 

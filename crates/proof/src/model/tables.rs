@@ -45,13 +45,19 @@ pub enum Write {
     Merge(usize, Vec<u8>, Vec<u8>),
     DeleteRange(usize, Bounds),
     DeletePrefix(usize, Vec<u8>),
+    /// A sorted load.
+    Load(usize, Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Write {
     /// Whether the write certainly appends a log record. A range delete that covers no key may append no record, and
     /// then nothing is written to the log file.
     pub fn is_logged(&self) -> bool {
-        !matches!(self, Write::DeleteRange(..) | Write::DeletePrefix(..))
+        match self {
+            Write::Put(..) | Write::Delete(..) | Write::Merge(..) => true,
+            Write::DeleteRange(..) | Write::DeletePrefix(..) => false,
+            Write::Load(_, rows) => !rows.is_empty(),
+        }
     }
 }
 
@@ -105,6 +111,10 @@ impl Model {
                 table.insert(key.clone(), value.into());
             }
             Write::DeleteRange(slot, bounds) => self.change(*slot).retain(|key, _| !bounds.contains(key)),
+            Write::Load(slot, rows) => {
+                let rows = rows.iter().map(|(key, value)| (key.clone(), value.as_slice().into()));
+                self.change(*slot).extend(rows);
+            }
             Write::DeletePrefix(slot, prefix) => self.change(*slot).retain(|key, _| !key.starts_with(prefix)),
         }
     }

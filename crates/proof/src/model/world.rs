@@ -46,6 +46,8 @@ pub enum Sabotage {
     DoubleMerge,
     /// A range delete does not reach the engine.
     LostRangeDelete,
+    /// A sorted load does not reach the engine.
+    LostLoad,
     /// The last operation of a batch does not reach the engine.
     TornBatch,
     /// A snapshot is taken after the next write.
@@ -188,6 +190,7 @@ impl World {
             Write::Merge(..) if self.strikes(Sabotage::LostMerge) => 0,
             Write::Merge(..) if self.strikes(Sabotage::DoubleMerge) => 2,
             Write::DeleteRange(..) if self.strikes(Sabotage::LostRangeDelete) => 0,
+            Write::Load(..) if self.strikes(Sabotage::LostLoad) => 0,
             _ => 1,
         }
     }
@@ -208,6 +211,10 @@ impl World {
                 Write::Merge(slot, key, operand) => self.keyspace(*slot).merge(key, operand)?,
                 Write::DeleteRange(slot, bounds) => self.keyspace(*slot).delete_range(bounds.clone())?,
                 Write::DeletePrefix(slot, prefix) => self.keyspace(*slot).delete_range(prefix_bounds(prefix))?,
+                Write::Load(slot, rows) => {
+                    let loaded = self.keyspace(*slot).load_sorted(rows.iter().map(|(key, value)| (key, value)))?;
+                    check(loaded == rows.len() as u64, || format!("{loaded} rows of {} were loaded", rows.len()))?;
+                }
             }
         }
         self.model.apply(write);
@@ -237,6 +244,7 @@ impl World {
                     Write::DeletePrefix(slot, prefix) => {
                         batch.delete_range(self.keyspace(*slot), prefix_bounds(prefix))
                     }
+                    Write::Load(..) => unreachable!("a load is a write of its own"),
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno};
 use crate::index::runs::{Forced, Packs, blobs_of, describe_run};
 use crate::index::{
     Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
-    SalvagePiece, SealedBatch, Verification,
+    SalvagePiece, SealedBatch, SortedLoader, Verification,
 };
 use crate::resolve::Stripes;
 use crate::space::ranges::extents;
@@ -30,6 +30,10 @@ impl Index for Cola {
         debug_assert!(batch.through >= self.view().through(), "memtables arrive in the order of seqnos");
         self.owing.change(|own| own.memory_bytes += batch.bytes);
         self.queue.push(batch);
+    }
+
+    fn loader(&self) -> Option<&dyn SortedLoader> {
+        Some(self)
     }
 
     fn view(&self) -> Arc<dyn IndexView> {
@@ -144,9 +148,9 @@ impl Inspect for Cola {
 }
 
 /// The table that the next root record describes.
-struct TableCheckpoint<'a> {
-    index: &'a Cola,
-    world: World,
+pub(super) struct TableCheckpoint<'a> {
+    pub(super) index: &'a Cola,
+    pub(super) world: World,
 }
 
 impl Checkpoint for TableCheckpoint<'_> {

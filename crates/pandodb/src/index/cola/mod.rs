@@ -33,6 +33,7 @@ mod check;
 pub mod choose;
 mod compact;
 mod index;
+mod load;
 mod options;
 pub mod persist;
 mod read;

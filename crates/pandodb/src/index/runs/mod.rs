@@ -4,6 +4,7 @@
 //! | file | contents |
 //! | --- | --- |
 //!  `queue`, `job` | packs sealed memtables into runs; compacts slices of runs |
+//!  `load` | builds runs from rows in key order
 //!  `deletes` | number and approximate position of the deletes of a slice |
 //!  `probe`, `cursor` | lookups and scans over the slices of a view |
 //!  `codec` | common parts of root records |
@@ -21,6 +22,7 @@ mod describe;
 mod extents;
 mod forced;
 mod job;
+mod load;
 mod probe;
 mod queue;
 pub mod relief;
@@ -31,5 +33,6 @@ pub use self::describe::{describe_block, describe_run};
 pub use self::extents::Extents;
 pub use self::forced::Forced;
 pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
+pub use self::load::{LoadedRuns, LoadsRuns};
 pub use self::probe::{MapletRef, Path, PathProbe, Stop};
 pub use self::queue::{PackQueue, Packs};

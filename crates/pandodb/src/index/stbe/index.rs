@@ -16,7 +16,7 @@ use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno};
 use crate::index::runs::{Forced, Packs, blobs_of, describe_run};
 use crate::index::{
     Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
-    SalvagePiece, SealedBatch, Verification,
+    SalvagePiece, SealedBatch, SortedLoader, Verification,
 };
 use crate::resolve::Stripes;
 use crate::run::RunMeta;
@@ -43,6 +43,10 @@ impl Index for Stbe {
         debug_assert!(batch.through >= self.view().through(), "memtables arrive in the order of seqnos");
         self.owing.change(|own| own.memory_bytes += batch.bytes);
         self.queue.push(batch);
+    }
+
+    fn loader(&self) -> Option<&dyn SortedLoader> {
+        Some(self)
     }
 
     fn view(&self) -> Arc<dyn IndexView> {
@@ -203,11 +207,11 @@ impl Stbe {
 }
 
 /// The trunk that the next root record describes.
-struct TrunkCheckpoint<'a> {
-    index: &'a Stbe,
-    trunk: Trunk,
+pub(super) struct TrunkCheckpoint<'a> {
+    pub(super) index: &'a Stbe,
+    pub(super) trunk: Trunk,
     /// All branches of the trunk have smaller identities than this one.
-    next_branch: u64,
+    pub(super) next_branch: u64,
 }
 
 impl Checkpoint for TrunkCheckpoint<'_> {

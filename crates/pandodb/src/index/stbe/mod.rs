@@ -33,6 +33,7 @@ mod golden;
 mod index;
 mod install;
 mod jobs;
+mod load;
 mod maplets;
 pub mod node;
 mod options;

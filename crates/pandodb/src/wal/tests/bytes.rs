@@ -101,14 +101,17 @@ fn golden_tagged() {
     assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x02"[..], Some(head)));
 }
 
-/// A created keyspace has a record kind of its own.
+/// A created keyspace and a sorted load have record kinds of their own.
 #[test]
-fn golden_created() {
+fn golden_created_and_loaded() {
     let mut out = Vec::new();
-    let head = Head { length: 2, count: 1, first: Seqno(0x0a0b), durable: Seqno(9), kind: RecordKind::Created };
-    put_record(&mut out, 1, 4096, &head, b"ks");
-    assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x03"[..], Some(head)));
-    out[15] = 4;
+    for (kind, magic) in [(RecordKind::Created, &b"REC\x03"[..]), (RecordKind::Loaded, &b"REC\x04"[..])] {
+        out.clear();
+        let head = Head { length: 2, count: 1, first: Seqno(0x0a0b), durable: Seqno(9), kind };
+        put_record(&mut out, 1, 4096, &head, b"ks");
+        assert_eq!((&out[12..16], Head::decode(&out)), (magic, Some(head)));
+    }
+    out[15] = 5;
     assert_eq!(Head::decode(&out), None, "an unknown kind is not a record");
 }
 
@@ -122,7 +125,7 @@ fn a_head_out_of_bounds_is_none() {
         (4, &[0xff; 4][..]),             // longer than any payload
         (8, &[0; 4][..]),                // no seqnos
         (12, b"rec"),                    // magic
-        (15, &[4][..]),                  // kind
+        (15, &[5][..]),                  // kind
         (16, &[8, 0, 0, 0, 0, 0, 0, 0]), // durable before it was written
         (16, &[0xff; 8][..]),            // seqnos that overflow
     ] {

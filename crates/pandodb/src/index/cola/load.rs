@@ -1,0 +1,74 @@
+//! Attaches the runs of a sorted load to a lookahead array: they become one layer.
+//!
+//! The layer gets the level of its size, or the level of the layer that was the newest before, if that is smaller,
+//! because levels do not decrease from newer to older layers.
+
+use std::sync::Arc;
+
+use super::array::{Cola, Inner};
+use super::choose;
+use super::index::TableCheckpoint;
+use super::table::{Layer, Part};
+use super::world::World;
+use crate::base::Result;
+use crate::base::sync::Ordering::Relaxed;
+use crate::index::Checkpoint;
+use crate::index::runs::{LoadedRuns, LoadsRuns};
+use crate::rows::IndexRows;
+use crate::run::RunBuilder;
+
+/// The maximum number of bytes of a run of a load, so that a compaction of a piece frees its inputs soon.
+const MOST_RUN_BYTES: u64 = 64 << 20;
+
+impl Cola {
+    /// The world with the runs of a load as its newest layer. REQUIRES: the caller holds `inner`.
+    fn world_with(&self, inner: &mut Inner, loaded: &LoadedRuns) -> Result<World> {
+        let mut world = inner.world.clone();
+        assert!(loaded.at() > world.through, "a load is newer than every message of the array");
+        let whole: Vec<Part> = loaded.slices().iter().cloned().map(Part::new).collect();
+        let mut parts = Vec::with_capacity(whole.len());
+        for (at, range) in choose::ranges_to_move(&whole.iter().collect::<Vec<_>>()) {
+            parts.extend(whole[at].slice.clip(&range)?.map(Part::new));
+        }
+        assert_eq!(parts.len(), whole.len(), "each run of a load has rows");
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let of_size = self.sizes.growth.level_for(bytes);
+        let level = world.table.layers.first().map_or(of_size, |newest| of_size.min(newest.level));
+        let layer = Layer { id: inner.layer_id(), level, parts: Arc::new(parts) };
+        world.table = Arc::new(world.table.with_newest(layer));
+        world.through = loaded.at();
+        world.blobs.insert_all(loaded.blobs());
+        Ok(world)
+    }
+}
+
+impl LoadsRuns for Cola {
+    fn rows(&self) -> &Arc<IndexRows> {
+        &self.rows
+    }
+
+    fn run_builder(&self, expected_bytes: u64) -> RunBuilder {
+        let builder = RunBuilder::new(self.core.data.clone(), self.core.ids.next(), expected_bytes);
+        builder.with_filter(self.filter()).with_compression(self.sizes.compression).cached_in(self.core.pool.clone())
+    }
+
+    fn run_bytes(&self) -> u64 {
+        (2 * self.sizes.growth.memtable_bytes).min(MOST_RUN_BYTES)
+    }
+
+    fn checkpoint_with<'a>(&'a self, loaded: &LoadedRuns) -> Result<Box<dyn Checkpoint + 'a>> {
+        let world = self.world_with(&mut self.inner.lock(), loaded)?;
+        debug_assert_eq!(world.through, loaded.at(), "replay applies only what is newer than the load");
+        Ok(Box::new(TableCheckpoint { index: self, world }))
+    }
+
+    fn attach_loaded(&self, inner: &mut Inner, loaded: &LoadedRuns) -> Result<()> {
+        let world = self.world_with(inner, loaded)?;
+        let (bytes, filter_bytes) = loaded.disk_bytes();
+        self.counters.packed_bytes.fetch_add(bytes, Relaxed);
+        self.counters.filter_bytes.fetch_add(filter_bytes, Relaxed);
+        loaded.drop_rows(&self.rows);
+        self.publish(inner, world, &[]);
+        Ok(())
+    }
+}

@@ -25,7 +25,7 @@
 //! overlapping pieces of one clipped tombstone.)
 //!
 //! [`FragmentSweep`] caches the result for the last fragment, which saves searches if keys are looked up in order.
-//! [`FragmentSet`] accepts insertions.
+//! [`FragmentSet`] accepts insertions. [`Cover`](super::Cover) asks several sets at once.
 //!
 //! Source: the segment tree (Bentley, "Solutions to Klee's rectangle problems", 1977), stored bottom-up in an array.
 
@@ -175,13 +175,32 @@ impl Fragments {
         self.fragment_of(key).map_or(Seqno(0), |fragment| self.newest_at(fragment, at))
     }
 
-    /// The tombstones clipped to `range`, newest first, without the tombstones that do not overlap `range`. O(n).
+    /// The fragment around `key` as its first key and its exclusive end (empty: no end), and the seqno of the newest
+    /// tombstone at or below `at` that covers this fragment; 0 if there is none. O(log² n).
+    pub(super) fn around(&self, key: &[u8], at: Seqno) -> (&[u8], &[u8], Seqno) {
+        let fragment = self.fragment_of(key);
+        let next = fragment.map_or(0, |fragment| fragment + 1);
+        let from = fragment.map_or(&[][..], |fragment| self.bound(fragment as u32));
+        let to = if next == self.ends.len() { &[][..] } else { self.bound(next as u32) };
+        debug_assert!(from <= key && (to.is_empty() || key < to), "the fragment holds the key");
+        (from, to, fragment.map_or(Seqno(0), |fragment| self.newest_at(fragment, at)))
+    }
+
+    /// The tombstones clipped to `range`, newest first, without the tombstones that do not overlap `range`. Compares
+    /// two numbers for each tombstone of the set, and keys only for the tombstones that are returned.
     pub fn clipped(&self, range: &KeyRange) -> Vec<RangeTombstone> {
-        let cut = |(from, to, seqno): (&[u8], &[u8], Seqno)| {
-            let range = KeyRange::new(from, to).intersect(range);
-            (!range.is_empty()).then_some(RangeTombstone { range, seqno })
+        if self.spans.is_empty() || range.is_empty() {
+            return Vec::new();
+        }
+        // The fragments from `first` to before `end` overlap the range. Each tombstone consists of whole fragments.
+        let first = self.fragment_of(&range.from).map_or(0, |fragment| fragment as u32);
+        let end = if range.to.is_empty() { UNBOUNDED } else { self.bounds_below(&range.to) };
+        let cut = |span: &Span| {
+            let range = KeyRange::new(self.bound(span.from), self.bound(span.to)).intersect(range);
+            debug_assert!(!range.is_empty(), "the tombstone has a fragment that overlaps the range");
+            RangeTombstone { range, seqno: span.seqno }
         };
-        self.parts().filter_map(cut).collect()
+        self.spans.iter().filter(|span| span.from < end && span.to > first).map(cut).collect()
     }
 
     /// Disjoint tombstones in key order that together cover the same keys as this set. Each has the seqno of the newest
@@ -229,6 +248,12 @@ impl Fragments {
         debug_assert!(low == 0 || self.bound(low as u32 - 1) <= key, "the fragment begins at or before the key");
         debug_assert!(low == self.ends.len() || key < self.bound(low as u32), "the next fragment begins after the key");
         low.checked_sub(1)
+    }
+
+    /// The number of bounds that are less than `key`.
+    fn bounds_below(&self, key: &[u8]) -> u32 {
+        let at_or_below = self.fragment_of(key).map_or(0, |fragment| fragment as u32 + 1);
+        at_or_below - u32::from(at_or_below > 0 && self.bound(at_or_below - 1) == key)
     }
 
     #[inline]
@@ -389,6 +414,11 @@ impl FragmentSet {
     /// The seqno of the newest tombstone at or below `at` that covers `key`; 0 if there is none. O(log³ n).
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
         self.parts.iter().map(|part| part.covering(key, at)).max().unwrap_or_default()
+    }
+
+    /// The sets whose union is this set: O(log n) of them. A caller that keeps clones of them has a snapshot.
+    pub fn sets(&self) -> &[Arc<Fragments>] {
+        &self.parts
     }
 
     /// All tombstones as one set. Merges the parts in O(n log n); costs nothing if there is only one part.

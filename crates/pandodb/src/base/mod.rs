@@ -9,6 +9,7 @@
 pub mod block;
 pub mod cause;
 pub mod codec;
+pub mod cover;
 pub mod error;
 pub mod events;
 pub mod fragments;
@@ -26,6 +27,7 @@ pub mod sync;
 
 pub use block::EntryBlock;
 pub use cause::IoCause;
+pub use cover::Cover;
 pub use error::{Error, Result};
 pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ghosts::Ghosts;

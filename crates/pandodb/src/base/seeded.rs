@@ -122,6 +122,8 @@ bugs! {
     SnapshotOffByOne,
     /// A point read ignores the range tombstones of a memtable.
     MemtableTombstoneIgnored,
+    /// A scan applies the range tombstone over one key to the keys behind the tombstone's end.
+    CoverPastFragment,
     /// A read asks a sealed memtable before the active one.
     OlderMemtableFirst,
     /// A reader of a memtable node does not check whether the node changed during the read.

@@ -202,7 +202,17 @@ impl Memtable {
         newest
     }
 
-    /// All range tombstones as one set, for packing and for scans. Costs O(n log n) after an insertion of a range
+    /// Appends the sets that hold the range tombstones, for scans. Costs O(log n), and nothing if there are no range
+    /// tombstones. The sets do not change: later tombstones are not in them.
+    pub fn tombstones(&self, out: &mut Vec<Arc<Fragments>>) {
+        if self.tombstones.load(Ordering::Acquire) > 0 {
+            let before = out.len();
+            out.extend_from_slice(self.ranges.read().set.sets());
+            debug_assert!(out.len() > before, "tombstones are counted after their insertion");
+        }
+    }
+
+    /// All range tombstones as one set, for packing. Costs O(n log n) after an insertion of a range
     /// tombstone, and nothing otherwise. Takes the lock of the range tombstones exclusively, unless there are no range
     /// tombstones.
     pub fn fragments(&self) -> Arc<Fragments> {

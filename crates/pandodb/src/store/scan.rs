@@ -11,8 +11,9 @@
 //! at most [`HOLD`]. After this time, the side is reopened with the newest memtables and the newest view, and seeks to
 //! its position. So a slow reader does not keep old runs on the disk.
 //!
-//! When a side is opened, the range tombstones of its range are collected into [`Fragments`]. Seqnos are comparable
-//! across all containers. Therefore a message is deleted exactly if a tombstone with a higher seqno covers its key and
+//! A side keeps the sets of range tombstones of its memtables as they are, in a [`Cover`]. So range deletes elsewhere in
+//! the keyspace do not slow the opening of a side (decision 0067). Only the tombstones of the index that overlap the
+//! side's range are collected into a set of their own. Seqnos are comparable across all containers. Therefore a message is deleted exactly if a tombstone with a higher seqno covers its key and
 //! is visible at the read point.
 
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::engine::Engine;
 use super::read::{Pinned, answer};
 use super::state::KeyspaceState;
 use super::value::Value;
-use crate::base::{Entry, EntryBlock, Fragments, KeyRange, Result, Seqno, seeded};
+use crate::base::{Cover, Entry, EntryBlock, Fragments, KeyRange, Result, Seqno, seeded};
 use crate::index::{Base, Lookup, RawCursor};
 use crate::memtable;
 
@@ -43,7 +44,7 @@ pub(super) struct Side {
     reverse: bool,
     /// The sources, newest first.
     sources: Vec<Source>,
-    tombstones: Fragments,
+    tombstones: Cover,
     /// The range for which the sources and the tombstones were opened.
     over: KeyRange,
     /// A pending seek. Its key is always beyond the position of the sources.
@@ -145,16 +146,17 @@ impl Side {
         now: Duration,
     ) -> Result<Side> {
         let world = Pinned::at(state, at)?;
-        let mut tombstones = Vec::new();
+        let (mut sets, mut tombstones) = (Vec::new(), Vec::new());
         let mut sources = Vec::new();
         for memtable in world.world().memtables() {
-            tombstones.extend(memtable.fragments().clipped(&over));
+            memtable.tombstones(&mut sets);
             sources.push(Source::new(From::Memtable(memtable::Cursor::new(memtable.clone(), over.clone(), reverse))));
         }
         world.view.tombstones(&over, &mut tombstones)?;
         tombstones.retain(|tombstone| tombstone.seqno <= at);
         sources.push(Source::new(From::Index(world.view.clone().cursor(&over, reverse)?)));
-        let tombstones = Fragments::build(&tombstones);
+        sets.push(Arc::new(Fragments::build(&tombstones)));
+        let tombstones = Cover::new(sets, at);
         let (opened, asked) = (now, now);
         Ok(Side {
             world,
@@ -206,7 +208,7 @@ impl Side {
         while let Some(key) = self.next_key()? {
             debug_assert!(self.over.contains(&key), "a source yields keys of its range");
             let mut lookup = Lookup::of_messages(&key, self.world.at);
-            lookup.enter(self.tombstones.covering(&key, self.world.at));
+            lookup.enter(self.tombstones.newest(&key));
             if self.reverse {
                 self.take_backward(&mut lookup)?
             } else {

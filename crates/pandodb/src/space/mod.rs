@@ -34,6 +34,7 @@ pub mod mirrored;
 pub mod prefetch;
 pub mod ranges;
 pub mod superblock;
+pub mod values;
 
 pub use data::DataFile;
 pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};

@@ -23,6 +23,7 @@ use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::rows::{Change, IndexRows};
 use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
+use crate::space::values::{NewValues, ValueWriter};
 
 use super::deletes::{Deletes, Tally};
 
@@ -37,6 +38,8 @@ const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
 /// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
+/// A value is not moved out of a run if more than one part in this many of its pages would be padding.
+const MOST_PADDING: usize = 4;
 /// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
@@ -51,6 +54,8 @@ pub struct Output {
     pub deletes: Deletes,
     /// The large values that the output refers to.
     pub kept_blobs: Vec<Extent>,
+    /// The large values among them that the job wrote. They are freed unless [`NewValues::keep`] is called.
+    pub new_values: NewValues,
     /// The large values whose last message was dropped.
     pub dropped_blobs: Vec<Extent>,
     /// An unregistered reader whose read point is smaller than this must retry with a newer read point.
@@ -68,14 +73,30 @@ impl Output {
         Ok(Some(RunSlice::whole(run)))
     }
 
-    /// Bytes that the new run occupies.
+    /// Bytes that the new run and the large values that the job wrote occupy.
     pub fn bytes(&self) -> u64 {
-        self.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
+        let run = self.meta.iter().flat_map(|meta| &meta.extents);
+        run.chain(self.new_values.extents()).map(|extent| extent.bytes()).sum()
     }
 
     /// Bytes of the filter of the new run.
     pub fn filter_bytes(&self) -> u64 {
         self.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
+    }
+}
+
+/// Moves values out of the run that is being built. Compactions do not copy such values.
+struct Separation {
+    /// Values of at most this many bytes stay in the run.
+    above: usize,
+    values: ValueWriter,
+}
+
+impl Separation {
+    /// Whether a value is moved out of the run. A value of 4,100 bytes stays, because padding would double its space.
+    fn takes(&self, len: usize) -> bool {
+        let bytes = len.next_multiple_of(PAGE);
+        len > self.above && (bytes - len) * MOST_PADDING <= bytes
     }
 }
 
@@ -89,6 +110,10 @@ struct Folding {
     group: EntryBlock,
     out: FoldOutput,
     deletes: Tally,
+    /// Set while a memtable is packed.
+    separation: Option<Separation>,
+    /// The encoded reference of the last value that was moved out of the run.
+    reference: Vec<u8>,
     output: Output,
 }
 
@@ -117,10 +142,13 @@ impl Folding {
             group: EntryBlock::new(),
             out: FoldOutput::default(),
             deletes: Tally::default(),
+            separation: None,
+            reference: Vec::new(),
             output: Output {
                 meta: None,
                 deletes: Deletes::default(),
                 kept_blobs: Vec::new(),
+                new_values: NewValues::none(core.data.clone()),
                 dropped_blobs: Vec::new(),
                 horizon,
             },
@@ -164,7 +192,14 @@ impl Folding {
         };
         let tombs = self.tombstones.seqnos(first.key);
         fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
-        for entry in self.out.entries(group) {
+        for mut entry in self.out.entries(group) {
+            if let Some(separation) = self.separation.as_mut().filter(|separation| separation.takes(entry.value.len()))
+                && entry.kind == Kind::Put
+            {
+                self.reference.clear();
+                separation.values.push(entry.value)?.encode(&mut self.reference);
+                entry = Entry { kind: Kind::BlobPut, value: &self.reference, ..entry };
+            }
             match entry.kind {
                 Kind::BlobPut => self.output.kept_blobs.push(BlobRef::decode(entry.value)?.extent()),
                 Kind::Delete => self.deletes.push(entry.key),
@@ -186,6 +221,9 @@ impl Folding {
 
     fn finish(mut self) -> Result<Output> {
         self.close_group()?;
+        if let Some(separation) = self.separation.take() {
+            self.output.new_values = separation.values.finish()?;
+        }
         self.output.deletes = self.deletes.finish();
         self.output.meta = self.builder.finish()?;
         let meta = self.output.meta.as_ref();
@@ -228,7 +266,9 @@ impl PackJob {
         if let Some(rows) = rows.as_ref().filter(|_| !ranges.is_empty()) {
             rows.remove_where(|key, seqno| ranges.covering(key, Seqno::MAX) > seqno);
         }
-        let folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
+        let mut folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
+        let values = ValueWriter::new(core.data.clone(), batch.bytes);
+        folding.separation = Some(Separation { above: batch.inline_bytes, values });
         let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
         PackJob { batch, folding, block: EntryBlock::new(), cursor, rows }
     }

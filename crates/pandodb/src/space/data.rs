@@ -28,7 +28,6 @@ use std::sync::Arc;
 use super::kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 use super::map::PageMap;
 use super::superblock::{SLOTS, Superblock};
-use super::to_usize;
 use crate::base::sync::{
     AtomicBool, AtomicU64, Counter, Mutex,
     Ordering::{Acquire, Relaxed, Release},
@@ -690,15 +689,6 @@ impl DataFile {
                 Err(e)
             }
         }
-    }
-
-    /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
-    pub fn read_blob(&self, blob: &BlobRef) -> Result<AlignedBuf> {
-        let buf = self.read(blob.addr())?;
-        if crc32c::crc32c(&buf[..to_usize(blob.len)]) != blob.crc && !SeededBug::LargeValueUnchecked.is_on() {
-            return Err(self.corrupt(blob.addr(), BlockKind::Blob.name(), "checksum mismatch"));
-        }
-        Ok(buf)
     }
 }
 

@@ -16,13 +16,38 @@
 use std::sync::Arc;
 
 use super::data::DataFile;
-use crate::base::{BlobRef, EXTENT_PAGES, Extent, MAX_VALUE, PAGE, PageNo, Result};
+use super::{BlockKind, to_usize};
+use crate::base::{BlobRef, EXTENT_PAGES, Extent, MAX_VALUE, PAGE, PageNo, Result, SeededBug};
 use crate::device::AlignedBuf;
 
 /// The most pages of one allocation and of one write: 1 MiB.
 const STEP_PAGES: u32 = 256;
 
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated");
+
+impl DataFile {
+    /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
+    ///
+    /// # Errors
+    /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the checksum does not match.
+    pub fn read_blob(&self, blob: &BlobRef) -> Result<AlignedBuf> {
+        let buf = self.read(blob.addr())?;
+        self.check_value(blob, &buf)?;
+        Ok(buf)
+    }
+
+    /// Checks pages that were read from the address of a large value.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`](crate::Error::Corruption) if the checksum does not match.
+    pub fn check_value(&self, blob: &BlobRef, pages: &[u8]) -> Result<()> {
+        debug_assert_eq!(pages.len(), blob.addr().bytes(), "the pages of the value, and no others");
+        if crc32c::crc32c(&pages[..to_usize(blob.len)]) != blob.crc && !SeededBug::LargeValueUnchecked.is_on() {
+            return Err(self.corrupt(blob.addr(), BlockKind::Blob.name(), "checksum mismatch"));
+        }
+        Ok(())
+    }
+}
 
 /// The pages of values to which no published message refers yet.
 pub struct NewValues {

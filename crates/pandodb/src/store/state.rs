@@ -17,8 +17,8 @@ use super::options::KeyspaceOptions;
 use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{
-    Entry, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_INLINE_VALUE, MAX_KEY, MAX_OPERAND, MAX_VALUE, RangeTombstone,
-    Result, Seqno,
+    Entry, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_INLINE_VALUE, MAX_KEY, MAX_OPERAND,
+    MAX_VALUE, RangeTombstone, Result, Seqno,
 };
 use crate::index::{Index, IndexOptions, RootRecord, SealedBatch};
 use crate::memtable::Memtable;

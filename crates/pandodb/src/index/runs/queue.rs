@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use super::job::{Output, PackJob, blobs_of};
 use crate::base::sync::Mutex;
-use crate::base::{Error, Extent, Result, events};
+use crate::base::{Error, Extent, Result, events, seeded};
 use crate::index::owed::Owing;
 use crate::index::{Core, Progress, SealedBatch};
 use crate::resolve::Stripes;
@@ -227,7 +227,7 @@ pub trait Packs {
         debug_assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output is open");
         self.attach(&mut inner, batch, run, &output)?;
         let bytes = output.bytes();
-        output.new_values.keep();
+        seeded!(PackedValuesFreed: (), output.new_values.keep());
         self.queue().done();
         drop(inner);
         events::packed(batch.bytes, bytes);

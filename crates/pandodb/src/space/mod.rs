@@ -32,6 +32,7 @@ mod kind;
 pub mod map;
 pub mod mirrored;
 pub mod prefetch;
+mod punch;
 pub mod ranges;
 pub mod superblock;
 pub mod values;

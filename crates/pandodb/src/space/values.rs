@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::data::DataFile;
 use super::{BlockKind, to_usize};
+use crate::base::sync::Ordering::Release;
 use crate::base::{BlobRef, EXTENT_PAGES, Extent, MAX_VALUE, PAGE, PageNo, Result, SeededBug};
 use crate::device::AlignedBuf;
 
@@ -26,6 +27,26 @@ const STEP_PAGES: u32 = 256;
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated");
 
 impl DataFile {
+    /// Writes a large value into an extent of its own. The value is durable only after [`DataFile::sync_large_values`]
+    /// or [`DataFile::sync`].
+    pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
+        let pages = ValueWriter::pages_of(value.len());
+        let extent = self.alloc(pages)?;
+        assert_eq!(extent.pages, pages, "a large value has one extent");
+        match self.write(extent.start, AlignedBuf::from_bytes(value)) {
+            Ok(_) => {
+                self.blobs_unsynced.store(true, Release);
+                let blob = BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) };
+                assert_eq!(blob.addr().pages, pages, "a reader reads the pages that were written");
+                Ok(blob)
+            }
+            Err(e) => {
+                self.discard(extent);
+                Err(e)
+            }
+        }
+    }
+
     /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
     ///
     /// # Errors
@@ -157,7 +178,7 @@ impl ValueWriter {
         let most = u32::try_from(self.expected_pages).unwrap_or(STEP_PAGES).clamp(EXTENT_PAGES, STEP_PAGES);
         let step = most.max(pages).next_multiple_of(EXTENT_PAGES);
         let data = self.values.data.clone();
-        let next = data.alloc_some(pages, step)?;
+        let next = data.alloc_for_values(pages, step)?;
         assert!((pages..=step).contains(&next.pages), "an extent of {} pages for {pages} to {step}", next.pages);
         if self.free.pages > 0 && self.free.end() == next.start.0 {
             self.free.pages += next.pages;

@@ -193,6 +193,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(SnapshotsIgnored, Model, ANY, "a snapshot lacks a key"),
         hunt(TombstoneDroppedAboveOlder, Model, ANY, "a deleted key reappears"),
         hunt(RangeTombstoneDropped, Model, ANY, "a key deleted by a range delete reappears"),
+        hunt(PackedValuesFreed, Model, ANY, "the pages of a value belong to something else"),
+        hunt(ValueOutlivesPages, Model, ANY, "a get returns an older value that was in the same pages"),
         hunt(LargeValueLeaked, Model, ANY, "more blob pages are allocated than messages refer to"),
         hunt(LargeValueMapStale, Crash, ANY, "a node of the map of large values disagrees with its parent"),
         hunt(LargeValueMapLeaked, Corrupt, CLOSED, "pages are allocated that verify has not read"),

@@ -42,6 +42,11 @@ id! {
     PageNo(u64)
 }
 
+impl OwnerId {
+    /// The owner under which large values are cached. No block on disk has this owner, and no owner draws this number.
+    pub const VALUES: OwnerId = OwnerId(u64::MAX - 1);
+}
+
 impl Seqno {
     /// A number above every sequence number that is ever assigned. A read at this seqno sees all writes.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);

@@ -179,6 +179,10 @@ bugs! {
     LargeValueLeaked,
 
     // ---- large values ----
+    /// The values that were written while a memtable was packed are freed although the new run refers to them.
+    PackedValuesFreed,
+    /// A freed large value stays in the pool, where a later value of the same page is looked up.
+    ValueOutlivesPages,
     /// A checkpoint writes leaves of the map of large values as they were before their last range was added.
     LargeValueMapStale,
     /// Nodes of the map of large values keep their pages when they are replaced.

@@ -21,12 +21,21 @@ pub struct SealedBatch {
     /// The bytes of debt that count until the batch is packed. This number is constant, unlike the memory of the
     /// memtable.
     pub bytes: u64,
+    /// Values of at most this many bytes are stored inside the index, next to their keys. The index may store longer
+    /// values outside.
+    pub inline_bytes: usize,
 }
 
 impl SealedBatch {
-    /// A batch for a memtable that contains the last messages up to `through`.
+    /// A batch for a memtable that contains the last messages up to `through`. All values are stored inside the index.
     pub fn new(memtable: Arc<Memtable>, through: Seqno) -> SealedBatch {
-        SealedBatch { bytes: memtable.bytes() as u64, memtable, through }
+        SealedBatch { bytes: memtable.bytes() as u64, memtable, through, inline_bytes: usize::MAX }
+    }
+
+    /// Sets [`SealedBatch::inline_bytes`].
+    #[must_use]
+    pub fn with_inline_bytes(self, inline_bytes: usize) -> SealedBatch {
+        SealedBatch { inline_bytes, ..self }
     }
 }
 

@@ -14,42 +14,62 @@
 
 use std::sync::Arc;
 
-use crate::base::Extent;
+use super::Core;
 use crate::base::sync::{Mutex, OnceLock};
+use crate::base::{Extent, OwnerId, PageNo, seeded};
+use crate::pool::Pool;
 use crate::space::DataFile;
 
 /// One link of the chain.
 pub struct DeferredBlobFrees {
     data: Arc<DataFile>,
+    pool: Arc<Pool>,
     extents: Mutex<Vec<Extent>>,
     next: OnceLock<Arc<DeferredBlobFrees>>,
 }
 
 impl DeferredBlobFrees {
     /// The first link of a chain.
-    pub fn new(data: Arc<DataFile>) -> Arc<DeferredBlobFrees> {
-        Arc::new(DeferredBlobFrees { data, extents: Mutex::new(Vec::new()), next: OnceLock::new() })
+    pub fn new(core: &Core) -> Arc<DeferredBlobFrees> {
+        DeferredBlobFrees::link(core.data.clone(), core.pool.clone())
+    }
+
+    fn link(data: Arc<DataFile>, pool: Arc<Pool>) -> Arc<DeferredBlobFrees> {
+        Arc::new(DeferredBlobFrees { data, pool, extents: Mutex::new(Vec::new()), next: OnceLock::new() })
     }
 
     /// Fills this link with the extents that the step to the next view has dropped. Returns the link that the next view
     /// holds.
     pub fn succeed(&self, dropped: &[Extent]) -> Arc<DeferredBlobFrees> {
         self.extents.lock().extend_from_slice(dropped);
-        let next = DeferredBlobFrees::new(self.data.clone());
+        let next = DeferredBlobFrees::link(self.data.clone(), self.pool.clone());
         assert!(self.next.set(next.clone()).is_ok(), "a view has one successor");
         next
     }
 }
 
+impl DeferredBlobFrees {
+    /// Frees the extents of this link. The values in them leave the pool first: no reader can ask for them any more, and
+    /// other values may be written to the same pages later.
+    fn free_all(&mut self) {
+        for extent in self.extents.get_mut().drain(..) {
+            let pages = extent.start.0..extent.end();
+            let forget = |page| self.pool.forget(OwnerId::VALUES, PageNo(page));
+            seeded!(ValueOutlivesPages: (), pages.for_each(forget));
+            self.data.free(extent);
+        }
+    }
+}
+
 impl Drop for DeferredBlobFrees {
     fn drop(&mut self) {
-        self.extents.get_mut().drain(..).for_each(|extent| self.data.free(extent));
+        self.free_all();
         // Drop the links in a loop: one reader may have kept thousands of links alive, which is too many for a
         // recursive drop.
         let mut next = self.next.take();
         while let Some(link) = next {
             next = Arc::into_inner(link).and_then(|mut link| {
-                link.extents.get_mut().drain(..).for_each(|extent| link.data.free(extent));
+                link.free_all();
                 link.next.take()
             });
         }

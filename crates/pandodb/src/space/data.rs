@@ -22,21 +22,16 @@
 //! 0004](../../../../docs/decisions/0004-quarantine.md) for the reuse of pages.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::kind::{BLOCK_HEADER, BlockKind, MAX_BLOCK_PAGES};
 use super::map::PageMap;
 use super::superblock::{SLOTS, Superblock};
-use super::to_usize;
 use crate::base::sync::{
     AtomicBool, AtomicU64, Counter, Mutex,
-    Ordering::{Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed},
 };
-use crate::base::{
-    BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, OwnerId, PAGE, PageNo, Result, SeededBug, StoreId,
-    seeded,
-};
+use crate::base::{BlockAddr, EXTENT_PAGES, Error, Extent, OwnerId, PAGE, PageNo, Result, SeededBug, StoreId, seeded};
 use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at};
 
 /// The name of the data file.
@@ -54,11 +49,11 @@ pub fn stored_pages(block: &[u8]) -> u32 {
 /// The data file of a store, with its allocation map. All higher layers share it through an `Arc`.
 #[derive(Debug)]
 pub struct DataFile {
-    file: Arc<dyn File>,
+    pub(super) file: Arc<dyn File>,
     store_id: StoreId,
     /// The length of the file in pages, for readers: a reader must not wait for the lock of the map.
     pages: AtomicU64,
-    state: Mutex<Space>,
+    pub(super) state: Mutex<Space>,
     read_bytes: Counter,
     reads: Counter,
     written_bytes: Counter,
@@ -69,22 +64,22 @@ pub struct DataFile {
     /// The incompatible features of the blocks that were written since the store was opened.
     features: AtomicU64,
     /// Whether large values were written since the last sync.
-    blobs_unsynced: AtomicBool,
+    pub(super) blobs_unsynced: AtomicBool,
     /// The lock is held during each sync. The value is the error of the first sync that failed. A failed sync may mark
     /// pages clean that are not on the disk, and the system reports the error to only one of several concurrent syncs.
     /// A later sync would then succeed without having written these pages. So syncs are serialized, and after a failed
     /// sync no sync succeeds.
     failed_sync: Mutex<Option<String>>,
     /// The number of pages in a unit ([`File::hole_unit`]). Only units that are wholly free are punched.
-    hole_pages: u32,
+    pub(super) hole_pages: u32,
     /// Set while disk space is short: allocations then prefer free pages that still occupy disk space.
-    fills_gaps: AtomicBool,
+    pub(super) fills_gaps: AtomicBool,
 }
 
 /// The fields that the lock of the map guards.
 #[derive(Debug, Default)]
-struct Space {
-    map: PageMap,
+pub(super) struct Space {
+    pub(super) map: PageMap,
     /// Extents that were freed since the last checkpoint began.
     dropped: Vec<Extent>,
     /// One list for each of the last checkpoints, oldest first: the extents that were freed before this checkpoint
@@ -95,7 +90,7 @@ struct Space {
     /// reaches the pages that are free in this copy.
     before_replay: Option<PageMap>,
     /// Set when the store is closed. The file may then be in use by another opener.
-    closed: bool,
+    pub(super) closed: bool,
     /// Set while a store is being opened, until all pages that its roots reach are marked. Unmarked pages may be in
     /// use, so no page is allocated. The indexes of a failed opening free no pages.
     marking: bool,
@@ -241,21 +236,6 @@ impl DataFile {
         self.alloc(pages)
     }
 
-    /// Turns gap filling on or off. A gap is a free page that was written and still occupies disk space, because other
-    /// pages of its unit ([`File::hole_unit`]) are in use. Runs that fill gaps consist of many short extents, so gap
-    /// filling is only for a full disk.
-    pub fn fill_gaps(&self, fill: bool) {
-        self.fills_gaps.store(fill && self.hole_pages > 1, Relaxed);
-    }
-
-    /// Bytes of all gaps.
-    pub fn gap_bytes(&self) -> u64 {
-        if self.hole_pages == 1 {
-            return 0;
-        }
-        self.state.lock().map.gap_pages() * PAGE as u64
-    }
-
     /// Like [`DataFile::alloc`], for pages at a distance of at least one extent from `other`. If the disk is too full
     /// for that distance, the pages may be anywhere.
     ///
@@ -307,43 +287,6 @@ impl DataFile {
                 // Pages of the same unit that were freed earlier may be punched now.
                 self.punch_around(&mut state, extent);
             }
-        }
-    }
-
-    fn punch(&self, hole: &Range<PageNo>) -> std::io::Result<()> {
-        self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset())
-    }
-
-    /// Punches the wholly free units that contain some of these pages. A failure is ignored, because unpunched pages
-    /// can be reused, too.
-    /// REQUIRES: the caller holds the lock of `state`.
-    fn punch_around(&self, state: &mut Space, extent: Extent) {
-        if state.closed {
-            return;
-        }
-        let holes: Vec<_> = joined(state.map.freed_by(extent, self.hole_pages)).collect();
-        for hole in holes {
-            if self.punch(&hole).is_ok() {
-                state.map.punched(hole);
-            }
-        }
-    }
-
-    /// Punches all free extents. Called when the disk becomes full, because extents that were already free when the
-    /// store was opened may still occupy disk space.
-    pub fn punch_free(&self) {
-        // Keep the lock, so that no thread allocates and writes such a page before it is punched.
-        let mut state = self.state.lock();
-        if state.closed {
-            return;
-        }
-        let page = |extent: u64| PageNo(extent * u64::from(EXTENT_PAGES));
-        let holes: Vec<_> = state.map.free_extents().map(|(start, count)| page(start)..page(start + count)).collect();
-        for hole in holes {
-            if self.punch(&hole).is_err() {
-                return;
-            }
-            state.map.punched(hole);
         }
     }
 
@@ -423,8 +366,13 @@ impl DataFile {
         state.check();
     }
 
-    /// Ends a checkpoint whose superblock is durable. Pages that the superblocks of both slots no longer reach are
-    /// punched and become free, and a long free tail of the file is cut off.
+    /// Ends a checkpoint whose superblock is durable. Pages that the superblocks of both slots no longer reach become
+    /// free, and a long free tail of the file is cut off.
+    ///
+    /// Wholly free extents are punched. On a file system that can punch single pages, free pages between used ones are
+    /// punched only when there are many of them: punching a page takes about as long as writing it, and other writers of
+    /// the file wait meanwhile. Most of these pages need no punch of their own, because the rest of their extent becomes
+    /// free soon.
     /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn finish_checkpoint(&self) -> Result<()> {
         let mut released = Vec::new();
@@ -435,20 +383,9 @@ impl DataFile {
                 released.append(&mut state.quarantine.pop_front().expect("not empty"));
             }
             pages = released.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
-            holes = state.map.take_rest(&mut released, self.hole_pages);
+            holes = self.take_holes(&mut state.map, &mut released);
         }
-        // Punch while the pages still count as used. Otherwise another thread might allocate and write them before they
-        // are punched.
-        let mut punched = Vec::new();
-        for hole in joined(holes.into_iter()) {
-            let from = hole.start.offset();
-            match self.punch(&hole).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e)) {
-                // Punching a hole can itself need disk space, when it splits an extent of the file system. Without that
-                // space the pages are reused unpunched.
-                Err(Error::DiskFull { .. }) => {}
-                result => result.map(|()| punched.push(hole))?,
-            }
-        }
+        let punched = self.punch_all(holes)?;
         let mut state = self.state.lock();
         for &extent in &released {
             state.map.release(extent);
@@ -671,52 +608,6 @@ impl DataFile {
         write_all_at(&*self.file, at, &page).map_err(|e| Error::io("write", DATA_FILE, Some(at), &e))?;
         self.sync()
     }
-
-    // ---- large values ----
-
-    /// Writes a large value into an extent of its own. The value is durable only after [`DataFile::sync_large_values`]
-    /// or [`DataFile::sync`].
-    pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
-        assert!(!value.is_empty() && value.len() <= MAX_VALUE, "large values have 1 byte to 64 MiB");
-        let pages = u32::try_from(value.len().div_ceil(PAGE)).expect("a large value has at most 64 MiB");
-        let extent = self.alloc(pages)?;
-        assert_eq!(extent.pages, pages, "a large value has one extent");
-        match self.write(extent.start, AlignedBuf::from_bytes(value)) {
-            Ok(_) => {
-                self.blobs_unsynced.store(true, Release);
-                let blob = BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) };
-                assert_eq!(blob.addr().pages, pages, "a reader reads the pages that were written");
-                Ok(blob)
-            }
-            Err(e) => {
-                self.discard(extent);
-                Err(e)
-            }
-        }
-    }
-
-    /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
-    pub fn read_blob(&self, blob: &BlobRef) -> Result<AlignedBuf> {
-        let buf = self.read(blob.addr())?;
-        if crc32c::crc32c(&buf[..to_usize(blob.len)]) != blob.crc && !SeededBug::LargeValueUnchecked.is_on() {
-            return Err(self.corrupt(blob.addr(), BlockKind::Blob.name(), "checksum mismatch"));
-        }
-        Ok(buf)
-    }
-}
-
-/// Joins adjacent extents. The extents must be in ascending order.
-fn joined(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Range<PageNo>> {
-    let mut extents = extents.peekable();
-    std::iter::from_fn(move || {
-        let first = extents.next()?;
-        let mut end = first.end();
-        while let Some(next) = extents.next_if(|next| next.start.0 == end) {
-            end = next.end();
-        }
-        debug_assert!(extents.peek().is_none_or(|next| next.start.0 > end), "extents ascend");
-        Some(first.start..PageNo(end))
-    })
 }
 
 #[cfg(test)]

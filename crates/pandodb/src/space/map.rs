@@ -38,6 +38,8 @@ pub struct PageMap {
     free: RangeSet,
     partial: BTreeSet<u64>,
     taken_pages: u64,
+    /// The number of gaps in partly used extents.
+    gap_pages: u64,
     /// The extent at which the last search for a gap ended. The next search begins here.
     last_gap: u64,
 }
@@ -156,7 +158,46 @@ impl PageMap {
 
     /// The number of free pages that occupy disk space, in partly used extents.
     pub fn gap_pages(&self) -> u64 {
-        self.partial.iter().map(|&at| u64::from(self.gaps(at).count_ones())).sum()
+        self.gap_pages
+    }
+
+    /// Chooses at least `pages` gaps in partly used extents, or all gaps if there are fewer, but stops after `most`
+    /// ranges. Marks them as used, so that they can be punched, and appends them to `taken` in ascending order. Extents
+    /// with the most gaps come first: their gaps form the longest ranges, so the fewest calls punch them. O(partly used
+    /// extents).
+    pub fn take_gaps(&mut self, pages: u64, most: usize, taken: &mut Vec<Extent>) {
+        if pages == 0 {
+            return;
+        }
+        let most = taken.len().saturating_add(most);
+        let mut chosen = Vec::new();
+        let mut sum = 0;
+        for share in [4 * EXTENT_PAGES / 5, EXTENT_PAGES / 2, EXTENT_PAGES / 4, 1] {
+            chosen.clear();
+            sum = 0;
+            for &at in &self.partial {
+                let gaps = self.gaps(at).count_ones();
+                if gaps >= share && sum < pages {
+                    sum += u64::from(gaps);
+                    chosen.push(at);
+                }
+            }
+            if sum >= pages {
+                break;
+            }
+        }
+        debug_assert!(sum >= pages.min(self.gap_pages), "the last round takes any gap");
+        for at in chosen {
+            let mut gaps = self.gaps(at);
+            while gaps != 0 && taken.len() < most {
+                let from = gaps.trailing_zeros();
+                let count = (gaps >> from).trailing_ones();
+                let extent = Extent { start: PageNo(at * u64::from(EXTENT_PAGES) + u64::from(from)), pages: count };
+                gaps &= !mask(from, count);
+                assert!(self.take(extent), "a gap is free");
+                taken.push(extent);
+            }
+        }
     }
 
     /// The bits of the gaps in extent `at`.
@@ -166,8 +207,10 @@ impl PageMap {
 
     /// Notes that these pages were punched out of the file and occupy no space.
     pub fn punched(&mut self, pages: Range<PageNo>) {
-        pieces_between(pages.start.0, pages.end.0)
-            .for_each(|(at, from, count)| self.written[to_usize(at)] &= !mask(from, count));
+        for (at, from, count) in pieces_between(pages.start.0, pages.end.0) {
+            let written = self.written[to_usize(at)] & !mask(from, count);
+            self.set_written(at, written);
+        }
     }
 
     /// Marks pages as used. Returns `false`, and changes nothing, if one of the pages is used already or beyond the
@@ -194,7 +237,10 @@ impl PageMap {
     /// If one of the pages is not used. A page that is freed twice could get two owners.
     pub fn release(&mut self, extent: Extent) {
         self.release_unwritten(extent);
-        pieces(extent).for_each(|(at, from, count)| self.written[to_usize(at)] |= mask(from, count));
+        for (at, from, count) in pieces(extent) {
+            let written = self.written[to_usize(at)] | mask(from, count);
+            self.set_written(at, written);
+        }
     }
 
     /// Marks pages as free that were allocated but not written. If a page was a gap before its allocation, it is a gap
@@ -278,11 +324,26 @@ impl PageMap {
         let partial = self.words.iter().filter(|word| **word != 0 && **word != u32::MAX).count();
         debug_assert_eq!(self.partial.len(), partial, "each partly used extent is in the set");
         debug_assert_eq!(self.words.len(), self.written.len(), "both maps cover the same extents");
+        let gaps = self.partial.iter().map(|&at| u64::from(self.gaps(at).count_ones())).sum::<u64>();
+        debug_assert_eq!(self.gap_pages, gaps, "the counter agrees with the gaps");
+    }
+
+    /// The number of gaps that count in `gap_pages` for extent `at`: none if the extent is wholly free.
+    fn counted_gaps(&self, at: u64) -> u64 {
+        if self.words[to_usize(at)] == 0 { 0 } else { u64::from(self.gaps(at).count_ones()) }
+    }
+
+    fn set_written(&mut self, at: u64, written: u32) {
+        let before = self.counted_gaps(at);
+        self.written[to_usize(at)] = written;
+        self.gap_pages = self.gap_pages + self.counted_gaps(at) - before;
     }
 
     fn set_word(&mut self, at: u64, before: u32, after: u32) {
         debug_assert_eq!(self.words[to_usize(at)], before, "the indexes follow the word that is replaced");
+        let gaps = self.counted_gaps(at);
         self.words[to_usize(at)] = after;
+        self.gap_pages = self.gap_pages + self.counted_gaps(at) - gaps;
         if before == 0 && after != 0 {
             self.free.remove(at, 1);
         }

@@ -32,8 +32,10 @@ mod kind;
 pub mod map;
 pub mod mirrored;
 pub mod prefetch;
+mod punch;
 pub mod ranges;
 pub mod superblock;
+pub mod values;
 
 pub use data::DataFile;
 pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, LOADED_RUNS, MAX_BLOCK_PAGES};

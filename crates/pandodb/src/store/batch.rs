@@ -168,7 +168,7 @@ impl Batch {
                 keyspace.state.check_value(value)?;
             }
             let bytes = key.len() + value.len();
-            if value.len() <= keyspace.state.blob_threshold {
+            if !keyspace.state.writes_at_once(value.len()) {
                 return batch.add(keyspace, Kind::Put, key, value, bytes);
             }
             let (blob, encoded) = batch.engine.write_blob(value)?;

@@ -54,11 +54,11 @@ impl std::fmt::Debug for Keyspace {
 /// durability of the store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)). The `_with` form takes the
 /// durability as an argument. To write several keys atomically, use a [`Batch`](crate::Batch).
 impl Keyspace {
-    /// Commits one operation. REQUIRES: the arguments were checked, and a value above the threshold is already written
-    /// to an extent of its own.
+    /// Commits one operation. REQUIRES: the arguments were checked, and a value that must be written at once is already
+    /// on disk.
     fn one(&self, kind: Kind, key: &[u8], value: &[u8], bytes: u64, durability: Durability) -> Result<()> {
         debug_assert!(kind == Kind::RangeDelete || check_key(key).is_ok(), "a key of {} bytes", key.len());
-        debug_assert!(kind != Kind::Put || value.len() <= self.state.blob_threshold, "a large value is a reference");
+        debug_assert!(kind != Kind::Put || !self.state.writes_at_once(value.len()), "a large value is a reference");
         debug_assert!(bytes >= key.len() as u64, "the bytes of an operation include its key");
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
@@ -86,7 +86,7 @@ impl Keyspace {
         self.state.check_put(key, value)?;
         self.state.check_value(value)?;
         let bytes = (key.len() + value.len()) as u64;
-        if value.len() <= self.state.blob_threshold {
+        if !self.state.writes_at_once(value.len()) {
             return self.one(Kind::Put, key, value, bytes, durability);
         }
         let (blob, encoded) = self.engine.write_blob(value)?;

@@ -37,10 +37,11 @@ use super::options::Durability;
 use super::state::{KeyspaceState, check_key};
 use crate::base::codec::put_varint;
 use crate::base::sync::relax;
-use crate::base::{BlobRef, Entry, EntryBlock, Error, KeyRange, Kind, Result, Seqno, range::successor, seeded};
+use crate::base::{Entry, EntryBlock, Error, KeyRange, Kind, Result, Seqno, range::successor, seeded};
 use crate::index::{FinishedLoad, SortedLoad};
 use crate::memtable::Memtable;
 use crate::sched::BACKGROUND_STEP;
+use crate::space::values::ValueWriter;
 
 /// Rows are passed to the index in chunks of this many bytes.
 const CHUNK: usize = 64 << 10;
@@ -130,8 +131,10 @@ pub(crate) struct Load<'a> {
     rows: u64,
     /// Bytes of keys and values.
     bytes: u64,
-    /// The large values of the load, as long as no index owns them.
-    blobs: Vec<BlobRef>,
+    /// The large values of the load. Taken when the load is finished.
+    values: Option<ValueWriter>,
+    /// The encoded reference of the last large value.
+    reference: Vec<u8>,
     /// Whether the values are not validated by the keyspace's merge operator.
     trusting: bool,
 }
@@ -148,8 +151,19 @@ impl<'a> Load<'a> {
             Some(loader) => Sink::Index(loader.begin(0)?),
             None => Sink::Batch(Batch::new(of.engine.clone())),
         };
-        let (first_key, last_key, chunk, blobs) = (Vec::new(), Vec::new(), EntryBlock::new(), Vec::new());
-        Ok(Load { of, sink, chunk, first_key, last_key, rows: 0, bytes: 0, blobs, trusting: false })
+        let values = Some(ValueWriter::new(of.engine.core.data.clone(), u64::MAX));
+        Ok(Load {
+            of,
+            sink,
+            chunk: EntryBlock::new(),
+            first_key: Vec::new(),
+            last_key: Vec::new(),
+            rows: 0,
+            bytes: 0,
+            values,
+            reference: Vec::new(),
+            trusting: false,
+        })
     }
 
     /// Whether the index of a keyspace has a loader. If not, a load has the limit of a batch.
@@ -195,16 +209,34 @@ impl<'a> Load<'a> {
             batch.put(self.of, key, value);
             return Ok(());
         }
-        let (kind, blob);
-        let (kind, value) = if value.len() <= state.blob_threshold {
-            (Kind::Put, value)
+        let (kind, value) = if ValueWriter::is_worth(value.len(), state.blob_threshold) {
+            self.write_value(value)?;
+            (Kind::BlobPut, &self.reference[..])
         } else {
-            (kind, blob) = (Kind::BlobPut, engine.write_blob(value)?);
-            self.blobs.push(blob.0);
-            (kind, &*blob.1)
+            (Kind::Put, value)
         };
         self.chunk.push(Entry { key, seqno: Seqno::UNASSIGNED, kind, value });
         if self.chunk.bytes() >= CHUNK { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes a large value, and encodes the reference to it.
+    fn write_value(&mut self, value: &[u8]) -> Result<()> {
+        let engine = &self.of.engine;
+        // A forked child and an operator must not wait for the gate.
+        engine.check_writable()?;
+        let _gate = engine.gate.read();
+        engine.check_writable()?;
+        engine.keep_back()?;
+        engine.check_space(value.len() as u64)?;
+        let values = self.values.as_mut().expect("taken when the load is finished");
+        let blob = values.push(value).inspect_err(|e| {
+            if matches!(e, Error::Io { .. }) {
+                engine.poison(e);
+            }
+        })?;
+        self.reference.clear();
+        blob.encode(&mut self.reference);
+        Ok(())
     }
 
     /// Adds the number of the row that has this key to an error about the arguments.
@@ -251,25 +283,20 @@ impl<'a> Load<'a> {
                 return Ok(self.rows);
             }
             Sink::Index(load) => {
-                let finished = {
+                let (finished, mut values) = {
                     let _gate = of.engine.gate.read();
                     of.engine.check_writable()?;
-                    load.finish()?
+                    let values = self.values.take().expect("a load is finished once");
+                    (load.finish()?, values.finish()?)
                 };
                 let last_key = std::mem::take(&mut self.last_key);
                 let range = KeyRange::new(std::mem::take(&mut self.first_key), successor(&last_key));
                 of.engine.attach_load(&of.state, finished, &range)?;
+                values.keep();
             }
         }
-        self.blobs.clear();
         of.engine.figures.writes.record(self.bytes, of.engine.device.now().saturating_sub(started));
         Ok(self.rows)
-    }
-}
-
-impl Drop for Load<'_> {
-    fn drop(&mut self) {
-        self.of.engine.give_back_blobs(&self.blobs);
     }
 }
 

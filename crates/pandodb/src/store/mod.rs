@@ -70,6 +70,7 @@ mod tallies;
 mod threads;
 mod turns;
 mod value;
+mod value_reads;
 mod waiting;
 mod watermark;
 mod writer;

@@ -16,8 +16,9 @@ use super::engine::Engine;
 use super::snapshot::Snapshot;
 use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
+use super::value_reads::{read_value, read_values};
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, KeyCodec, Result, Seqno, events, seeded};
+use crate::base::{BlobRef, Error, KeyCodec, Result, Seqno, events, seeded};
 use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
@@ -158,17 +159,14 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
             Base::Inline(block, range) => Some(Value::in_block(&engine.core.pool, block, range)),
             Base::Owned(bytes) => Some(Value::shared(bytes)),
             Base::InBatch(batch, range) => Some(Value::in_batch(batch, range)),
-            Base::Blob(blob) => Some(Value::blob(engine.core.data.read_blob(&blob)?, blob.len as usize)),
+            Base::Blob(blob) => Some(read_value(engine, &blob)?),
         });
     }
     let operator = Some(keyspace.operator()?);
     let key = keyspace.codec.user(key);
     let missing = || unreachable!("the operator exists");
     let folded = match &base {
-        Base::Blob(blob) => {
-            let buf = engine.core.data.read_blob(blob)?;
-            gather.fold(key, Some(&buf[..blob.len as usize]), operator, missing)
-        }
+        Base::Blob(blob) => gather.fold(key, Some(&read_value(engine, blob)?), operator, missing),
         base => gather.fold(key, base.bytes(), operator, missing),
     };
     Ok(folded?.map(Value::owned))
@@ -273,13 +271,19 @@ fn look_up_all(
     let mut flights: Vec<Flight<'_>> = Vec::with_capacity(IN_FLIGHT.min(keys.len()));
     let mut loads = BlockLoads::default();
     let mut answered = 0;
+    // The large values that are read together at the end, each with the index of its key.
+    let mut large: Vec<(usize, BlobRef)> = Vec::new();
     // First start the lookups of the first keys. Each lookup runs until it needs a block that is not in memory.
     let mut land = |flight: &mut Flight<'_>| {
         count(engine, &flight.lookup, flight.blocks);
         answered += 1;
         debug_assert!(flight.lookup.base_seqno <= world.at, "a reader sees no message above its read point");
         let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(KeyCodec::Plain, &[], world.at));
-        answer(engine, keyspace, lookup).map(|value| values[flight.key] = value)
+        match lookup.base {
+            Base::Blob(blob) if lookup.gather.is_empty() => large.push((flight.key, blob)),
+            _ => values[flight.key] = answer(engine, keyspace, lookup)?,
+        }
+        Ok::<(), Error>(())
     };
     let mut rest = keys.iter().enumerate();
     while flights.len() < IN_FLIGHT {
@@ -302,6 +306,10 @@ fn look_up_all(
         }
     }
     assert_eq!(answered, keys.len(), "each key is answered once");
+    let blobs: Vec<BlobRef> = large.iter().map(|(_, blob)| *blob).collect();
+    for ((key, _), value) in large.iter().zip(read_values(engine, &blobs)) {
+        values[*key] = Some(value?);
+    }
     Ok(values)
 }
 

@@ -23,7 +23,8 @@ use super::engine::Engine;
 use super::read::{Pinned, answer};
 use super::state::KeyspaceState;
 use super::value::Value;
-use crate::base::{Cover, Entry, EntryBlock, Fragments, KeyRange, Result, Seqno, seeded};
+use super::value_reads::ScanValues;
+use crate::base::{BlobRef, Cover, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, Seqno, seeded};
 use crate::index::{Base, Lookup, RawCursor};
 use crate::memtable;
 
@@ -56,6 +57,7 @@ pub(super) struct Side {
     quick: u32,
     /// The positions of a key's messages in a backward scan. Empty between keys; kept for its memory.
     places: Vec<(Arc<EntryBlock>, usize)>,
+    large: ScanValues,
 }
 
 /// A source of entries: a memtable or the index. Its entries are read one block at a time.
@@ -169,6 +171,7 @@ impl Side {
             asked,
             quick: 0,
             places: Vec::new(),
+            large: ScanValues::default(),
         })
     }
 
@@ -216,6 +219,10 @@ impl Side {
             }
             let value = match lookup.base {
                 Base::Blob(_) if !values && lookup.gather.is_empty() => Some(Value::owned(Vec::new())),
+                Base::Blob(blob) if lookup.gather.is_empty() => {
+                    let next = |most, out: &mut Vec<BlobRef>| next_values(&self.sources, self.reverse, most, out);
+                    Some(self.large.take(engine, &blob, next)?)
+                }
                 _ => answer(engine, state, lookup)?,
             };
             if let Some(value) = value {
@@ -281,4 +288,30 @@ impl Side {
         self.places.clear();
         Ok(())
     }
+}
+
+/// Appends the references to the large values of the next keys, at most `most` of them, in the order of the scan.
+/// Considers only entries that were fetched from the sources already.
+fn next_values(sources: &[Source], reverse: bool, most: usize, out: &mut Vec<BlobRef>) {
+    let mut next: Vec<(&[u8], Option<BlobRef>)> = Vec::new();
+    for source in sources {
+        let first = next.len();
+        for i in (source.at..source.block.len()).take(most) {
+            let entry = source.block.get(i);
+            let blob = (entry.kind == Kind::BlobPut).then(|| BlobRef::decode(entry.value).ok()).flatten();
+            match next[first..].last_mut() {
+                // The newest message of a key counts. A forward scan meets it first, a backward scan meets it last.
+                Some((key, newest)) if *key == entry.key => {
+                    if reverse {
+                        *newest = blob;
+                    }
+                }
+                _ => next.push((entry.key, blob)),
+            }
+        }
+    }
+    // The sort is stable, so the message of the newest source comes first.
+    next.sort_by(|a, b| if reverse { b.0.cmp(a.0) } else { a.0.cmp(b.0) });
+    next.dedup_by_key(|(key, _)| *key);
+    out.extend(next.into_iter().filter_map(|(_, blob)| blob).take(most));
 }

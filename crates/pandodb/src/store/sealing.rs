@@ -105,7 +105,7 @@ impl Engine {
         );
         let fresh = Arc::new(Memtable::new(through.0, self.chunks.clone()));
         self.keyspaces.charge(keyspace, fresh.bytes() as u64);
-        let batch = SealedBatch::new(old.active.clone(), through);
+        let batch = SealedBatch::new(old.active.clone(), through).with_inline_bytes(keyspace.blob_threshold);
         keyspace.push_sealed(batch.clone(), fresh);
         keyspace.index.ingest(batch);
         self.background.scheduler.wake();

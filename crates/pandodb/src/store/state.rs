@@ -17,13 +17,16 @@ use super::options::KeyspaceOptions;
 use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{
-    Entry, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, RangeTombstone,
-    Result, Seqno,
+    Entry, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_INLINE_VALUE, MAX_KEY, MAX_OPERAND,
+    MAX_VALUE, RangeTombstone, Result, Seqno,
 };
 use crate::index::{Index, IndexOptions, RootRecord, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
 use crate::wal::Tag;
+
+/// Values longer than this many times the threshold bypass the log and the memtable.
+const AT_ONCE: usize = 8;
 
 /// The state of one keyspace.
 pub(crate) struct KeyspaceState {
@@ -32,6 +35,7 @@ pub(crate) struct KeyspaceState {
     pub operator: Option<Operator>,
     /// The operator's name and version in the catalogue, regardless of whether the operator is registered.
     pub operator_name: Option<(String, u32)>,
+    /// Values of at most this many bytes stay next to their keys.
     pub blob_threshold: usize,
     /// The index type, its mode and its options. They are changed under the lock of the durable root. The index uses
     /// the changed options from the next opening on.
@@ -56,6 +60,12 @@ pub(crate) struct Containers {
 }
 
 impl KeyspaceState {
+    /// Whether a value of this length is written to pages of its own before its commit. A shorter value that is above
+    /// the threshold goes into the log and the memtable, and to pages of its own when the memtable is packed.
+    pub(crate) fn writes_at_once(&self, len: usize) -> bool {
+        len > self.blob_threshold.saturating_mul(AT_ONCE).min(MAX_INLINE_VALUE)
+    }
+
     /// Bytes in the active memtable.
     pub(crate) fn active_bytes(&self) -> usize {
         self.containers.load().active.bytes()

@@ -103,6 +103,11 @@ impl Engine {
         }
         if self.is_at_rest() {
             self.chunks.trim();
+            match self.core.data.punch_at_rest() {
+                Ok(true) => return Turn::Worked(1),
+                Ok(false) => {}
+                Err(e) => return self.note_trouble(e),
+            }
             self.keyspaces.all().iter().for_each(|keyspace| keyspace.index.on_idle());
         }
         Turn::Idle

@@ -23,7 +23,7 @@ use crate::pool::{Block, Pool};
 /// hashes like its bytes, so a map with `Value` keys can be searched with a slice.
 ///
 /// A `Value` of more than 1 KiB may pin the block of 4 KiB to 64 KiB in the cache that contains it. A `Value` from an
-/// iterator keeps the iterator's block of up to 64 KiB in memory. To hold many values for a long time, copy them
+/// iterator keeps the iterator's block of up to 64 KiB in memory; a large value from an iterator keeps up to 256 KiB. To hold many values for a long time, copy them
 /// ([`Value::to_vec`]).
 ///
 /// ```
@@ -98,6 +98,12 @@ impl Value {
     pub(crate) fn blob(buf: AlignedBuf, len: usize) -> Value {
         assert!(len <= buf.len(), "a large value of {len} in {} bytes", buf.len());
         Value(Repr::Held(Arc::new(buf), 0..len))
+    }
+
+    /// Makes a value from a part of a buffer that other values share. REQUIRES: `range` is inside the buffer.
+    pub(crate) fn in_buffer(buf: Arc<AlignedBuf>, range: Range<usize>) -> Value {
+        debug_assert!(range.start <= range.end && range.end <= buf.len(), "{range:?} of {} bytes", buf.len());
+        Value(Repr::Held(buf, range))
     }
 
     /// Returns a copy of the bytes.

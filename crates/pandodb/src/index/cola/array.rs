@@ -116,7 +116,7 @@ impl Cola {
         let rows = Arc::new(core.rows.of_index(through));
         let next_layer = table.layers.len() as u64;
         debug_assert!(table.layers.iter().all(|layer| layer.id.0 < next_layer), "an opening numbers the layers");
-        let deferred_frees = DeferredBlobFrees::new(core.data.clone());
+        let deferred_frees = DeferredBlobFrees::new(&core);
         let blobs = blobs.with_fanout(Fanout::of_memtable(sizes.growth.memtable_bytes));
         let world =
             World { table: Arc::new(table), through, horizon: Seqno(0), blobs, forced: Vec::new(), deferred_frees };

@@ -23,6 +23,7 @@ use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::rows::{Change, IndexRows};
 use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
+use crate::space::values::{NewValues, ValueWriter};
 
 use super::deletes::{Deletes, Tally};
 
@@ -51,6 +52,8 @@ pub struct Output {
     pub deletes: Deletes,
     /// The large values that the output refers to.
     pub kept_blobs: Vec<Extent>,
+    /// The large values among them that the job wrote. They are freed unless [`NewValues::keep`] is called.
+    pub new_values: NewValues,
     /// The large values whose last message was dropped.
     pub dropped_blobs: Vec<Extent>,
     /// An unregistered reader whose read point is smaller than this must retry with a newer read point.
@@ -68,15 +71,23 @@ impl Output {
         Ok(Some(RunSlice::whole(run)))
     }
 
-    /// Bytes that the new run occupies.
+    /// Bytes that the new run and the large values that the job wrote occupy.
     pub fn bytes(&self) -> u64 {
-        self.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
+        let run = self.meta.iter().flat_map(|meta| &meta.extents);
+        run.chain(self.new_values.extents()).map(|extent| extent.bytes()).sum()
     }
 
     /// Bytes of the filter of the new run.
     pub fn filter_bytes(&self) -> u64 {
         self.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
     }
+}
+
+/// Moves values out of the run that is being built. Compactions do not copy such values.
+struct Separation {
+    /// Values of at most this many bytes stay in the run.
+    above: usize,
+    values: ValueWriter,
 }
 
 /// Groups messages by key, folds each group, and writes the result.
@@ -89,6 +100,10 @@ struct Folding {
     group: EntryBlock,
     out: FoldOutput,
     deletes: Tally,
+    /// Set while a memtable is packed.
+    separation: Option<Separation>,
+    /// The encoded reference of the last value that was moved out of the run.
+    reference: Vec<u8>,
     output: Output,
 }
 
@@ -117,10 +132,13 @@ impl Folding {
             group: EntryBlock::new(),
             out: FoldOutput::default(),
             deletes: Tally::default(),
+            separation: None,
+            reference: Vec::new(),
             output: Output {
                 meta: None,
                 deletes: Deletes::default(),
                 kept_blobs: Vec::new(),
+                new_values: NewValues::none(core.data.clone()),
                 dropped_blobs: Vec::new(),
                 horizon,
             },
@@ -164,7 +182,15 @@ impl Folding {
         };
         let tombs = self.tombstones.seqnos(first.key);
         fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
-        for entry in self.out.entries(group) {
+        for mut entry in self.out.entries(group) {
+            if let Some(separation) = &mut self.separation
+                && entry.kind == Kind::Put
+                && ValueWriter::is_worth(entry.value.len(), separation.above)
+            {
+                self.reference.clear();
+                separation.values.push(entry.value)?.encode(&mut self.reference);
+                entry = Entry { kind: Kind::BlobPut, value: &self.reference, ..entry };
+            }
             match entry.kind {
                 Kind::BlobPut => self.output.kept_blobs.push(BlobRef::decode(entry.value)?.extent()),
                 Kind::Delete => self.deletes.push(entry.key),
@@ -186,6 +212,9 @@ impl Folding {
 
     fn finish(mut self) -> Result<Output> {
         self.close_group()?;
+        if let Some(separation) = self.separation.take() {
+            self.output.new_values = separation.values.finish()?;
+        }
         self.output.deletes = self.deletes.finish();
         self.output.meta = self.builder.finish()?;
         let meta = self.output.meta.as_ref();
@@ -228,7 +257,9 @@ impl PackJob {
         if let Some(rows) = rows.as_ref().filter(|_| !ranges.is_empty()) {
             rows.remove_where(|key, seqno| ranges.covering(key, Seqno::MAX) > seqno);
         }
-        let folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
+        let mut folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
+        let values = ValueWriter::new(core.data.clone(), batch.bytes);
+        folding.separation = Some(Separation { above: batch.inline_bytes, values });
         let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
         PackJob { batch, folding, block: EntryBlock::new(), cursor, rows }
     }

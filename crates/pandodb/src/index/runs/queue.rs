@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use super::job::{Output, PackJob, blobs_of};
 use crate::base::sync::Mutex;
-use crate::base::{Error, Extent, Result, events};
+use crate::base::{Error, Extent, Result, events, seeded};
 use crate::index::owed::Owing;
 use crate::index::{Core, Progress, SealedBatch};
 use crate::resolve::Stripes;
@@ -188,7 +188,7 @@ pub trait Packs {
             return Ok(Progress { bytes, ..Progress::default() });
         }
         let batch = job.batch.clone();
-        if let Err(e) = job.finish().and_then(|output| self.finish_pack(&batch, &output)) {
+        if let Err(e) = job.finish().and_then(|output| self.finish_pack(&batch, output)) {
             return Err(self.give_up_pack(batch, e));
         }
         self.owing().change(|own| own.memory_bytes = own.memory_bytes.saturating_sub(batch.bytes));
@@ -217,7 +217,7 @@ pub trait Packs {
     ///
     /// # Errors
     /// After an error the memtable is still claimed.
-    fn finish_pack(&self, batch: &SealedBatch, output: &Output) -> Result<()> {
+    fn finish_pack(&self, batch: &SealedBatch, mut output: Output) -> Result<()> {
         let run = output.open(self.core())?;
         let mut inner = self.inner().lock();
         if Self::is_cleared(&inner) {
@@ -225,10 +225,12 @@ pub trait Packs {
             return Ok(());
         }
         debug_assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output is open");
-        self.attach(&mut inner, batch, run, output)?;
+        self.attach(&mut inner, batch, run, &output)?;
+        let bytes = output.bytes();
+        seeded!(PackedValuesFreed: (), output.new_values.keep());
         self.queue().done();
         drop(inner);
-        events::packed(batch.bytes, output.bytes());
+        events::packed(batch.bytes, bytes);
         Ok(())
     }
 

@@ -107,7 +107,7 @@ impl Stbe {
             horizon: Seqno(0),
             blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
-            deferred_frees: DeferredBlobFrees::new(core.data.clone()),
+            deferred_frees: DeferredBlobFrees::new(&core),
         };
         Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
     }
@@ -133,7 +133,7 @@ impl Stbe {
             horizon: Seqno(0),
             blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
-            deferred_frees: DeferredBlobFrees::new(core.data.clone()),
+            deferred_frees: DeferredBlobFrees::new(&core),
         };
         let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
         stbe.recount(&mut stbe.inner.lock());

@@ -1,0 +1,177 @@
+//! Reads large values: from the pool, or several of them from disk at a time.
+//!
+//! ```text
+//!   references ─▶ in the pool? ── yes ─▶ value
+//!                  └ no ─▶ sort by page, join neighbours ─▶ reads in flight together ─▶ checksum ─▶ value, cached
+//! ```
+//!
+//! 1. A lookup reads one value ([`read_value`]), `multi_get` reads all of its values together ([`read_values`]).
+//! 2. A scan reads the values of the next keys along with the value that it needs ([`ScanValues`]). The first time, it
+//!    reads the next value only; each further time it reads twice as many, because a short scan should not read values
+//!    that nobody wants. Packing a memtable writes values in key order, so the values of neighbouring keys are often
+//!    adjacent on disk and need only one read.
+//!
+//! Invariants: a value is cached under its first page, and only after its checksum was checked. It leaves the pool
+//! before its pages are freed (`index::deferred_frees`), and pages are freed when no view can reach them. So a reader
+//! that holds a view never finds another value under these pages.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::engine::Engine;
+use super::value::Value;
+use crate::base::{BlobRef, BlockAddr, OwnerId, PAGE, PageNo, Result};
+use crate::device::{AlignedBuf, Read};
+use crate::pool::Keep;
+
+/// Longer values are not cached, because one of them would evict many blocks.
+const MOST_CACHED: u64 = 64 << 10;
+/// The most pages of one read. A longer value is read alone.
+const MOST_PAGES: u32 = 64;
+/// The most reads in flight.
+const MOST_READS: usize = 32;
+/// The most values, and the most pages, that a scan reads ahead at a time. Longer values than the cached ones are not
+/// read ahead.
+const MOST_AHEAD: usize = 32;
+const MOST_PAGES_AHEAD: u32 = 128;
+
+/// Reads one value.
+pub(super) fn read_value(engine: &Engine, blob: &BlobRef) -> Result<Value> {
+    if let Some(value) = cached(engine, blob) {
+        return Ok(value);
+    }
+    let buf = engine.core.data.read_blob(blob)?;
+    if blob.len <= MOST_CACHED {
+        engine.core.pool.insert(OwnerId::VALUES, blob.addr(), Keep::Short, &buf);
+    }
+    Ok(Value::blob(buf, blob.len as usize))
+}
+
+/// Reads several values. The results have the order of `blobs`.
+pub(super) fn read_values(engine: &Engine, blobs: &[BlobRef]) -> Vec<Result<Value>> {
+    let mut values: Vec<Option<Result<Value>>> = blobs.iter().map(|blob| cached(engine, blob).map(Ok)).collect();
+    let missing: Vec<BlobRef> =
+        blobs.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(blob, _)| *blob).collect();
+    let mut read = Pieces::read(engine, missing);
+    for (blob, value) in blobs.iter().zip(&mut values) {
+        let read = value.take().unwrap_or_else(|| read.value(engine, blob, true));
+        *value = Some(read);
+    }
+    values.into_iter().map(|value| value.expect("each value was read")).collect()
+}
+
+/// The value, if the pool has it.
+fn cached(engine: &Engine, blob: &BlobRef) -> Option<Value> {
+    if blob.len > MOST_CACHED {
+        return None;
+    }
+    let block = engine.core.pool.peek(OwnerId::VALUES, blob.page)?;
+    // In a damaged store, two references may name the same page with different lengths.
+    if block.len() != blob.addr().bytes() {
+        return None;
+    }
+    Some(Value::in_block(&engine.core.pool, block, 0..blob.len as usize))
+}
+
+/// Values that were read together.
+#[derive(Default)]
+struct Pieces {
+    /// For each value, by its first page: the buffer, and the offset of the value in the buffer.
+    places: HashMap<PageNo, (Arc<AlignedBuf>, usize)>,
+}
+
+impl Pieces {
+    /// Reads the pages of values. Skips pages that cannot be read; [`Pieces::value`] reads them again and returns the
+    /// error.
+    fn read(engine: &Engine, mut blobs: Vec<BlobRef>) -> Pieces {
+        blobs.sort_unstable_by_key(|blob| blob.page);
+        blobs.dedup_by_key(|blob| blob.page);
+        // Each group of values is one read.
+        let mut groups: Vec<(BlockAddr, usize)> = Vec::new();
+        for (i, blob) in blobs.iter().enumerate() {
+            let addr = blob.addr();
+            match groups.last_mut() {
+                Some((group, _))
+                    if group.page.0 + u64::from(group.pages) == addr.page.0
+                        && group.pages + addr.pages <= MOST_PAGES =>
+                {
+                    group.pages += addr.pages;
+                }
+                _ => groups.push((addr, i)),
+            }
+        }
+        let mut pieces = Pieces::default();
+        let data = &engine.core.data;
+        let mut reads = data.reads();
+        for some in groups.chunks(MOST_READS) {
+            for (tag, (addr, _)) in some.iter().enumerate() {
+                if let Ok(buf) = data.begin_read(*addr, AlignedBuf::default()) {
+                    reads.submit(Read { tag, offset: addr.page.offset(), buf });
+                }
+            }
+            while let Some((tag, read)) = reads.complete() {
+                let (addr, first) = some[tag];
+                let Ok(buf) = data.end_read(addr, read) else { continue };
+                let buf = Arc::new(buf);
+                for blob in blobs[first..].iter().take_while(|blob| addr.covers(blob.addr())) {
+                    let at = (blob.page.0 - addr.page.0) as usize * PAGE;
+                    pieces.places.insert(blob.page, (buf.clone(), at));
+                }
+            }
+        }
+        pieces
+    }
+
+    /// Returns a value, checked. Reads the value if it was not read before. Caches the value if `cache` is set, or if
+    /// the pool has room.
+    fn value(&mut self, engine: &Engine, blob: &BlobRef, cache: bool) -> Result<Value> {
+        let Some((buf, at)) = self.places.remove(&blob.page).filter(|(buf, at)| at + blob.addr().bytes() <= buf.len())
+        else {
+            return read_value(engine, blob);
+        };
+        let pages = &buf[at..at + blob.addr().bytes()];
+        engine.core.data.check_value(blob, pages)?;
+        let pool = &engine.core.pool;
+        if blob.len <= MOST_CACHED && (cache || pool.has_room(pages.len())) {
+            pool.insert(OwnerId::VALUES, blob.addr(), Keep::Short, pages);
+        }
+        Ok(Value::in_buffer(buf, at..at + blob.len as usize))
+    }
+}
+
+/// The large values that a scan has read ahead.
+#[derive(Default)]
+pub(super) struct ScanValues {
+    read: Pieces,
+    /// The number of values that the last read wanted.
+    ahead: usize,
+}
+
+impl ScanValues {
+    /// Returns the value of the current key. If it must be read, also reads values of the next keys: `next` appends the
+    /// references of at most the given number of next keys, in the order of the scan.
+    pub(super) fn take(
+        &mut self,
+        engine: &Engine,
+        blob: &BlobRef,
+        next: impl FnOnce(usize, &mut Vec<BlobRef>),
+    ) -> Result<Value> {
+        if !self.read.places.contains_key(&blob.page) {
+            if let Some(value) = cached(engine, blob) {
+                return Ok(value);
+            }
+            self.ahead = (self.ahead * 2).clamp(1, MOST_AHEAD);
+            let mut blobs = vec![*blob];
+            next(self.ahead, &mut blobs);
+            debug_assert!(blobs.len() <= self.ahead + 1, "as many as were asked for");
+            let mut pages = 0;
+            blobs.retain(|next| {
+                pages += next.addr().pages;
+                next == blob || (next.len <= MOST_CACHED && pages <= MOST_PAGES_AHEAD)
+            });
+            // Values that were read ahead in vain are dropped here.
+            self.read = Pieces::read(engine, blobs);
+        }
+        self.read.value(engine, blob, false)
+    }
+}

@@ -63,7 +63,8 @@ impl ScanHabits {
     pub fn first_pages(&self, used: &ScanUse, weight: u64, total: u64) -> u32 {
         let expected = self.average.load(Relaxed).max(used.behind() * UNIT).min(ScanHabits::MOST * UNIT);
         let share = u128::from(expected) * u128::from(weight.min(total)) / u128::from(total.max(1));
-        let pages = (share as u64 + UNIT / 2) / UNIT;
+        let share = u64::try_from(share).expect("a share of at most 64 pages");
+        let pages = (share + UNIT / 2) / UNIT;
         u32::try_from(pages.min(ScanHabits::MOST - 1) + 1).expect("at most 64 pages")
     }
 }

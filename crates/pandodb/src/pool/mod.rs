@@ -321,9 +321,11 @@ impl Pool {
         let back = if long { self.ghosts.came_recently(hash) } else { self.ghosts.came(hash) };
         if back {
             self.put(owner, addr, Keep::Short, Keep::Short.ref_count(), bytes);
-        } else if self.has_room(bytes.len()) {
-            self.put(owner, addr, Keep::Short, 0, bytes);
-        } else if !long && self.probation.enter(key, bytes.len() + OVERHEAD, self.capacity(), |old| self.dismiss(old)) {
+            return;
+        }
+        let cost = bytes.len() + OVERHEAD;
+        let on_probation = || !long && self.probation.enter(key, cost, self.capacity(), |old| self.dismiss(old));
+        if self.has_room(bytes.len()) || on_probation() {
             self.put(owner, addr, Keep::Short, 0, bytes);
         }
     }

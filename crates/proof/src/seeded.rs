@@ -163,6 +163,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(ChecksumWithoutOwner, Corrupt, CLOSED, "an earlier version of a page is accepted"),
         hunt(LargeValueUnchecked, Corrupt, CLOSED, "a flipped bit in a large value is returned"),
         hunt(PoolForgetsOwner, Model, ANY, "a get finds the former content of a page"),
+        hunt(ScanCachesElsewhere, Model, ANY, "a reader finds another leaf at the address of the one it wants"),
         hunt(ShortReadTaken, Model, ANY, "a partly read block is reported as damage"),
         hunt(BlockForAnother, Model, ANY, "in a multi_get, a lookup gets the leaf of another one"),
         hunt(

@@ -28,6 +28,8 @@ pub struct Ghosts {
     sample: u64,
     /// The number of evicted bytes in an epoch.
     epoch: u64,
+    /// Entries are remembered for this many spans.
+    spans: u64,
     /// The number of bytes that were evicted.
     left: Counter,
     /// The number of tracked entries that were looked up again within the span, times `sample`.
@@ -44,9 +46,21 @@ impl Ghosts {
             marks: (0..marks).map(|_| Word::new(0)).collect(),
             sample: sample as u64,
             epoch: (span as u64 / EPOCHS).max(1),
+            spans: 1,
             left: Counter::new(0),
             found: Counter::new(0),
         }
+    }
+
+    /// Remembers entries for `spans` times the span (at most 64). [`Ghosts::found`] still counts only the entries that
+    /// come back within one span. Takes `spans` times the memory.
+    #[must_use]
+    pub fn remembering(mut self, spans: u64) -> Ghosts {
+        assert!((1..=64).contains(&spans), "the epochs of {spans} spans fit into a mark");
+        let marks = (self.marks.len() * spans as usize).next_power_of_two();
+        self.marks = (0..marks).map(|_| Word::new(0)).collect();
+        self.spans = spans;
+        self
     }
 
     /// The index of the mark, and the mark with its epoch bits zero; `None` if the hash is not tracked.
@@ -70,15 +84,27 @@ impl Ghosts {
         }
     }
 
-    /// Notes that a lookup of an entry missed the cache.
-    pub fn came(&self, hash: u64) {
-        let Some((at, tag)) = self.place(hash) else { return };
+    /// Notes that a lookup of an entry missed the cache. Returns whether the entry is remembered, and forgets it.
+    pub fn came(&self, hash: u64) -> bool {
+        self.came_within(hash, self.spans)
+    }
+
+    /// Like [`Ghosts::came`], but only for entries that were evicted within the last span. Older ones stay remembered.
+    pub fn came_recently(&self, hash: u64) -> bool {
+        self.came_within(hash, 1)
+    }
+
+    fn came_within(&self, hash: u64, spans: u64) -> bool {
+        debug_assert!(spans <= self.spans, "no entry is remembered for {spans} spans");
+        let Some((at, tag)) = self.place(hash) else { return false };
         let mark = self.marks[at].load(Relaxed);
-        let age = (self.now(self.left.load(Relaxed)) as u16).wrapping_sub(mark as u16);
-        if mark & !0xffff == tag && u64::from(age) < EPOCHS {
+        let age = u64::from((self.now(self.left.load(Relaxed)) as u16).wrapping_sub(mark as u16));
+        let known = mark & !0xffff == tag && age < EPOCHS * spans;
+        if known {
             self.marks[at].store(0, Relaxed);
-            self.found.fetch_add(self.sample, Relaxed);
+            self.found.fetch_add(if age < EPOCHS { self.sample } else { 0 }, Relaxed);
         }
+        known
     }
 
     /// The approximate number of misses that would have been hits if the cache had been larger by the span.
@@ -102,14 +128,28 @@ mod tests {
             let ghosts = Ghosts::new(1_000_000, 100, sample);
             let hash = |i: u64| super::super::key_hash(&i.to_le_bytes());
             (0..40_000).for_each(|i| ghosts.left(hash(i), 100));
-            (0..20_000).for_each(|i| ghosts.came(hash(i)));
+            (0..20_000).for_each(|i| _ = ghosts.came(hash(i)));
             assert!(ghosts.found() < 100, "{}", ghosts.found());
             // The last 10,000 entries are within the span.
-            (30_000..40_000).for_each(|i| ghosts.came(hash(i)));
+            (30_000..40_000).for_each(|i| _ = ghosts.came(hash(i)));
             let found = ghosts.found();
             assert!((6_500..=10_500).contains(&found), "{found} of one in {sample}");
-            (30_000..40_000).for_each(|i| ghosts.came(hash(i)));
+            (30_000..40_000).for_each(|i| _ = ghosts.came(hash(i)));
             assert_eq!(ghosts.found(), found, "once");
         }
+    }
+
+    #[test]
+    fn it_remembers_for_several_spans_but_counts_only_the_last() {
+        let ghosts = Ghosts::new(100_000, 100, 1).remembering(8);
+        let hash = |i: u64| super::super::key_hash(&i.to_le_bytes());
+        (0..20_000).for_each(|i| ghosts.left(hash(i), 100));
+        // 1,000 entries are in a span and 8,000 in eight spans.
+        assert!((0..10_000).all(|i| !ghosts.came(hash(i))), "older than eight spans");
+        assert!((14_000..18_000).all(|i| !ghosts.came_recently(hash(i))), "older than a span");
+        let known = (14_000..18_000).filter(|i| ghosts.came(hash(*i))).count();
+        assert!(known > 2_000 && ghosts.found() == 0, "{known} known, {} counted", ghosts.found());
+        let recent = (19_200..20_000).filter(|i| ghosts.came_recently(hash(*i))).count() as u64;
+        assert!(recent > 500 && ghosts.found() == recent, "{recent} of the last 800");
     }
 }

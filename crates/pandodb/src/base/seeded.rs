@@ -96,6 +96,9 @@ bugs! {
     /// A cached block is identified by its page alone. After the page was freed and rewritten, readers see the old
     /// content.
     PoolForgetsOwner,
+    /// A scan caches a leaf under the address of another leaf of the same chunk. Later readers of that address see a
+    /// leaf that is not there.
+    ScanCachesElsewhere,
     /// A reader that finds a frame of the pool does not check again which block the frame holds. The frame may hold
     /// another block when the reader uses it.
     FrameNotLookedAt,

@@ -20,13 +20,15 @@
 //!
 //! * **The key is the owner's identity and the page.** Identities are never reused within a store. So if a page is
 //!   freed and another owner writes it, the new block has another key. Each block carries its key, so a lookup never
-//!   returns the old block. The pool need not be informed that a run was dropped, because frames that are no longer
-//!   requested are evicted eventually. (A dropped run nevertheless calls [`Pool::forget`] for its blocks above the
-//!   leaves, because these blocks would stay for several rounds of the hand.)
+//!   returns the old block. So the pool need not be informed that pages were freed. A run nevertheless calls
+//!   [`Pool::forget_pages`] for the pages that it frees, because their blocks would occupy memory until the hand has
+//!   passed them once or several times.
 //! * **CLOCK** (`002 §3.6.1`): a hit sets the chances of a frame to their maximum. The hand takes one chance from each
 //!   frame that it passes and evicts frames without chances. A leaf has at most one chance and starts with none, so
 //!   that a leaf that was read once is evicted before a leaf that was read twice. A block above the leaves has more
 //!   chances ([`Keep`]), because it is needed for the reads of hundreds of leaves.
+//! * **Scans cache their leaves on probation** (`probation`): in a full pool, at most an eighth of the capacity holds
+//!   leaves that one scan entered and nothing has hit since.
 //! * **Memory is charged before it is used**: to cache a block, a thread first charges the pool for the block, and
 //!   evicts other blocks until the charged bytes are within the capacity. The thread links the block only after this.
 //! * A leaf that is compressed on disk is cached, and charged, uncompressed.
@@ -45,11 +47,12 @@
 //! 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
 //! Locks: the lock of a group's hand is taken first. While a thread holds the lock of a hand, it may take the lock of a
-//! chain, of the free frames or of the slab. While a thread holds one of these three locks, it takes no other lock.
+//! chain, of the free frames or of the slab. The lock of the queue of `probation` is held alone. While a thread holds one of these three locks, it takes no other lock.
 
 mod block;
 mod hand;
 mod key;
+mod probation;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -60,6 +63,7 @@ pub use block::{Block, PinnedBlock};
 use block::{Body, Home, OVERHEAD};
 use hand::Hands;
 use key::FrameKey;
+use probation::Probation;
 use table::Table;
 
 use crate::base::slab::MemorySource;
@@ -85,6 +89,7 @@ pub struct Pool {
     bytes: Charged,
     hands: Hands,
     ghosts: Ghosts,
+    probation: Probation,
     home: Arc<Home>,
 }
 
@@ -160,7 +165,8 @@ impl Pool {
             tallies: Default::default(),
             bytes: Charged::default(),
             hands: Hands::new(),
-            ghosts: Ghosts::new(capacity_bytes / Pool::GHOSTS, PAGE, 1),
+            ghosts: Ghosts::new(capacity_bytes / Pool::GHOSTS, PAGE, 1).remembering(Pool::GHOSTS as u64 / 2),
+            probation: Probation::default(),
             home: Arc::new(Home::new(blocks)),
         }
     }
@@ -299,6 +305,61 @@ impl Pool {
     fn capacity(&self) -> usize {
         let whole = self.capacity.load(Relaxed);
         whole.saturating_sub(self.lent.load(Relaxed)).max(whole / Pool::LEAST_SHARE)
+    }
+
+    /// Caches a copy of a leaf that a scan has read and entered, if it is worth its memory (`probation`):
+    ///
+    /// * if the leaf fits without evicting another block, it is cached;
+    /// * if the leaf was evicted lately, it is cached like a leaf that was hit;
+    /// * otherwise, the leaf is cached on probation, unless the scan is `long`.
+    ///
+    /// A long scan passes many leaves and uses each of them once, so it may bring back only leaves that were evicted
+    /// within the last 1/[`Pool::GHOSTS`] of the capacity.
+    pub fn insert_scanned(&self, owner: OwnerId, addr: BlockAddr, long: bool, bytes: &[u8]) {
+        let key = FrameKey::new(owner, addr.page);
+        let hash = key.hash();
+        let back = if long { self.ghosts.came_recently(hash) } else { self.ghosts.came(hash) };
+        if back {
+            self.put(owner, addr, Keep::Short, Keep::Short.ref_count(), bytes);
+            return;
+        }
+        let cost = bytes.len() + OVERHEAD;
+        let on_probation = || !long && self.probation.enter(key, cost, self.capacity(), |old| self.dismiss(old));
+        if self.has_room(bytes.len()) || on_probation() {
+            self.put(owner, addr, Keep::Short, 0, bytes);
+        }
+    }
+
+    /// Evicts a block that leaves probation, if nothing hit it.
+    fn dismiss(&self, key: FrameKey) {
+        if let Some((number, cost)) = self.table.remove_unhit(key, key.hash()) {
+            self.ghosts.left(key.hash(), cost);
+            self.uncharge(cost);
+            let tally = self.tally();
+            tally.unlinked.fetch_add(1, Relaxed);
+            tally.evictions.fetch_add(1, Relaxed);
+            self.hands.give_back(&self.table, number);
+        }
+    }
+
+    /// Returns the block if it is cached, without recording a hit or a miss: the block is evicted as if this call had
+    /// not been made. May miss a cached block while the block's chain changes.
+    #[inline]
+    pub fn glance(&self, owner: OwnerId, page: PageNo) -> Option<Block> {
+        let key = FrameKey::new(owner, page);
+        self.table.glance(key, key.hash()).map(Block::guarded)
+    }
+
+    /// Removes the blocks that begin in these pages from the cache. Called before the pages are freed. May leave a
+    /// block whose chain changes at the same time; nothing requests this block any more, so the hand evicts it.
+    pub fn forget_pages(&self, owner: OwnerId, pages: std::ops::Range<u64>) {
+        debug_assert!(pages.start <= pages.end, "pages ascend");
+        for page in pages.map(PageNo) {
+            // Most pages are not cached, and `glance` takes no lock.
+            if self.glance(owner, page).is_some() {
+                self.forget(owner, page);
+            }
+        }
     }
 
     /// Whether `bytes` of blocks of one page each can be cached without evicting anything.

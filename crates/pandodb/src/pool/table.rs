@@ -154,6 +154,23 @@ impl Table {
         None
     }
 
+    /// Looks up a block without a lock like [`Table::find`], but does not record a hit.
+    #[inline]
+    pub(super) fn glance(&self, key: FrameKey, hash: u64) -> Option<Guard<Arc<Body>>> {
+        let mut link = self.chains[self.chain(hash)].load(Acquire);
+        for _ in 0..FAR {
+            let frame = self.frame(link.checked_sub(1)?);
+            if frame.hash.load(Relaxed) == hash {
+                let body = frame.block.load();
+                if body.key == key {
+                    return Some(body);
+                }
+            }
+            link = frame.next.load(Acquire);
+        }
+        None
+    }
+
     /// Looks up several blocks without a lock: sets `found[i]` to the block `wanted[i]` if that block is found. Each
     /// lookup is a sequence of dependent memory accesses. All lookups advance together, one step at a time, so that
     /// their cache misses overlap. The guards are taken only when all frames are known, because taking a guard waits
@@ -264,6 +281,14 @@ impl Table {
     pub(super) fn remove(&self, key: FrameKey, hash: u64) -> Option<(u32, usize)> {
         let _chain = self.lock(hash);
         self.number_of(key, hash).map(|number| (number, self.unlink(number, hash)))
+    }
+
+    /// Like [`Table::remove`], but only if the frame has no chances: nothing hit the block since it was linked, or the
+    /// hand has taken its chances.
+    pub(super) fn remove_unhit(&self, key: FrameKey, hash: u64) -> Option<(u32, usize)> {
+        let _chain = self.lock(hash);
+        let number = self.number_of(key, hash)?;
+        (self.frame(number).chances.load(Relaxed) == 0).then(|| (number, self.unlink(number, hash)))
     }
 
     /// Passes a frame with the hand. A frame that has chances loses one. A frame without chances is taken out of its

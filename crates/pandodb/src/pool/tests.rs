@@ -241,3 +241,59 @@ fn a_block_that_does_not_fit_is_returned_and_not_charged() {
 fn buf_cost() -> u64 {
     (PAGE + OVERHEAD) as u64
 }
+
+/// Fills the pool with leaves that lookups have requested twice, so that each has a chance.
+fn full_of_hot_leaves(blocks: u64) -> Pool {
+    let pool = Pool::new(blocks as usize * (PAGE + OVERHEAD));
+    for _ in 0..2 {
+        (0..blocks).for_each(|page| {
+            drop(pool.get(OWNER, addr(page, 1), Keep::Short, || Ok(buf(1, 1))).unwrap());
+        });
+    }
+    assert!(!pool.has_room(PAGE));
+    pool
+}
+
+fn cached(pool: &Pool, pages: std::ops::Range<u64>) -> usize {
+    pages.filter(|page| pool.glance(OWNER, PageNo(*page)).is_some()).count()
+}
+
+#[test]
+fn scans_displace_at_most_an_eighth_of_the_blocks() {
+    let pool = full_of_hot_leaves(800);
+    for page in 1_000..9_000 {
+        pool.insert_scanned(OWNER, addr(page, 1), false, &buf(2, 1));
+        assert!(pool.stats().bytes <= pool.stats().capacity);
+    }
+    let left = cached(&pool, 0..800);
+    assert!((700..=704).contains(&left), "{left} of 800 blocks are left");
+    assert!(cached(&pool, 8_900..9_000) > 90, "the last leaves are on probation");
+    assert_eq!(cached(&pool, 1_000..8_800), 0, "the earlier leaves have left");
+}
+
+#[test]
+fn a_leaf_that_was_hit_on_probation_stays() {
+    let pool = full_of_hot_leaves(800);
+    pool.insert_scanned(OWNER, addr(1_000, 1), false, &buf(2, 1));
+    assert!(pool.peek(OWNER, PageNo(1_000)).is_some(), "a hit");
+    assert!(pool.glance(OWNER, PageNo(1_000)).is_some_and(|block| block[0] == 2));
+    pool.insert_scanned(OWNER, addr(1_001, 1), false, &buf(3, 1));
+    assert!(pool.glance(OWNER, PageNo(1_001)).is_some(), "not a hit");
+    (2_000..2_200).for_each(|page| pool.insert_scanned(OWNER, addr(page, 1), false, &buf(2, 1)));
+    assert_eq!(cached(&pool, 1_000..1_002), 1, "the leaf that was hit");
+    // The other leaf comes back while it is remembered, so it stays without a hit.
+    pool.insert_scanned(OWNER, addr(1_001, 1), false, &buf(3, 1));
+    (3_000..3_200).for_each(|page| pool.insert_scanned(OWNER, addr(page, 1), false, &buf(2, 1)));
+    assert_eq!(cached(&pool, 1_000..1_002), 2);
+}
+
+#[test]
+fn a_long_scan_displaces_nothing_and_uses_free_room() {
+    let pool = full_of_hot_leaves(800);
+    (1_000..9_000).for_each(|page| pool.insert_scanned(OWNER, addr(page, 1), true, &buf(2, 1)));
+    assert_eq!((cached(&pool, 0..800), cached(&pool, 1_000..9_000)), (800, 0));
+    pool.forget_pages(OWNER, 100..200);
+    assert_eq!((cached(&pool, 0..800), pool.stats().blocks), (700, 700));
+    (1_000..9_000).for_each(|page| pool.insert_scanned(OWNER, addr(page, 1), true, &buf(2, 1)));
+    assert_eq!((cached(&pool, 0..800), cached(&pool, 1_000..1_100)), (700, 100));
+}

@@ -2,11 +2,11 @@
 //! reserves all further memory from the pool.
 //!
 //! ```text
-//!   each 4,096 row misses:
+//!   each 4,096 row misses, and each 16,384 misses of the pool:
 //!      evicted rows requested again × share of the misses that read ─▶ reads that more rows would save
 //!      evicted blocks requested again ───────────────────────────────▶ reads that more blocks would save
 //!      the target moves by one step to the side that saves more
-//!   each 256 row misses:
+//!   each 256 row misses, and each 256 leaves that scans read:
 //!      a piece of a step moves, so that no single lookup evicts a whole step
 //! ```
 //!
@@ -29,7 +29,9 @@ use crate::pool::Pool;
 
 /// The number of row misses between two decisions.
 const EACH: u64 = 4_096;
-/// The number of row misses after which the next piece of memory is moved.
+/// A decision is also made after `EACH` × `POOL_MISSES` misses of the pool, if so many come first.
+const POOL_MISSES: u64 = 4;
+/// The number of row misses, or of leaves that scans read, after which the next piece of memory is moved.
 pub(super) const PIECES: u64 = 256;
 /// A decision moves the target by 1/`STEPS` of the memory that pool and rows share.
 const STEPS: usize = 32;
@@ -97,7 +99,9 @@ impl Balance {
         let pool = self.pool.stats();
         let now = Seen { row_misses, row_ghosts, pool_misses: pool.misses, pool_ghosts: self.pool.ghosts_found() };
         let before = state.seen;
-        if now.row_misses.saturating_sub(before.row_misses) >= EACH {
+        // In a store that is only scanned, rows are never missed, but the pool may still need the memory of the rows.
+        let misses = now.row_misses.saturating_sub(before.row_misses);
+        if misses >= EACH || now.pool_misses.saturating_sub(before.pool_misses) >= EACH * POOL_MISSES {
             state.seen = now;
             let step = self.whole / STEPS;
             state.target = match gains(&before, &now) {

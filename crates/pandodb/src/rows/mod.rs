@@ -75,6 +75,8 @@ pub struct RowCache {
     /// Whether the capacity is 0. If so, lookups and offers return immediately.
     off: bool,
     ghosts: Arc<Ghosts>,
+    /// The number of leaves that scans have read.
+    scanned: AtomicU64,
     /// Divides memory between the cache and the pool; `None` if they do not share memory.
     balance: Option<Balance>,
     indexes: AtomicU64,
@@ -139,6 +141,7 @@ impl RowCache {
             shards: (0..shards).map(|_| shard()).collect(),
             off: capacity_bytes == 0,
             ghosts: ghosts.clone(),
+            scanned: AtomicU64::new(0),
             balance,
             indexes: AtomicU64::new(0),
         })
@@ -216,6 +219,18 @@ impl IndexRows {
             self.cache.weigh();
         }
         found
+    }
+
+    /// Notes that a scan of the index has read `leaves` leaves that were not in the pool. Such leaves show that the pool
+    /// is too small, so they may make the row cache return memory to the pool.
+    pub fn scanned(&self, leaves: u64) {
+        if self.cache.off || leaves == 0 {
+            return;
+        }
+        let before = self.cache.scanned.fetch_add(leaves, Ordering::Relaxed);
+        if before / PIECES != (before + leaves) / PIECES {
+            self.cache.weigh();
+        }
     }
 
     /// Offers the newest value that a root holds for a key, with the value's seqno. `through` is the newest seqno that

@@ -23,9 +23,10 @@ use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::inner::Child;
+use super::inner::{Child, Inner};
 use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
+use super::scan_use::ScanUse;
 use super::slice::RunSlice;
 use crate::base::{Entry, Error, KeyRange, Kind, Result, Seqno, seeded};
 use crate::blocks::{BlockLoads, Loaded, Need};
@@ -99,6 +100,13 @@ impl RunCursor {
             slot: None,
             opening,
         }
+    }
+
+    /// Counts the leaves that the cursor enters in `used`. The cursor must be pending.
+    #[must_use]
+    pub fn counting(mut self, used: Arc<ScanUse>) -> RunCursor {
+        self.leaves.count_in(used);
+        self
     }
 
     /// Moves a pending cursor to its first entry.
@@ -188,6 +196,8 @@ impl RunCursor {
                     self.opening = Some(Opening { bound, stage: Stage::Inner(level - 1) });
                     return Ok(Some(Need::Block(addr, BlockKind::RunInner)));
                 }
+                let limit = self.far_edge().and_then(|edge| limit_in(&Inner::of(&block), edge, self.reverse));
+                self.leaves.set_limit(limit);
                 child
             }
             Stage::Leaf(child) => {
@@ -208,6 +218,24 @@ impl RunCursor {
         debug_assert!(self.opening.is_none() && self.slot.is_none(), "a cursor arrives once");
         self.enter(Some(bound))?;
         self.settle()
+    }
+
+    /// The bound at which the cursor will end. `None` if the cursor ends with its slice, whose span is known.
+    fn far_edge(&self) -> Option<&[u8]> {
+        let (meta, slice) = (self.slice.run().meta(), self.slice.range());
+        let (edge, of_slice) = if self.reverse { (&self.range.from, &slice.from) } else { (&self.range.to, &slice.to) };
+        let inside = *edge > meta.first_key && *edge <= meta.last_key;
+        (inside && edge != of_slice).then_some(edge)
+    }
+
+    /// Looks for the leaf at which the cursor will end, so that the cursor does not read beyond it. Errors do not
+    /// matter here: the limit is a hint, and damage is reported when the cursor needs a damaged block.
+    #[cold]
+    fn seek_limit(&mut self) {
+        let leaf = self.far_edge().and_then(|edge| self.slice.run().leaf_of(edge).ok());
+        let reverse = self.reverse;
+        let limit = leaf.map(|leaf| if reverse { leaf.position } else { leaf.position + u64::from(leaf.pages) });
+        self.leaves.set_limit(limit);
     }
 
     /// Ends a pending cursor after an error.
@@ -361,6 +389,9 @@ impl RunCursor {
                 }
                 Want::From(current.end)
             };
+            if self.leaves.wants_limit() {
+                self.seek_limit();
+            }
             self.leaves.fetch(self.slice.run(), want)?;
             self.enter(None)?;
             if !self.window.is_empty() {
@@ -376,5 +407,17 @@ impl RunCursor {
         }
         self.end();
         Ok(())
+    }
+}
+
+/// The position at which a cursor will end, if the lowest inner block `inner` shows it. `edge` is the bound at which the
+/// cursor ends. If the bound may lie in the leaves of a neighbouring block, the result is `None`.
+fn limit_in(inner: &Inner<'_>, edge: &[u8], reverse: bool) -> Option<u64> {
+    let at = inner.search(edge);
+    debug_assert!(at < inner.len(), "a search ends at a child");
+    let Child { position, pages, .. } = inner.child(at);
+    match reverse {
+        true => (at > 0).then_some(position),
+        false => (at + 1 < inner.len()).then(|| position + u64::from(pages)),
     }
 }

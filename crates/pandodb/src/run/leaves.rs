@@ -2,8 +2,8 @@
 //! ([`ReadAhead`]).
 //!
 //! ```text
-//!   Scan        | 8 KiB | 16 KiB | 32 KiB | 64 KiB | 128 KiB | 256 KiB | 256 KiB …      (the pool is asked first)
-//!   Wide        | 16 KiB | 32 KiB …                                                     (the same)
+//!   Scan        | 8 KiB | 8 KiB | 16 KiB | 32 KiB | 64 KiB | 128 KiB | 256 KiB | 256 KiB …   (the pool is asked first)
+//!   Expecting   | n pages | n pages | 2n pages …                                             (the same)
 //!   Streaming   | n bytes | n bytes …
 //!   Staggered   | m bytes | n bytes | n bytes …
 //!                                     └ half of it passed, going up: the read of the next one is submitted
@@ -13,11 +13,17 @@
 //! a scan looks for it in the pool. If it is not there either, it is taken from the next chunk, which was read ahead or
 //! is read now.
 //!
-//! Leaves are read in chunks that bypass the pool, because one long scan would otherwise evict all other blocks. A scan
-//! searches the pool first and caches its first two leaves, because most scans are short and their leaves are likely to
-//! be requested again. The first read of a scan fetches two pages, which takes hardly longer than one page and saves
-//! most short scans a second read. Further leaves of a scan are cached only if the pool has room without evicting, so
-//! that a store that fits into memory is scanned from memory. A compaction streams and never uses the pool.
+//! Leaves are read in chunks that bypass the pool. A scan searches the pool first, and caches the leaves that it enters
+//! on probation ([`crate::pool`]), until the cursor has passed 256 KiB of its run. From then on the scan is *long*: it
+//! caches only leaves that were evicted lately, or for which the pool has room, and its hits do not keep leaves in the
+//! pool. So a long scan does not displace the blocks of other readers. A compaction streams and never uses the pool.
+//!
+//! **The length of a chunk.** The first chunk of a scan has the length that the caller expects the scan to use
+//! ([`super::ScanHabits`]). Each further chunk is as long as the leaves that the cursor has passed so far, at most 256
+//! KiB, so a cursor reads at most as much in vain as it has used, and its first chunk. A chunk of a scan ends at the
+//! bound of the scan, if the cursor has found the leaf of the bound ([`Leaves::set_limit`]). It also ends before leaves
+//! that are in the pool, if these leaves are at least an eighth of the chunk; a shorter gap costs less than a second
+//! read.
 //!
 //! When a cursor is likely to continue, the next chunk is read asynchronously while the cursor walks through the
 //! current chunk, if the device supports asynchronous reads. If the cursor does not continue, this read is abandoned.
@@ -34,11 +40,14 @@
 //!
 //! Source: 002 §3.3 (leaves of a run in extents).
 
+use std::sync::Arc;
+
 use super::inner::Child;
 use super::leaf::Leaf;
 use super::reader::Run;
+use super::scan_use::{ScanHabits, ScanUse};
 use super::spans::PageRange;
-use crate::base::{BlockAddr, PAGE, PageNo, Result};
+use crate::base::{BlockAddr, PAGE, PageNo, Result, seeded};
 use crate::blocks::BlockSource;
 use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
@@ -48,11 +57,11 @@ use crate::space::to_usize;
 /// How a cursor reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAhead {
-    /// For scans by users: chunks whose size doubles from 8 to 256 KiB. Leaves that are in the pool are taken from the
-    /// pool.
+    /// For scans by users: chunks of 8 KiB at first, and of 256 KiB later. Leaves that are in the pool are taken from
+    /// the pool.
     Scan,
-    /// Like `Scan`, but the first chunk has 16 KiB. Used for the largest of the runs that are scanned together.
-    Wide,
+    /// Like `Scan`, but the first chunk has this many pages, 1 to 64.
+    Expecting(u32),
     /// For compactions: chunks of this many bytes that bypass the pool.
     Streaming(usize),
     /// Like `Streaming`, but the first chunk has the first number of bytes, and all other chunks have the second. So
@@ -62,7 +71,7 @@ pub enum ReadAhead {
 
 impl ReadAhead {
     fn is_scan(self) -> bool {
-        matches!(self, ReadAhead::Scan | ReadAhead::Wide)
+        matches!(self, ReadAhead::Scan | ReadAhead::Expecting(_))
     }
 }
 
@@ -70,13 +79,16 @@ fn pages_of(bytes: usize) -> u64 {
     (bytes / PAGE).max(1) as u64
 }
 
-/// The number of pages of the first chunk of a scan. The next two constants are the numbers of pages of the first chunk
-/// of a wide scan and of the largest chunk of a scan.
+/// The number of pages of the first chunk of a scan that expects nothing else.
 const SCAN_PAGES: u64 = 2;
-const WIDE_PAGES: u64 = 4;
-const MOST_PAGES: u64 = 64;
-/// The number of leaves at the start of a scan that are cached.
-const POOLED_LEAVES: u32 = 2;
+/// The number of pages of the largest chunk of a scan.
+const MOST_PAGES: u64 = ScanHabits::MOST;
+/// A cursor that has passed more pages than this belongs to a long scan.
+const LONG_PAGES: u64 = 64;
+/// A chunk ends before leaves in the pool that make up 1/`GAP` of the chunk's pages.
+const GAP: u64 = 8;
+/// A scan that has passed this many pages looks for the leaf of its bound, which may cost a read.
+const LIMIT_FROM_PAGES: u64 = 8;
 /// If a cursor gets no queue for asynchronous reads, it passes this many leaves before it requests a queue again,
 /// because the system may never provide one.
 const AHEAD_RESTS: u32 = 1_000;
@@ -84,8 +96,8 @@ const AHEAD_RESTS: u32 = 1_000;
 /// ahead.
 const AHEAD_FROM_PAGES: u64 = 8;
 
-const _: () = assert!(0 < SCAN_PAGES && SCAN_PAGES < WIDE_PAGES && WIDE_PAGES < MOST_PAGES, "chunks grow");
-const _: () = assert!(WIDE_PAGES < AHEAD_FROM_PAGES && AHEAD_FROM_PAGES <= MOST_PAGES, "long scans read ahead");
+const _: () = assert!(0 < SCAN_PAGES && SCAN_PAGES < MOST_PAGES && GAP > 1, "chunks grow");
+const _: () = assert!(SCAN_PAGES < AHEAD_FROM_PAGES && AHEAD_FROM_PAGES <= MOST_PAGES, "long scans read ahead");
 
 /// The pages in memory that hold the current leaf.
 enum Held {
@@ -121,7 +133,18 @@ pub(super) struct Leaves {
     current: PageRange,
     /// The number of leaves that were fetched so far.
     streak: u32,
+    /// The number of pages of the leaves that were fetched so far.
+    entered: u64,
+    /// The number of pages of the first chunk; for compactions, of the next chunk.
     next_chunk: u64,
+    /// The pages that the caller of [`Leaves::open`] reads.
+    opened: PageRange,
+    /// Where the range of the cursor ends, as far as it is known: the end of its last leaf or, for a cursor that goes
+    /// down, the beginning of this leaf.
+    limit: Option<u64>,
+    /// Whether the cursor has looked for the leaf of its bound, so that it does not look again.
+    sought_limit: bool,
+    used: Option<Arc<ScanUse>>,
     ahead: Option<Ahead>,
     /// Whether this cursor goes down. Such cursors do not read ahead.
     never_reads_ahead: bool,
@@ -138,7 +161,7 @@ impl Leaves {
     pub(super) fn new(readahead: ReadAhead, reverse: bool, span: PageRange) -> Leaves {
         let next_chunk = match readahead {
             ReadAhead::Scan => SCAN_PAGES,
-            ReadAhead::Wide => WIDE_PAGES,
+            ReadAhead::Expecting(pages) => u64::from(pages).clamp(1, MOST_PAGES),
             ReadAhead::Streaming(bytes) | ReadAhead::Staggered(bytes, _) => pages_of(bytes),
         };
         Leaves {
@@ -148,7 +171,12 @@ impl Leaves {
             held: Held::Nothing,
             current: 0..0,
             streak: 0,
+            entered: 0,
             next_chunk,
+            opened: 0..0,
+            limit: None,
+            sought_limit: false,
+            used: None,
             ahead: None,
             never_reads_ahead: reverse,
             ahead_rests: 0,
@@ -164,6 +192,29 @@ impl Leaves {
             (self.held, self.current) = (Held::Nothing, 0..0);
             (self.ahead, self.spare, self.unpacked) = (None, AlignedBuf::default(), Vec::new());
         }
+    }
+
+    /// Counts the pages of the leaves in `used` too.
+    pub(super) fn count_in(&mut self, used: Arc<ScanUse>) {
+        debug_assert!(self.streak == 0, "a scan counts all its leaves");
+        self.used = Some(used);
+    }
+
+    /// Notes the end of the cursor's last leaf or, for a cursor that goes down, the beginning of this leaf. Chunks do
+    /// not extend beyond it. A wrong limit makes reads shorter, and has no other effect.
+    pub(super) fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    /// Whether the caller should look for the leaf of the cursor's bound and call [`Leaves::set_limit`]. Returns `true`
+    /// at most once.
+    pub(super) fn wants_limit(&mut self) -> bool {
+        let wants = self.readahead.is_scan() && self.limit.is_none() && self.entered >= LIMIT_FROM_PAGES;
+        wants && !std::mem::replace(&mut self.sought_limit, true)
+    }
+
+    fn is_long(&self) -> bool {
+        self.entered > LONG_PAGES
     }
 
     /// The positions of the current leaf.
@@ -222,14 +273,24 @@ impl Leaves {
         self.passed(run)
     }
 
-    /// Called after a leaf was fetched: caches the leaf if the rules for scans allow it, and starts to read ahead.
+    /// Called after a leaf was fetched: counts it, offers it to the pool if a scan has read it, and starts to read ahead.
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
         debug_assert!(self.span.start <= self.current.start && self.current.end <= self.span.end);
-        if self.readahead.is_scan() && matches!(self.held, Held::Chunk(..)) {
-            let pages = u32::try_from(self.current.end - self.current.start).expect("a leaf is inside an extent");
-            if self.streak <= POOLED_LEAVES || run.pool().has_room(self.bytes().len()) {
-                run.cache_leaf(run.address(self.current.start, pages)?, self.bytes());
+        let pages = u32::try_from(self.current.end - self.current.start).expect("a leaf is inside an extent");
+        self.entered += u64::from(pages);
+        if self.readahead.is_scan() {
+            let read = matches!(self.held, Held::Chunk(..));
+            if let Some(used) = &self.used {
+                used.enter(pages.into(), self.streak == 1, read);
+            }
+            if read {
+                let chunk = match &self.held {
+                    Held::Chunk(_, range) => range.start,
+                    _ => self.current.start,
+                };
+                let start = seeded!(ScanCachesElsewhere: chunk, self.current.start);
+                run.cache_scanned(run.address(start, pages)?, self.is_long(), self.bytes());
             }
         }
         self.read_ahead(run);
@@ -247,13 +308,15 @@ impl Leaves {
         if self.take_pooled(run, position, Some(pages))? {
             return self.passed(run).map(|()| None);
         }
-        self.chunk(run, position, u64::from(pages)).map(|(_, addr)| Some(addr))
+        let (range, addr) = self.chunk(run, position, u64::from(pages))?;
+        self.opened = range;
+        Ok(Some(addr))
     }
 
     /// Moves to the leaf for which [`Leaves::open`] was called, given the pages that it requested.
     pub(super) fn take(&mut self, run: &Run, child: Child, buf: AlignedBuf) -> Result<()> {
-        let (range, addr) = self.chunk(run, child.position, u64::from(child.pages))?;
-        assert_eq!(buf.pages(), addr.pages as usize, "the buffer has the requested pages");
+        let range = std::mem::replace(&mut self.opened, 0..0);
+        assert!(range.contains(&child.position), "`open` has requested the pages of this leaf");
         self.hold(buf, range);
         self.fetch_chunked(run, child.position, Some(child.pages))?;
         self.passed(run)
@@ -268,7 +331,7 @@ impl Leaves {
         if !self.readahead.is_scan() || self.holds(start) {
             return Ok(false);
         }
-        let Some(block) = run.peek_leaf(run.address(start, 1)?.page) else { return Ok(false) };
+        let Some(block) = run.peek_leaf(run.address(start, 1)?.page, !self.is_long()) else { return Ok(false) };
         let pages = block_pages(&block);
         let end = start + u64::from(pages);
         if known.is_some_and(|known| known != pages) || end > self.span.end {
@@ -316,11 +379,19 @@ impl Leaves {
         if start >= bounds.end || least > bounds.end - start {
             return Err(run.corrupt("a leaf across the end of its extent or slice"));
         }
-        let range = if self.reverse {
-            (start + least).saturating_sub(self.next_chunk).clamp(bounds.start, start)..start + least
+        let length = self.chunk_pages();
+        let mut range = if self.reverse {
+            (start + least).saturating_sub(length).clamp(bounds.start, start)..start + least
         } else {
-            start..(start + self.next_chunk.max(least)).min(bounds.end)
+            start..(start + length.max(least)).min(bounds.end)
         };
+        if self.readahead.is_scan() {
+            let pooled = |position: u64| {
+                let page = PageNo(first_page.0 + position - extent.start);
+                run.pool().glance(run.meta().id, page).map(|block| u64::from(block_pages(&block)).max(1))
+            };
+            range = needed(range, start..start + least, self.limit, self.reverse, pooled);
+        }
         let page = PageNo(first_page.0 + range.start - extent.start);
         let pages = u32::try_from(range.end - range.start).expect("a chunk is inside an extent");
         debug_assert!(range.start <= start && start + least <= range.end, "the chunk has the leaf");
@@ -331,7 +402,7 @@ impl Leaves {
     /// otherwise reads the chunk now.
     fn next(&mut self, run: &Run, start: u64, least: u64) -> Result<()> {
         if let Some(Ahead { mut reads, addr, range }) = self.ahead.take()
-            && range.start == start
+            && range.contains(&start)
             && start + least <= range.end
         {
             let (_, read) = reads.complete().expect("a read was submitted");
@@ -344,16 +415,24 @@ impl Leaves {
         Ok(())
     }
 
-    /// Makes a chunk the current chunk, and increases the length of the next chunk.
+    /// The number of pages of the next chunk.
+    fn chunk_pages(&self) -> u64 {
+        if self.readahead.is_scan() && self.entered > 0 {
+            // A cursor that took its first leaves from the pool has passed few pages, but may still expect many.
+            let rest = self.next_chunk.saturating_sub(self.entered);
+            return self.entered.max(rest).min(MOST_PAGES);
+        }
+        self.next_chunk
+    }
+
+    /// Makes a chunk the current chunk.
     fn hold(&mut self, buf: AlignedBuf, range: PageRange) {
         assert_eq!(buf.pages() as u64, range.end - range.start, "the buffer has the pages of the chunk");
         if let Held::Chunk(before, _) = std::mem::replace(&mut self.held, Held::Chunk(buf, range)) {
             self.spare = before;
         }
-        match self.readahead {
-            ReadAhead::Scan | ReadAhead::Wide => self.next_chunk = (self.next_chunk * 2).min(MOST_PAGES),
-            ReadAhead::Staggered(_, bytes) => self.next_chunk = pages_of(bytes),
-            ReadAhead::Streaming(_) => {}
+        if let ReadAhead::Staggered(_, bytes) = self.readahead {
+            self.next_chunk = pages_of(bytes);
         }
     }
 
@@ -384,7 +463,12 @@ impl Leaves {
             }
             next += pages;
         }
-        if next >= self.span.end {
+        if next >= self.span.end.min(self.limit.unwrap_or(self.span.end)) {
+            return;
+        }
+        // A leaf in the pool is not read. The cursor takes it from there and reads on behind it.
+        let is_pooled = |addr: BlockAddr| run.pool().glance(run.meta().id, addr.page).is_some();
+        if self.readahead.is_scan() && run.address(next, 1).is_ok_and(is_pooled) {
             return;
         }
         let Ok((range, addr)) = self.chunk(run, next, 1) else { return };
@@ -400,9 +484,73 @@ impl Leaves {
     }
 }
 
+/// The part of the pages `range` that a scan reads. It includes the pages `wanted` at one end of the range. It ends at
+/// `limit`, and before leaves in the pool that make up 1/`GAP` of the range. `pooled` returns the length of the leaf that
+/// begins at a position, if the pool has it.
+fn needed(
+    range: PageRange,
+    wanted: PageRange,
+    limit: Option<u64>,
+    reverse: bool,
+    pooled: impl Fn(u64) -> Option<u64>,
+) -> PageRange {
+    debug_assert!(range.start <= wanted.start && wanted.end <= range.end, "the chunk has the leaf");
+    let gap = ((range.end - range.start) / GAP).max(1);
+    let mut in_pool = 0;
+    if reverse {
+        let low = range.start.max(limit.unwrap_or(0)).min(wanted.start);
+        let (mut at, mut first) = (wanted.start, wanted.start);
+        while at > low && in_pool < gap {
+            at -= 1;
+            match pooled(at) {
+                // The pages of a longer leaf were passed before its first page.
+                Some(pages) => (first, in_pool) = (first.max(at + pages).min(wanted.start), in_pool + pages),
+                None => (first, in_pool) = (at, 0),
+            }
+        }
+        return first..range.end;
+    }
+    let high = range.end.min(limit.unwrap_or(range.end)).max(wanted.end);
+    let (mut at, mut end) = (wanted.end, wanted.end);
+    while at < high && in_pool < gap {
+        match pooled(at) {
+            Some(pages) => (at, in_pool) = (at + pages, in_pool + pages),
+            None => (at, end, in_pool) = (at + 1, at + 1, 0),
+        }
+    }
+    range.start..end
+}
+
 /// The number of pages in the header of the leaf at `position`. This number is not checked yet; it only determines how
 /// many bytes are checked.
 fn stored_pages(buf: &[u8], range: &PageRange, position: u64) -> u32 {
     debug_assert!(range.contains(&position), "the leaf begins in the chunk");
     block_pages(&buf[to_usize(position - range.start) * PAGE..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_ends_at_the_limit_and_before_pooled_leaves() {
+        let none = |_: u64| None;
+        let up = |limit, pooled: &dyn Fn(u64) -> Option<u64>| needed(0..64, 0..1, limit, false, pooled);
+        let down = |limit, pooled: &dyn Fn(u64) -> Option<u64>| needed(0..64, 63..64, limit, true, pooled);
+        assert_eq!((up(None, &none), down(None, &none)), (0..64, 0..64));
+        assert_eq!((up(Some(10), &none), down(Some(10), &none)), (0..10, 10..64));
+        assert_eq!((up(Some(0), &none), down(Some(99), &none)), (0..1, 63..64), "at least the leaf");
+        // Seven pooled pages are read over, eight are not.
+        let some = |of: PageRange| move |at: u64| of.contains(&at).then_some(1);
+        assert_eq!((up(None, &some(20..27)), down(None, &some(20..27))), (0..64, 0..64));
+        assert_eq!((up(None, &some(20..28)), down(None, &some(20..28))), (0..20, 28..64));
+        // Pooled pages at the far end are not read, however few they are.
+        assert_eq!((up(None, &some(62..64)), down(None, &some(0..2))), (0..62, 2..64));
+        // The pool knows a longer leaf by its first page.
+        let long = |at: u64| (at == 20).then_some(10);
+        assert_eq!((up(None, &long), down(None, &long)), (0..20, 30..64));
+        // A short chunk ends at the first pooled page.
+        assert_eq!(needed(0..4, 0..1, None, false, some(2..3)), 0..2);
+        assert_eq!(needed(0..4, 3..4, None, true, some(1..2)), 2..4);
+    }
 }

@@ -175,15 +175,17 @@ impl Run {
         Some(around)
     }
 
-    /// Caches a leaf that was read without the pool. `bytes` are checked and uncompressed.
-    pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
+    /// Caches a leaf that a scan read without the pool, if the rules for scans allow it ([`Pool::insert_scanned`]).
+    /// `bytes` are checked and uncompressed.
+    pub(super) fn cache_scanned(&self, addr: BlockAddr, long: bool, bytes: &[u8]) {
         debug_assert!(bytes.len() >= addr.bytes(), "a leaf in memory is at least as long as on disk");
-        self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
+        debug_assert_eq!(stored_pages(bytes), addr.pages, "the leaf has the length that its header states");
+        self.pool.insert_scanned(self.meta.id, addr, long, bytes);
     }
 
-    /// Returns the leaf at `page` if the pool has it.
-    pub(super) fn peek_leaf(&self, page: PageNo) -> Option<Block> {
-        let block = self.pool.peek(self.meta.id, page)?;
+    /// Returns the leaf at `page` if the pool has it. With `hit`, the leaf stays in the pool longer.
+    pub(super) fn peek_leaf(&self, page: PageNo, hit: bool) -> Option<Block> {
+        let block = if hit { self.pool.peek(self.meta.id, page) } else { self.pool.glance(self.meta.id, page) }?;
         let addr = BlockAddr { page, pages: stored_pages(&block) };
         self.expect_kind(&block, addr, BlockKind::RunLeaf).is_ok().then_some(block)
     }
@@ -361,7 +363,11 @@ impl Run {
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
         debug_assert!(gone.iter().all(|range| range.end <= self.meta.leaf_pages), "only leaves are freed early");
-        self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
+        for extent in self.extents_of(&gone) {
+            // No slice spans these pages, so no reader caches a block of them any more.
+            self.pool.forget_pages(self.meta.id, extent.start.0..extent.end());
+            self.data.free(extent);
+        }
     }
 
     /// Takes ownership of the pages that slices span, and of all pages that are not leaves ([`Run::owned`]). Called
@@ -398,14 +404,6 @@ impl Run {
             _ => ranges.push(rest),
         }
         self.extents_of(&ranges)
-    }
-
-    /// Removes the blocks above the leaves from the pool. These blocks will not be requested again, and would stay in
-    /// the pool longer than leaves.
-    fn forget(&self) {
-        for extent in self.extents_of(&[self.meta.above_leaves()]) {
-            (extent.start.0..extent.end()).for_each(|page| self.pool.forget(self.meta.id, PageNo(page)));
-        }
     }
 
     /// The pages at these positions.
@@ -484,8 +482,10 @@ impl Drop for Run {
     fn drop(&mut self) {
         self.pool.let_go(description_bytes(&self.meta));
         if self.holdings.get_mut().settled {
-            self.forget();
-            self.owned().into_iter().for_each(|extent| self.data.free(extent));
+            for extent in self.owned() {
+                self.pool.forget_pages(self.meta.id, extent.start.0..extent.end());
+                self.data.free(extent);
+            }
         }
     }
 }

@@ -190,7 +190,7 @@ impl<'a> Load<'a> {
     /// # Errors
     /// As [`Keyspace::load_sorted`].
     pub(crate) fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let Keyspace { engine, state } = self.of;
+        let state = &self.of.state;
         let valid = || if self.trusting { Ok(()) } else { state.check_value(value) };
         state.check_put(key, value).and_then(|()| valid()).map_err(|e| self.at_row(key, e))?;
         if !self.is_next(key) {

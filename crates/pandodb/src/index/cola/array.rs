@@ -118,8 +118,15 @@ impl Cola {
         debug_assert!(table.layers.iter().all(|layer| layer.id.0 < next_layer), "an opening numbers the layers");
         let deferred_frees = DeferredBlobFrees::new(&core);
         let blobs = blobs.with_fanout(Fanout::of_memtable(sizes.growth.memtable_bytes));
-        let world =
-            World { table: Arc::new(table), through, horizon: Seqno(0), blobs, forced: Vec::new(), deferred_frees };
+        let world = World {
+            table: Arc::new(table),
+            through,
+            horizon: Seqno(0),
+            blobs,
+            forced: Vec::new(),
+            deferred_frees,
+            scans: Arc::default(),
+        };
         let view = ColaView::of(&world, &rows);
         core.pool.hold(EMPTY_BYTES);
         Cola {

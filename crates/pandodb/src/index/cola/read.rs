@@ -15,7 +15,7 @@ use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
-use crate::run::ReadAhead;
+use crate::run::ScanHabits;
 
 /// An immutable table and the counters that belong to it.
 pub struct ColaView {
@@ -28,6 +28,7 @@ pub struct ColaView {
     /// Messages and point tombstones, counted when they are first requested.
     counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
+    scans: Arc<ScanHabits>,
     /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
     /// drop.
     _deferred_frees: Arc<DeferredBlobFrees>,
@@ -42,6 +43,7 @@ impl ColaView {
             blob_bytes: world.blobs.pages() * PAGE as u64,
             counted: Once::new(),
             rows: rows.clone(),
+            scans: world.scans.clone(),
             _deferred_frees: world.deferred_frees.clone(),
         }
     }
@@ -180,11 +182,22 @@ impl Pieces for ColaView {
         let range = range.intersect(rest);
         debug_assert!(!range.is_empty(), "a piece has keys of the rest");
         let mut slices = Vec::new();
-        for (at, layer) in self.table.layers.iter().enumerate() {
-            // Most messages of a scan come from the oldest layer.
-            let ahead = if at + 1 == self.table.layers.len() { ReadAhead::Wide } else { ReadAhead::Scan };
-            slices.extend(layer.parts_in(&range).iter().map(|part| (part.slice.clone(), ahead)));
+        for layer in &self.table.layers {
+            let with_bytes = |part: &super::table::Part| {
+                // The other parts of the oldest layer that overlap this part get an equal number of its bytes.
+                let guides = self.table.layers.last().map_or(0, |oldest| oldest.parts_in(part.slice.range()).len());
+                (part.slice.clone(), part.slice.bytes() / guides.max(1) as u64)
+            };
+            slices.extend(layer.parts_in(&range).iter().map(with_bytes));
         }
         Ok(Piece { range, slices })
+    }
+
+    fn habits(&self) -> &ScanHabits {
+        &self.scans
+    }
+
+    fn rows(&self) -> &IndexRows {
+        &self.rows
     }
 }

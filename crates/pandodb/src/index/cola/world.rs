@@ -8,6 +8,7 @@ use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
 use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::Forced;
+use crate::run::ScanHabits;
 
 /// The state that a swap of the table replaces.
 #[derive(Clone)]
@@ -21,4 +22,6 @@ pub(super) struct World {
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
+    /// What scans used lately. All tables share it.
+    pub(super) scans: Arc<ScanHabits>,
 }

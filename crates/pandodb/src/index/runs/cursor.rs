@@ -13,14 +13,16 @@ use std::sync::Arc;
 
 use crate::base::{EntryBlock, KeyRange, Result};
 use crate::index::RawCursor;
-use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice};
+use crate::rows::IndexRows;
+use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice, ScanHabits, ScanUse};
 
 /// A piece of the key space and the slices that overlap it.
 pub struct Piece {
     /// The keys of the piece.
     pub range: KeyRange,
-    /// The slices in any order. Each has its read-ahead mode.
-    pub slices: Vec<(Arc<RunSlice>, ReadAhead)>,
+    /// The slices in any order. Each has the estimated number of its bytes that are in the piece. The first chunk that
+    /// a scan reads from a slice is proportional to this number.
+    pub slices: Vec<(Arc<RunSlice>, u64)>,
 }
 
 /// A structure that is scanned piece by piece.
@@ -30,10 +32,16 @@ pub trait Pieces: Send + Sync {
     /// # Errors
     /// If the structure cannot be read at that end.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece>;
+
+    /// What the scans of the structure used lately.
+    fn habits(&self) -> &ScanHabits;
+
+    /// The row cache of the structure.
+    fn rows(&self) -> &IndexRows;
 }
 
 /// A cursor over one view. The cursor pins the view.
-pub struct PiecewiseCursor<V> {
+pub struct PiecewiseCursor<V: Pieces> {
     view: Arc<V>,
     /// The range of the scan.
     range: KeyRange,
@@ -41,12 +49,14 @@ pub struct PiecewiseCursor<V> {
     rest: KeyRange,
     reverse: bool,
     merge: Option<MergeCursor>,
+    /// The pages that were used since the cursor was opened or since the last seek. `None` until the first piece.
+    used: Option<Arc<ScanUse>>,
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
     /// Makes a cursor over `range`. This call reads no blocks.
     pub fn new(view: Arc<V>, range: &KeyRange, reverse: bool) -> PiecewiseCursor<V> {
-        PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None }
+        PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None, used: None }
     }
 
     /// Opens the merge for the next piece and removes the piece from `rest`. Returns `false` if nothing is left.
@@ -57,9 +67,14 @@ impl<V: Pieces> PiecewiseCursor<V> {
         let piece = self.view.piece(&self.rest, self.reverse)?;
         let range = piece.range.intersect(&self.rest);
         assert!(!range.is_empty(), "a piece includes a part of the rest");
+        let used = self.used.get_or_insert_default();
+        let total = piece.slices.iter().map(|(_, bytes)| bytes).sum();
         let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
-        let cursors =
-            overlapping.map(|(slice, ahead)| RunCursor::pending(slice, &range, self.reverse, ahead)).collect();
+        let cursors = overlapping.map(|(slice, bytes)| {
+            let ahead = ReadAhead::Expecting(self.view.habits().first_pages(used, bytes, total));
+            RunCursor::pending(slice, &range, self.reverse, ahead).counting(used.clone())
+        });
+        let cursors = cursors.collect();
         self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
         if self.reverse {
             // An empty lower bound means that a reverse scan has ended. As the upper bound of `rest`, it would mean
@@ -74,6 +89,22 @@ impl<V: Pieces> PiecewiseCursor<V> {
             self.rest.from = range.to;
         }
         Ok(true)
+    }
+}
+
+impl<V: Pieces> PiecewiseCursor<V> {
+    /// Reports what was used since the last call.
+    fn report(&mut self) {
+        if let Some(used) = self.used.take() {
+            self.view.habits().note(used.behind());
+            self.view.rows().scanned(used.leaves_read());
+        }
+    }
+}
+
+impl<V: Pieces> Drop for PiecewiseCursor<V> {
+    fn drop(&mut self) {
+        self.report();
     }
 }
 
@@ -104,6 +135,8 @@ impl<V: Pieces> RawCursor for PiecewiseCursor<V> {
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.merge = None;
+        // A seek begins a new scan: what was used before it does not predict what is used after it.
+        self.report();
         self.rest = self.range.intersect(&if self.reverse {
             KeyRange::new([], crate::base::range::successor(key))
         } else {

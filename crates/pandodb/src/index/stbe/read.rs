@@ -15,7 +15,7 @@ use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
-use crate::run::{ReadAhead, RunSlice};
+use crate::run::{RunSlice, ScanHabits};
 
 /// An immutable root and the counters that belong to it.
 pub struct StbeView {
@@ -28,6 +28,7 @@ pub struct StbeView {
     /// Messages and point tombstones, counted when they are first requested.
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
+    scans: Arc<ScanHabits>,
     /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
     /// drop.
     _deferred_frees: Arc<DeferredBlobFrees>,
@@ -37,6 +38,7 @@ impl StbeView {
     pub(super) fn of(trunk: &Trunk, rows: &Arc<IndexRows>) -> StbeView {
         StbeView {
             rows: rows.clone(),
+            scans: trunk.scans.clone(),
             root: trunk.root.clone(),
             through: trunk.through,
             horizon: trunk.horizon,
@@ -281,26 +283,31 @@ fn way(node: &Node, key: &[u8]) -> (usize, usize) {
 impl Pieces for StbeView {
     /// A leaf, with all branches that are live on the path to it.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
-        let mut slices: Vec<Arc<RunSlice>> = Vec::new();
+        let with_bytes = |branch: &Branch| (branch.slice.clone(), branch.slice.bytes());
+        let mut slices: Vec<(Arc<RunSlice>, u64)> = Vec::new();
         let mut node: &Arc<Node> = &self.root;
         while !node.children.is_empty() {
             let i = if reverse { last_child(node, rest) } else { node.child_for(&rest.from) };
             let child = &node.children[i];
-            slices.extend(node.live(child).iter().map(|branch| branch.slice.clone()));
+            slices.extend(node.live(child).iter().map(with_bytes));
+            // A slice of an inner node has about the same number of bytes for each child.
+            slices.iter_mut().for_each(|(_, bytes)| *bytes /= node.children.len() as u64);
             node = &child.node;
         }
         if let Some(error) = &node.lost {
             return Err(error.clone());
         }
-        slices.extend(node.branches.iter().map(|branch| branch.slice.clone()));
+        slices.extend(node.branches.iter().map(with_bytes));
         debug_assert!(node.range.overlaps(rest), "the leaf has keys of the rest");
-        // Most messages of a scan come from the largest run of the leaf.
-        let largest = node.branches.iter().map(|branch| &branch.slice).max_by_key(|slice| slice.bytes()).cloned();
-        let with_readahead = |slice: Arc<RunSlice>| match &largest {
-            Some(largest) if Arc::ptr_eq(&slice, largest) => (slice, ReadAhead::Wide),
-            _ => (slice, ReadAhead::Scan),
-        };
-        Ok(Piece { range: node.range.clone(), slices: slices.into_iter().map(with_readahead).collect() })
+        Ok(Piece { range: node.range.clone(), slices })
+    }
+
+    fn habits(&self) -> &ScanHabits {
+        &self.scans
+    }
+
+    fn rows(&self) -> &IndexRows {
+        &self.rows
     }
 }
 

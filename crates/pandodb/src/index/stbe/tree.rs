@@ -108,6 +108,7 @@ impl Stbe {
             blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
             deferred_frees: DeferredBlobFrees::new(&core),
+            scans: Arc::default(),
         };
         Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
     }
@@ -134,6 +135,7 @@ impl Stbe {
             blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
             deferred_frees: DeferredBlobFrees::new(&core),
+            scans: Arc::default(),
         };
         let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
         stbe.recount(&mut stbe.inner.lock());

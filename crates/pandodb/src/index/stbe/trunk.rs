@@ -8,6 +8,7 @@ use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
 use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::Forced;
+use crate::run::ScanHabits;
 
 /// The state that a root swap replaces.
 #[derive(Clone)]
@@ -21,6 +22,8 @@ pub(super) struct Trunk {
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
+    /// What scans used lately. All roots share it.
+    pub(super) scans: Arc<ScanHabits>,
 }
 
 /// Whether a request to compact a range concerns the branches of a leaf.

@@ -115,7 +115,61 @@ fn written_blocks_are_cached_and_leave_the_pool_with_their_run() {
     assert!(reads <= leaves, "{reads} reads, {leaves} of leaves");
     let blocks = bench.pool.stats().blocks;
     assert!(blocks >= above(&slice), "{blocks}");
-    let left = blocks - above(&slice);
     drop(slice);
-    assert_eq!(bench.pool.stats().blocks, left, "only leaves stay, until they are evicted");
+    assert_eq!(bench.pool.stats().blocks, 0, "a dropped run leaves no block in the pool");
+}
+
+/// Reads a range like a scan; returns the number of entries, and the pages that were read from the device.
+fn scan_pages(bench: &Bench, slice: &Arc<RunSlice>, range: &KeyRange, reverse: bool, first: u32) -> (usize, u64) {
+    let before = bench.data.stats().read_bytes;
+    let entries = scan(slice, range, reverse, ReadAhead::Expecting(first)).len();
+    (entries, (bench.data.stats().read_bytes - before) / PAGE as u64)
+}
+
+fn keys(range: std::ops::Range<u64>) -> KeyRange {
+    KeyRange::new(format!("user{:060}", range.start * 2), format!("user{:060}", range.end * 2))
+}
+
+#[test]
+fn a_scan_reads_no_page_twice_and_none_beyond_its_bound() {
+    let bench = Bench::new();
+    let slice = large(&bench, 1, false);
+    misses(&slice, (0..2_000).map(|i| i * 60 + 1));
+    // The inner blocks are in the pool now, and so are many leaves. A run without cached leaves has the same shape.
+    let leaves = slice.run().meta().leaf_pages;
+    for page in 0..leaves {
+        bench.pool.forget(OwnerId(1), slice.run().address(page, 1).unwrap().page);
+    }
+    let rows = 60_000 / leaves + 1;
+    for (at, reverse) in [(0, false), (1, true), (2, false), (3, true)] {
+        for (len, first) in [(1, 1), (1, 64), (100, 1), (100, 64), (1_000, 3), (9_000, 64)] {
+            let from = at * 12_000 + len;
+            let range = keys(from..from + len);
+            let (entries, read) = scan_pages(&bench, &slice, &range, reverse, first);
+            assert_eq!(entries as u64, len);
+            assert!(read <= len.div_ceil(rows - 2) + 2, "{read} pages for {len} of {rows} entries a page, {first}");
+            let (entries, again) = scan_pages(&bench, &slice, &range, reverse, first);
+            assert_eq!((entries as u64, again), (len, 0), "the pool has room for the leaves");
+            for page in 0..leaves {
+                bench.pool.forget(OwnerId(1), slice.run().address(page, 1).unwrap().page);
+            }
+        }
+    }
+}
+
+#[test]
+fn leaves_leave_the_pool_when_no_slice_spans_them() {
+    let bench = Bench::new();
+    let slice = large(&bench, 1, false);
+    assert_eq!(scan(&slice, &KeyRange::all(), false, ReadAhead::Scan).len(), 60_000);
+    let leaves = slice.run().meta().leaf_pages;
+    let pooled = |run: &Run| {
+        let page = |at| run.address(at, 1).unwrap().page;
+        (0..leaves).filter(|at| bench.pool.glance(OwnerId(1), page(*at)).is_some()).count() as u64
+    };
+    assert_eq!(pooled(slice.run()), leaves, "the pool has room for all leaves");
+    let low = slice.clip(&keys(0..6_000)).unwrap().unwrap();
+    let run = slice.run().clone();
+    drop(slice);
+    assert_eq!(pooled(&run), low.held_pages(), "the leaves of the clipped slice stay");
 }

@@ -79,7 +79,8 @@ fn stored(bench: &Bench, meta: &RunMeta) -> Vec<(BlockAddr, bool)> {
 fn reads_as(bench: &Bench, meta: RunMeta, messages: &[Message]) {
     let slice = bench.open(meta);
     slice.run().verify(&mut |kind, checked| assert!(checked.is_ok(), "{kind:?}: {checked:?}"));
-    let ways = [ReadAhead::Scan, ReadAhead::Wide, ReadAhead::Streaming(64 << 10), ReadAhead::Staggered(5_000, 20_000)];
+    let ways =
+        [ReadAhead::Scan, ReadAhead::Expecting(4), ReadAhead::Streaming(64 << 10), ReadAhead::Staggered(5_000, 20_000)];
     for reverse in [false, true] {
         for way in ways {
             let all = expected(messages, &KeyRange::all(), reverse);

@@ -1,0 +1,134 @@
+//! [`ScanHabits`] and [`ScanUse`]: how many leaf pages the scans of an index used lately, and how many one scan has
+//! used. Scans choose the size of their first reads accordingly.
+//!
+//! ```text
+//!   ScanUse  of one scan: pages of leaves behind the first of each run ──end of the scan──▶ ScanHabits of the index
+//!   first chunk of the next scan in a run = 1 + average × the run's share of the scanned piece, 1 to 64 pages
+//! ```
+//!
+//! The average is exponential. One scan counts as at most four times the average plus 8 pages, so that one long scan
+//! among short ones does not make the next scans read much in vain, and about ten long scans in a row reach the maximum.
+//!
+//! Invariant: the average is at most [`ScanHabits::MOST`] pages. It is only a hint: threads may overwrite each other's
+//! updates.
+
+use crate::base::sync::{Counter, Ordering::Relaxed};
+
+/// The average is stored in units of 1/`UNIT` pages.
+const UNIT: u64 = 64;
+/// A scan changes the average by 1/`WEIGHT` of its difference from the average.
+const WEIGHT: u64 = 8;
+
+/// The average use of the scans of an index.
+#[derive(Debug)]
+pub struct ScanHabits {
+    /// Pages behind the first leaf of each run, in units of 1/`UNIT`.
+    average: Counter,
+}
+
+/// The pages of leaves that one scan, over all its runs, has used so far.
+#[derive(Debug, Default)]
+pub struct ScanUse {
+    behind: Counter,
+    read: Counter,
+}
+
+impl Default for ScanHabits {
+    fn default() -> ScanHabits {
+        ScanHabits { average: Counter::new(ScanHabits::INITIAL * UNIT) }
+    }
+}
+
+impl ScanHabits {
+    /// The most pages of the average, and of a first chunk.
+    pub const MOST: u64 = 64;
+    /// The average before the first scan.
+    const INITIAL: u64 = 2;
+
+    /// Notes that a scan has ended that used `pages` pages behind the first leaves of its runs.
+    pub fn note(&self, pages: u64) {
+        let average = self.average.load(Relaxed);
+        let counted = (pages.min(ScanHabits::MOST) * UNIT).min(4 * average + 8 * UNIT);
+        let next = if counted > average {
+            average + (counted - average).div_ceil(WEIGHT)
+        } else {
+            average - (average - counted) / WEIGHT
+        };
+        assert!(next <= ScanHabits::MOST * UNIT, "an average is not above the maximum of its terms");
+        self.average.store(next, Relaxed);
+    }
+
+    /// The pages of the first chunk in a run that has `weight` of the `total` bytes of the scanned piece. `used` is the
+    /// use of this scan so far, which replaces the average if it is larger.
+    pub fn first_pages(&self, used: &ScanUse, weight: u64, total: u64) -> u32 {
+        let expected = self.average.load(Relaxed).max(used.behind() * UNIT).min(ScanHabits::MOST * UNIT);
+        let share = u128::from(expected) * u128::from(weight.min(total)) / u128::from(total.max(1));
+        let share = u64::try_from(share).expect("a share of at most 64 pages");
+        let pages = (share + UNIT / 2) / UNIT;
+        u32::try_from(pages.min(ScanHabits::MOST - 1) + 1).expect("at most 64 pages")
+    }
+}
+
+impl ScanUse {
+    /// Notes that a cursor of the scan entered a leaf of `pages` pages. `first` is set for the first leaf of a run,
+    /// `read` if the leaf was not in the pool.
+    pub(super) fn enter(&self, pages: u64, first: bool, read: bool) {
+        if !first {
+            self.behind.fetch_add(pages, Relaxed);
+        }
+        if read {
+            self.read.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Pages of leaves behind the first leaf of each run.
+    pub fn behind(&self) -> u64 {
+        self.behind.load(Relaxed)
+    }
+
+    /// The number of leaves that were not in the pool.
+    pub fn leaves_read(&self) -> u64 {
+        self.read.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_chunk_follows_what_scans_use() {
+        let (habits, none) = (ScanHabits::default(), ScanUse::default());
+        assert_eq!(habits.first_pages(&none, 1, 1), 3);
+        (0..100).for_each(|_| habits.note(0));
+        assert_eq!(habits.first_pages(&none, 1, 1), 1);
+        (0..12).for_each(|_| habits.note(10_000));
+        let long = habits.first_pages(&none, 1, 1);
+        assert!((40..=64).contains(&long), "{long}");
+        let share = habits.first_pages(&none, 1, 10);
+        assert!((4..=8).contains(&share), "a tenth of the bytes: {share} pages");
+        assert_eq!(habits.first_pages(&none, 0, 10), 1);
+        assert_eq!(habits.first_pages(&none, 0, 0), 1, "no runs");
+    }
+
+    #[test]
+    fn one_long_scan_in_ten_leaves_the_first_chunk_short() {
+        let (habits, none) = (ScanHabits::default(), ScanUse::default());
+        let mut most = 0;
+        for i in 0..500 {
+            habits.note(if i % 10 == 0 { 1_000 } else { 1 });
+            most = most.max(habits.first_pages(&none, 1, 1));
+        }
+        assert!(most <= 8, "{most} pages, although nine scans in ten use 2");
+    }
+
+    #[test]
+    fn a_scan_that_has_used_more_than_the_average_expects_as_much_again() {
+        let (habits, used) = (ScanHabits::default(), ScanUse::default());
+        (0..30).for_each(|i| used.enter(1, i == 0, i % 2 == 0));
+        assert_eq!((used.behind(), used.leaves_read()), (29, 15));
+        assert_eq!(habits.first_pages(&used, 1, 1), 30);
+        (0..100).for_each(|_| used.enter(1, false, true));
+        assert_eq!(habits.first_pages(&used, 1, 1), 64, "at most 64");
+    }
+}

@@ -375,24 +375,20 @@ impl DataFile {
     /// free soon.
     /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn finish_checkpoint(&self) -> Result<()> {
-        let mut released = Vec::new();
-        let (pages, holes);
-        {
+        let holes = {
             let mut state = self.state.lock();
+            let mut released = Vec::new();
             while state.quarantine.len() > usize::from(!SeededBug::FreedOneSuperblockEarly.is_on()) {
                 released.append(&mut state.quarantine.pop_front().expect("not empty"));
             }
-            pages = released.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
-            holes = self.take_holes(&mut state.map, &mut released);
-        }
-        let punched = self.punch_all(holes)?;
+            state.quarantined_pages -= released.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
+            debug_assert_eq!(state.waiting_pages(), state.quarantined_pages, "the counter agrees with the lists");
+            self.release_some(&mut state.map, released)
+        };
+        let punched = self.punch_all(holes.clone())?;
         let mut state = self.state.lock();
-        for &extent in &released {
-            state.map.release(extent);
-        }
+        holes.iter().for_each(|hole| state.map.release(*hole));
         punched.into_iter().for_each(|hole| state.map.punched(hole));
-        state.quarantined_pages -= pages;
-        debug_assert_eq!(state.waiting_pages(), state.quarantined_pages, "the counter agrees with the lists");
         state.check();
         let tail = state.map.free_tail();
         let extents = state.map.extents();

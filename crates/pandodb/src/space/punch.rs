@@ -68,17 +68,17 @@ impl DataFile {
         self.state.lock().map.gap_pages() * PAGE as u64
     }
 
-    /// Chooses the pages to punch when the pages in `released` become free: extents that become wholly free, and some
-    /// gaps if there are many. Marks all of them as used, and adds the ones that are not in `released` yet.
-    pub(super) fn take_holes(&self, map: &mut PageMap, released: &mut Vec<Extent>) -> Vec<Extent> {
-        if self.hole_pages > 1 {
-            return map.take_rest(released, self.hole_pages);
+    /// Marks the pages in `released` as free, except those to punch. Returns the pages to punch, which still count as
+    /// used: extents that become wholly free, and some gaps if there are many.
+    pub(super) fn release_some(&self, map: &mut PageMap, mut released: Vec<Extent>) -> Vec<Extent> {
+        let unit = if self.hole_pages > 1 { self.hole_pages } else { EXTENT_PAGES };
+        let mut holes = map.take_rest(&mut released, unit);
+        released.iter().for_each(|extent| map.release(*extent));
+        holes.iter().for_each(|hole| assert!(map.take(*hole), "the unit {hole:?} is free"));
+        if self.hole_pages == 1 {
+            map.take_gaps(excess(map), MOST_PUNCHES, &mut holes);
+            holes.sort_unstable();
         }
-        let mut holes = map.take_rest(released, EXTENT_PAGES);
-        let first = released.len();
-        map.take_gaps(excess(map), MOST_PUNCHES, released);
-        holes.extend_from_slice(&released[first..]);
-        holes.sort_unstable();
         holes
     }
 

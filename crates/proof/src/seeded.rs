@@ -9,6 +9,7 @@
 //!
 //! | not seeded | why no harness would detect it |
 //! | --- | --- |
+//! | a cached block is identified by its page alone | a run removes its blocks from the pool when it frees their pages |
 //! | a block's kind is not compared | the checksum covers the owner, which is never reused, and an owner has only one kind of block at a page |
 //! | a log record's checksum lacks segment and epoch | seqnos are contiguous, so a record in the wrong position causes a gap or a repetition |
 //! | a child that is partly outside a compaction's ranges inherits its output | no such child exists, because nodes under compaction are not merged |
@@ -162,7 +163,6 @@ pub const HUNTS: &[Hunt] = {
         hunt(ChecksumWithoutPlace, Corrupt, CLOSED, "two exchanged leaves of a run are accepted"),
         hunt(ChecksumWithoutOwner, Corrupt, CLOSED, "an earlier version of a page is accepted"),
         hunt(LargeValueUnchecked, Corrupt, CLOSED, "a flipped bit in a large value is returned"),
-        hunt(PoolForgetsOwner, Model, ANY, "a get finds the former content of a page"),
         hunt(ScanCachesElsewhere, Model, ANY, "a reader finds another leaf at the address of the one it wants"),
         hunt(ShortReadTaken, Model, ANY, "a partly read block is reported as damage"),
         hunt(BlockForAnother, Model, ANY, "in a multi_get, a lookup gets the leaf of another one"),

@@ -93,9 +93,6 @@ bugs! {
     ChecksumWithoutOwner,
     /// The bytes of a large value are not compared with the checksum in its message.
     LargeValueUnchecked,
-    /// A cached block is identified by its page alone. After the page was freed and rewritten, readers see the old
-    /// content.
-    PoolForgetsOwner,
     /// A scan caches a leaf under the address of another leaf of the same chunk. Later readers of that address see a
     /// leaf that is not there.
     ScanCachesElsewhere,

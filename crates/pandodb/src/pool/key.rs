@@ -4,7 +4,7 @@
 //! new block has another key than the old one, and a lookup of the new key cannot return the old block (002 §3.6.1).
 //! Invariant: [`FrameKey::hash`] is never 0, because 0 marks a frame that is in no chain.
 
-use crate::base::{OwnerId, PageNo, seeded};
+use crate::base::{OwnerId, PageNo};
 
 /// The owner that wrote a block, and the block's first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ impl FrameKey {
     /// The key of a block.
     #[inline]
     pub(super) fn new(owner: OwnerId, page: PageNo) -> FrameKey {
-        FrameKey { owner: seeded!(PoolForgetsOwner: OwnerId(0), owner), page }
+        FrameKey { owner, page }
     }
 
     /// A 64-bit hash of the key. The highest bit is always set, so that the hash is not 0; the other bits are all well

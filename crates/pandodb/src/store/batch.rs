@@ -19,7 +19,7 @@ use crate::base::{BlobRef, Error, IntoKeyRange, Kind, Result};
 use crate::wal::{Ops, op_bytes, put_op};
 
 /// The maximum number of bytes of operations in one [`Batch`]. The sum includes keys, operands and small values, and
-/// about 10 bytes for each operation. Values above the keyspace's
+/// about 10 bytes for each operation. Values above eight times the keyspace's
 /// [`blob_threshold`](crate::KeyspaceOptions::blob_threshold) do not count, because they are written to disk when they
 /// are added.
 pub const MAX_BATCH: usize = 128 << 20;

@@ -97,7 +97,10 @@ impl KeyspaceOptions {
     }
 
     /// Sets the size in bytes above which values are stored outside the index. Compactions do not copy such values, but
-    /// reading one takes an additional read. The default is 2 KiB; values above 64 KiB are always stored outside. A
+    /// reading one that is not cached takes an additional read. The default is 2 KiB; values above 64 KiB are always
+    /// stored outside. Values up to eight times the threshold pass through the log and the memtable, and are written to
+    /// pages of their own in the background; longer values are written to disk before their commit. A value stays inside
+    /// the index if more than a quarter of its pages would be padding, for example a value of 4,100 bytes. A
     /// keyspace keeps the threshold with which it was created. Opening it with another threshold fails, and opening it
     /// without a threshold uses the stored one.
     pub fn blob_threshold(mut self, bytes: usize) -> Self {

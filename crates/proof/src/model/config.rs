@@ -38,6 +38,8 @@ pub struct Config {
     pub keys: usize,
     /// The longest inline value, in bytes.
     pub value_bytes: usize,
+    /// Whether a few keys of the counters get most of the merges, so that they have long chains of operands.
+    pub hot_counters: bool,
 }
 
 impl Config {
@@ -58,6 +60,7 @@ impl Config {
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
             value_bytes: [8, 40, 150][rng.index(3)],
+            hot_counters: mix(seed ^ 0xC0B7_0000).is_multiple_of(4),
         }
     }
 
@@ -116,6 +119,11 @@ impl Config {
             3 => [format!("group/{group:02}/{i:05}").into_bytes(), vec![b'x'; 200 + i % 200]].concat(),
             _ => format!("group/{group:02}/{i:05}").into_bytes(),
         }
+    }
+
+    /// Draws one of the few keys that get most of the merges.
+    pub(super) fn hot_key(&self, rng: &mut Rng) -> Vec<u8> {
+        format!("group/{:02}/hot", rng.index(3)).into_bytes()
     }
 
     /// Draws a prefix, which is mostly the beginning of a key or of a group, and rarely empty.

@@ -78,8 +78,8 @@ pub struct Inserted {
     /// The generation of the message's leaf, or `None` if the memtable already held a newer message of the same key.
     pub generation: Option<u64>,
     /// Whether the message is an operand, and the memtable probably holds many older messages of the same key. This is
-    /// checked at one of 32 insertions of operands, so that it costs almost nothing. If the caller folds the messages
-    /// whenever this is `true`, it folds each key with a long chain of operands after about 32 further operands.
+    /// checked at one of 64 insertions of operands, so that it costs almost nothing. If the caller folds the messages
+    /// whenever this is `true`, it folds each key with a long chain of operands after about 64 further operands.
     pub is_long: bool,
 }
 

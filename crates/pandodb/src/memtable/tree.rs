@@ -59,7 +59,7 @@ const NODE_SEGMENTS: usize = 26;
 /// A chain of this many operands of one key in one leaf is long, and so is a chain that does not fit into its leaf.
 const LONG_CHAIN: usize = SLOTS / 4;
 /// One of this many insertions of operands checks whether there is a long chain.
-const CHECK_EVERY: u64 = 32;
+const CHECK_EVERY: u64 = 64;
 
 /// The location of the root.
 #[derive(Debug)]

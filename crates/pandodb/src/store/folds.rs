@@ -38,8 +38,8 @@ use crate::base::sync::{AtomicUsize, EXPLORED, Mutex, Ordering::Relaxed};
 use crate::base::{KeyspaceId, SeededBug, Seqno};
 use crate::index::Fold;
 
-/// A read that found fewer operands leaves no fold: repeating it costs less than a microsecond.
-pub(crate) const MIN_OPERANDS: usize = if EXPLORED { 2 } else { 16 };
+/// A read that found fewer operands leaves no fold: repeating it costs little more than storing a fold.
+pub(crate) const MIN_OPERANDS: usize = if EXPLORED { 2 } else { 8 };
 /// The most operands that a small commit visits in order to fold a key. The limit matters only if the last fold of the key
 /// was evicted.
 pub(crate) const MAX_OPERANDS: usize = 1 << 10;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::{Durability, Keyspace, KeyspaceOptions, Snapshot, Store};
 use crate::base::random::Rng;
+use crate::base::sync::{AtomicUsize, Ordering::Relaxed};
 use crate::device::MemDevice;
 use crate::resolve::{AddI64, Append, MergeOperator};
 
@@ -86,7 +86,7 @@ fn commits_fold_long_chains_so_that_the_first_read_is_fast() {
         for key in &keys {
             assert_eq!(bench.get(key), Some(each as i64));
             let read = bench.take_count();
-            assert!(read <= 400, "{read} operands of {each} for the first read of {key} with {others} others");
+            assert!(read <= 800, "{read} operands of {each} for the first read of {key} with {others} others");
             assert_eq!(bench.keyspace.multi_get(&[key]).expect("read")[0].as_deref().map(number), Some(each as i64));
             assert!(bench.keyspace.contains(key).expect("read"));
             let again = bench.take_count();
@@ -117,7 +117,7 @@ fn a_large_batch_of_operands_of_one_key_is_folded_too() {
     batch.commit(Durability::Buffered).expect("committed");
     assert!((4900..=10_100).contains(&bench.take_count()), "folded once or twice");
     assert_eq!(bench.get("k"), Some(4999 * 2500));
-    assert!(bench.take_count() <= 400);
+    assert!(bench.take_count() <= 800);
 }
 
 /// Lists grow without bound. If each commit that notices a long chain folded it, appending would be quadratic.

@@ -180,6 +180,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),
         hunt(FilterMissesKeys, Model, ANY, "a get does not find a key"),
         hunt(RowOutlivesOverwrite, Model, ANY, "a get returns an overwritten value"),
+        hunt(FoldPastReadPoint, Model, ANY, "a snapshot shows operands that are newer than it"),
+        hunt(FoldSurvivesPack, Model, ANY, "a counter lacks operands that were packed"),
         hunt(
             MapletMissesArrival,
             Model,

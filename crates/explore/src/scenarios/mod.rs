@@ -108,6 +108,7 @@ pub fn all() -> &'static [Scenario] {
             scenario("crash", crash::CRASH, false, prepare_empty, crash::crash),
             scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
             scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),
+            scenario("folds", pack::FOLDS, false, prepare_empty, pack::folds),
             scenario("full", pack::FULL, false, prepare_empty, pack::full),
             scenario("swap", swap::SWAP, false, swap::prepare, swap::swap),
             scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),

@@ -16,6 +16,10 @@ pub const FULL: &str = "packs that fail on a full disk are retried in order; not
 pub const NEWEST: &str = "a read without a snapshot finds a value that was the newest at some moment of the read: never \
                           none, and never an older one than the read before";
 
+/// The claim of [`folds`].
+pub const FOLDS: &str = "a counter never falls: a fold that one reader leaves serves another reader only in the right \
+                         state, while merges and packs run concurrently";
+
 /// Three of these values fill a memtable.
 const PADDING: [u8; 1500] = [b'p'; 1500];
 
@@ -98,6 +102,33 @@ pub fn full(start: &SimImage, twist: Twist) {
     }
     settled.expect("settled");
     finish(store, &sim, written.load(SeqCst));
+}
+
+/// A writer adds to a counter until memtables are packed. Two readers read the counter and leave folds for each other,
+/// one of them at snapshots. The canary expects successive reads to return the same value.
+pub fn folds(start: &SimImage, twist: Twist) {
+    let (_sim, store) = open_image(start, 1);
+    let sums = keyspace(&store, SUMS);
+    let newest = || number(sums.get("a").expect("read").as_deref());
+    let check = |before: i64, now: i64| {
+        assert!(if twist == Twist::Canary { before == now } else { before <= now }, "{now} after {before}");
+        now
+    };
+    threads([
+        body(|| (0..5).for_each(|i| transfer(&store, i).expect("committed"))),
+        body(|| {
+            (0..4).fold(0, |before, _| check(before, newest()));
+        }),
+        body(|| {
+            let snapshot = store.snapshot();
+            let at = || counter(&sums.at(&snapshot), "a");
+            let (then, now) = (at(), newest());
+            assert!(then <= now && at() == then, "a snapshot changed from {then} to {}, newest {now}", at());
+        }),
+    ]);
+    assert_eq!(newest(), 5);
+    drop(sums);
+    store.close().expect("closed");
 }
 
 /// A writer overwrites one key until memtables are packed. Packing drops the older versions of the key. A reader reads

@@ -137,6 +137,11 @@ bugs! {
     /// The row cache accepts a row that was read before a memtable was packed and offered to the cache after the
     /// packing.
     LateRowTaken,
+    /// A read uses the fold of a counter that is newer than its read point, so a snapshot sees later operands.
+    FoldPastReadPoint,
+    /// A read uses the fold of a counter that is older than the view of the index, so operands are applied twice or not
+    /// at all.
+    FoldSurvivesPack,
     /// A filter lacks a few keys of its run: a point read misses keys that a scan finds.
     FilterMissesKeys,
     /// A run that arrives during the construction of a maplet counts as included in it.

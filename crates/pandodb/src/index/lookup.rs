@@ -57,6 +57,15 @@ impl Base {
     }
 }
 
+/// The value that a key had as of a seqno, which an earlier lookup has computed.
+#[derive(Clone, Debug)]
+pub struct Fold {
+    /// The read point of the earlier lookup.
+    pub seqno: Seqno,
+    /// The value as of `seqno`; `None` if the key had no value.
+    pub value: Option<Arc<[u8]>>,
+}
+
 /// A point lookup in progress: its key, and the messages that were collected up to now.
 pub struct Lookup<'a> {
     /// The key in its stored form.
@@ -78,6 +87,8 @@ pub struct Lookup<'a> {
     pub prefetch: bool,
     /// Messages with a smaller seqno than this are hidden by a range tombstone.
     floor: Seqno,
+    /// The value that replaces all messages up to a seqno. REQUIRES: messages above that seqno are in memtables only.
+    fold: Option<Fold>,
     done: bool,
 }
 
@@ -99,6 +110,7 @@ impl<'a> Lookup<'a> {
             tally: ProbeTally::default(),
             prefetch: true,
             floor: Seqno(0),
+            fold: None,
             done: false,
         }
     }
@@ -115,8 +127,41 @@ impl<'a> Lookup<'a> {
     }
 
     /// Leaves a container. A range tombstone found in this container hides all messages in older containers.
+    /// A tombstone that is not above the fold has no further effect, because the fold includes it.
     pub fn leave(&mut self) {
-        self.done |= self.floor > Seqno(0);
+        let folded = self.fold.as_ref().map_or(Seqno(0), |fold| fold.seqno);
+        self.done |= self.floor > folded;
+    }
+
+    /// Whether a fold of the key would spare this lookup work: `entry` is the newest message of the key, and it is an
+    /// operand.
+    pub fn wants_fold(&self, entry: &Entry<'_>) -> bool {
+        entry.kind == Kind::Merge && self.gather.is_empty() && self.fold.is_none() && !self.done
+    }
+
+    /// Uses `fold` instead of the messages up to its seqno. REQUIRES: no message was taken yet; all messages above the
+    /// fold's seqno are in memtables.
+    pub fn use_fold(&mut self, fold: Fold) {
+        assert!(self.gather.is_empty() && self.fold.is_none() && !self.done, "a fold comes before all messages");
+        self.fold = Some(fold);
+    }
+
+    /// Ends the search of the memtables: if there is a fold, it is the base, unless a newer base was found.
+    pub fn end_memtables(&mut self) {
+        if !self.done
+            && let Some(fold) = self.fold.take()
+        {
+            self.take_fold(fold);
+        }
+    }
+
+    /// Takes a fold as the base, unless a range tombstone above it hides it.
+    fn take_fold(&mut self, fold: Fold) {
+        debug_assert!(!self.done && fold.seqno <= self.at, "a reader sees no fold above its read point");
+        let value = fold.value.filter(|_| self.floor <= fold.seqno);
+        self.base = value.map_or(Base::Absent, Base::Owned);
+        self.base_seqno = fold.seqno;
+        self.done = true;
     }
 
     /// Adds the key's next older message. Returns `Break` when no older message can change the result. `inline` makes
@@ -125,6 +170,13 @@ impl<'a> Lookup<'a> {
         debug_assert_eq!(entry.key, self.key, "a lookup is for one key");
         if entry.seqno > self.at {
             return Ok(ControlFlow::Continue(()));
+        }
+        // This comes before the check of the floor, because the fold includes the tombstones that are not above it.
+        if !self.done
+            && let Some(fold) = self.fold.take_if(|fold| entry.seqno <= fold.seqno)
+        {
+            self.take_fold(fold);
+            return Ok(ControlFlow::Break(()));
         }
         if self.done || entry.seqno <= self.floor {
             self.done = true;

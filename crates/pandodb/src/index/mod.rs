@@ -55,7 +55,7 @@ pub mod types;
 pub use self::cola::ColaOptions;
 pub use self::core::{Core, IdSource, SealedBatch};
 pub use self::inspect::{Inspect, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
-pub use self::lookup::{Base, Lookup, Probe, ProbeTally, Step};
+pub use self::lookup::{Base, Fold, Lookup, Probe, ProbeTally, Step};
 pub use self::options::IndexOptions;
 pub use self::spec::{Mode, OptionSpec, Settings, Values};
 pub use self::stats::{Deadline, Debt, Estimate, Figure, FigureKind, IndexStats, Progress, Room};

@@ -154,6 +154,14 @@ impl Slots {
             && arena.record(self.record(slot - 1)).is_of(target.key)
     }
 
+    /// Whether `slot` holds a message of the key of `target`, or would hold one if the leaf were larger: then the upper
+    /// fence is a message of the key. Versions are sorted from newest to oldest, so a chain continues to the right.
+    /// REQUIRES: the caller holds the latch locked.
+    pub(super) fn continues(&self, arena: &Arena, slot: usize, target: Target<'_>) -> bool {
+        let at = if slot < self.meta().len { self.record(slot) } else { self.high() };
+        at != NONE && arena.record(at).is_of(target.key)
+    }
+
     pub(super) fn low(&self) -> Ref {
         self.low.load(Ordering::Acquire)
     }

@@ -312,12 +312,38 @@ fn generations_follow_a_key_through_splits() {
         // A few keys get thousands of versions, and many keys get a few versions.
         let key = if rng.chance(50) { rng.below(3) } else { rng.below(1000) }.to_be_bytes();
         let generation = memtable.insert(Entry { key: &key, seqno: Seqno(2 * seqno), kind: Kind::Put, value: b"v" });
+        let generation = generation.generation;
         let before = newest.insert(key, generation.expect("nothing newer is there"));
         assert!(before < generation, "{before:?} before {generation:?} of {key:?}");
         if seqno % 3 == 0 {
             let late = Entry { key: &key, seqno: Seqno(2 * seqno - 1), kind: Kind::Put, value: b"late" };
-            assert_eq!(memtable.insert(late), None);
+            assert_eq!(memtable.insert(late), Inserted { generation: None, is_long: false });
         }
+    }
+}
+
+/// Each key with many operands is reported after about 64 further operands; keys with few operands never are.
+#[test]
+fn long_chains_of_operands_are_noticed() {
+    for (hot, puts) in [(1, false), (2, false), (20, false), (40, false), (20, true)] {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        let (mut since, mut longest, mut noticed) = (vec![0; hot], 0, 0);
+        for i in 0..40_000_u64 {
+            let (key, others) = (i as usize % hot, 40_001 - i);
+            let kind = if puts { Kind::Put } else { Kind::Merge };
+            let insert = |key: u64, seqno| {
+                memtable.insert(Entry { key: &key.to_be_bytes(), seqno: Seqno(seqno), kind, value: b"v" })
+            };
+            let inserted = insert(key as u64 * 100_000, 2 * i + 1);
+            since[key] = if inserted.is_long { 0 } else { since[key] + 1 };
+            noticed += usize::from(inserted.is_long);
+            longest = longest.max(since[key]);
+            let other = insert(key as u64 * 100_000 + others, 2 * i + 2);
+            assert!(!other.is_long, "a key with one message");
+        }
+        assert_eq!(noticed == 0, puts, "only operands are folded");
+        assert!(puts || longest < 1200, "a chain of {longest} operands was not noticed, with {hot} hot keys");
+        assert!(noticed < 40_000 / 48, "{noticed} of 40,000 insertions cause work");
     }
 }
 

@@ -43,18 +43,23 @@
 
 use std::sync::Arc;
 
-use super::Target;
 use super::arena::{Arena, ChunkPool, Ref, Tally};
 use super::latch::{Latch, Locked, Version};
 use super::node::{Inner, Meta, NONE, SLOTS, Slots};
 use super::record::Scratch;
 use super::table::Table;
+use super::{Inserted, Target};
 use crate::base::sync::{AtomicU64, Ordering, relax};
-use crate::base::{Entry, MAX_KEY};
+use crate::base::{Entry, Kind, MAX_KEY, key_hash};
 
 /// The number of segments of a node table. These segments hold 268 million nodes, which is more than 32 GiB of records
 /// need.
 const NODE_SEGMENTS: usize = 26;
+
+/// A chain of this many operands of one key in one leaf is long, and so is a chain that does not fit into its leaf.
+const LONG_CHAIN: usize = SLOTS / 4;
+/// One of this many insertions of operands checks whether there is a long chain.
+const CHECK_EVERY: u64 = 64;
 
 /// The location of the root.
 #[derive(Debug)]
@@ -166,15 +171,14 @@ impl Tree {
         }
     }
 
-    /// Adds a message; its (key, seqno) must be new. Returns the generation of the message's leaf, or `None` if the
-    /// tree holds a newer message of the same key.
-    pub(super) fn insert(&self, entry: &Entry<'_>) -> Option<u64> {
+    /// Adds a message; its (key, seqno) must be new. See [`Memtable::insert`](super::Memtable::insert).
+    pub(super) fn insert(&self, entry: &Entry<'_>) -> Inserted {
         let record = self.arena.push(entry);
         let target = Target { key: entry.key, seqno: entry.seqno };
         let mut turn = 0;
         loop {
-            if let Some(generation) = self.try_insert(target, record) {
-                return generation;
+            if let Some(inserted) = self.try_insert(target, entry.kind, record) {
+                return inserted;
             }
             relax(turn);
             turn += 1;
@@ -182,7 +186,7 @@ impl Tree {
     }
 
     /// One descent of an insertion; `None` means retry.
-    fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<Option<u64>> {
+    fn try_insert(&self, target: Target<'_>, kind: Kind, record: Ref) -> Option<Inserted> {
         let (leaf, version) = self.descend_for_insert(target)?;
         let meta = leaf.meta();
         if meta.len == SLOTS {
@@ -199,8 +203,11 @@ impl Tree {
         }
         leaf.insert(&self.arena, at, record);
         let generation = leaf.next_generation();
+        // The checked insertions are chosen at random, because writers often write some keys in turn.
+        let is_checked = kind == Kind::Merge && key_hash(&target.seqno.0.to_le_bytes()).is_multiple_of(CHECK_EVERY);
+        let is_long = is_checked && leaf.continues(&self.arena, at + LONG_CHAIN - 1, target);
         drop(locked);
-        Some((!late).then_some(generation))
+        Some(Inserted { generation: (!late).then_some(generation), is_long })
     }
 
     /// The root, and the version of the anchor; `None` means retry.

@@ -32,6 +32,11 @@ impl Gather {
         self.ends.is_empty()
     }
 
+    /// The number of operands.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Adds the key's next older message. Returns `true` if this message is a base, so that older messages do not
     /// matter.
     #[cfg(test)]

@@ -43,7 +43,8 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::options::Durability;
-use super::state::KeyspaceState;
+use super::read::fold_ahead;
+use super::state::{Applied, KeyspaceState};
 use super::writer::Ticket;
 use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
@@ -59,6 +60,9 @@ pub(crate) struct Payload<'a> {
     /// The keyspaces of the operations.
     pub keyspaces: &'a [Arc<KeyspaceState>],
 }
+
+/// The keys of a commit that have many operands in a memtable, with their keyspaces.
+type LongChains<'a> = Vec<(&'a KeyspaceState, &'a [u8])>;
 
 /// The operations of a commit.
 #[derive(Clone, Copy)]
@@ -159,7 +163,7 @@ impl Engine {
 
     /// Writes the payload as one record.
     fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
-        let (ticket, due) = match self.config.mode {
+        let (ticket, due, long) = match self.config.mode {
             Mode::Product => self.log_and_apply(log, payload, durability)?,
             Mode::Paper => self.apply_and_log(log, payload, durability)?,
         };
@@ -171,6 +175,8 @@ impl Engine {
         }
         ticket.finish()?;
         debug_assert!(self.snapshots.visible() >= last, "a commit returns when it is visible");
+        // The commit is visible, so its operands may be folded. Nothing depends on whether this succeeds.
+        long.iter().for_each(|(keyspace, key)| fold_ahead(self, keyspace, key, payload.ops.count()));
         if due.is_some() && durability != Durability::Synced {
             // At this point the records of all earlier commits are appended to their streams. The records of commits
             // that requested a write are already written. This call writes the other records. A commit that did not
@@ -184,12 +190,12 @@ impl Engine {
     /// Draws the seqnos of a payload, appends its record to the log and applies its operations. Returns the stream that
     /// must be written before the commit is complete. An error before the draw of the ticket leaves the store
     /// unchanged, unless the device failed.
-    fn log_and_apply(
+    fn log_and_apply<'p>(
         &self,
         log: &Log,
-        payload: &Payload<'_>,
+        payload: &Payload<'p>,
         durability: Durability,
-    ) -> Result<(Ticket<'_>, Option<u32>)> {
+    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>)> {
         let (ops, bytes) = (&payload.ops, payload.ops.encoded_bytes());
         let reservation = self.reserve_log(log, bytes, payload.frees, durability)?;
         let ticket = self.draw(payload)?;
@@ -197,8 +203,8 @@ impl Engine {
         let lazy = durability == Durability::None;
         let due = reservation.append_with(ticket.first, ops.count(), bytes, lazy, |out| ops.encode(out));
         let due = due.inspect_err(|e| self.poison(e))?;
-        self.apply(payload, ticket.first, |_| ()).inspect_err(|e| self.poison(e))?;
-        Ok((ticket, due))
+        let long = self.apply(payload, ticket.first, |_| ()).inspect_err(|e| self.poison(e))?;
+        Ok((ticket, due, long))
     }
 
     /// Logs the creation of a keyspace, which takes a seqno like a write. Returns the seqno once the record is durable.
@@ -219,12 +225,12 @@ impl Engine {
     /// In paper mode, the record is appended after the operations were inserted into memtables, because the record
     /// contains the generations of the leaves that the operations changed (002 §3.6.4). The stream's append lock is
     /// held during the insertion.
-    fn apply_and_log(
+    fn apply_and_log<'p>(
         &self,
         log: &Log,
-        payload: &Payload<'_>,
+        payload: &Payload<'p>,
         durability: Durability,
-    ) -> Result<(Ticket<'_>, Option<u32>)> {
+    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>)> {
         let count = payload.ops.count();
         let mut record = Vec::with_capacity(payload.ops.encoded_bytes());
         payload.ops.encode(&mut record);
@@ -232,12 +238,12 @@ impl Engine {
         let ticket = self.draw(payload)?;
         let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
         let applied = self.apply(payload, ticket.first, |tag| tags.tags.push(tag));
-        applied.inspect_err(|e| self.poison(e))?;
+        let long = applied.inspect_err(|e| self.poison(e))?;
         assert_eq!(tags.tags.len(), count as usize, "each operation has a tag");
         let tagged = tags.encode(ticket.first, &record);
         let due = reservation.append(ticket.first, count, &tagged, durability == Durability::None);
         let due = due.inspect_err(|e| self.poison(e))?;
-        Ok((ticket, due))
+        Ok((ticket, due, long))
     }
 
     /// Draws the seqnos and the ticket of a payload. If this call returns an error, the store is unchanged.
@@ -285,9 +291,22 @@ impl Engine {
 
     /// Applies a commit's operations to the memtables, concurrently with other commits. Calls `note` for each
     /// operation, in order, with the leaf that the operation changed.
-    fn apply(&self, payload: &Payload<'_>, first: Seqno, mut note: impl FnMut(Option<Tag>)) -> Result<()> {
+    fn apply<'p>(
+        &self,
+        payload: &Payload<'p>,
+        first: Seqno,
+        mut note: impl FnMut(Option<Tag>),
+    ) -> Result<LongChains<'p>> {
+        let mut long = Vec::new();
+        let mut apply = |keyspace: &'p KeyspaceState, kind, key, value, seqno| {
+            let Applied { tag, is_long } = keyspace.apply(kind, key, value, seqno);
+            note(tag);
+            if is_long && !self.folds.is_off() {
+                long.push((keyspace, key));
+            }
+        };
         match payload.ops {
-            PayloadOps::One(op) => note(op.keyspace.apply(op.kind, op.key, op.value, first)),
+            PayloadOps::One(op) => apply(op.keyspace, op.kind, op.key, op.value, first),
             PayloadOps::Many(record, count) => {
                 let mut keyspace = payload.keyspaces.first();
                 let mut seqno = first;
@@ -297,14 +316,14 @@ impl Engine {
                         keyspace = payload.keyspaces.iter().find(|keyspace| keyspace.id == op.keyspace);
                     }
                     let keyspace = keyspace.expect("a batch knows the keyspaces that it names");
-                    note(keyspace.apply(op.kind, op.key, op.value, seqno));
+                    apply(keyspace, op.kind, op.key, op.value, seqno);
                     seqno = seqno.next();
                 }
                 assert_eq!(seqno.0 - first.0, u64::from(count), "each operation takes a seqno");
             }
         }
         payload.keyspaces.iter().for_each(|keyspace| self.keyspaces.charge_growth(keyspace));
-        Ok(())
+        Ok(long)
     }
 
     /// Applies one operation to a keyspace's memtable. REQUIRES: no other thread writes, because the store is being

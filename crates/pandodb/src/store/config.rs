@@ -123,12 +123,20 @@ impl Config {
         self.row_cache_bytes.unwrap_or(default).min(self.memory_budget / 4)
     }
 
-    /// Bytes of the pool: the budget without the row cache, and without an eighth for compactions and reads. Memtables
-    /// reserve their memory from the pool. Each memtable takes an eighth of the budget. There is one active memtable,
+    /// Bytes of the table of folded counters: 1/256 of the budget. Paper mode has no such table.
+    pub(crate) fn folds(&self) -> usize {
+        match self.mode {
+            Mode::Product => self.memory_budget / 256,
+            Mode::Paper => 0,
+        }
+    }
+
+    /// Bytes of the pool: the budget without the row cache, the table of folded counters, and an eighth for compactions
+    /// and reads. Memtables reserve their memory from the pool. Each memtable takes an eighth of the budget. There is one active memtable,
     /// and there are at most two sealed memtables if background work is fast enough.
     pub(crate) fn pool(&self) -> usize {
-        let (work, rows) = (self.memory_budget / 8, self.rows());
-        assert!(work + rows <= self.memory_budget, "the row cache takes at most a quarter of the budget");
+        let (work, rows) = (self.memory_budget / 8, self.rows() + self.folds());
+        assert!(work + rows <= self.memory_budget, "the caches take at most a little more than a quarter of it");
         self.memory_budget - work - rows
     }
 

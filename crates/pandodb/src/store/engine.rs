@@ -6,7 +6,7 @@
 //!                   │
 //!   procedures   commit · large_values · admission · sealing · turns · relief · checkpoint · create · waiting · recover
 //!                   │
-//!   parts        Writer · Keyspaces · Checkpointer · Background · Pressure · Reserve · Access
+//!   parts        Writer · Keyspaces · Checkpointer · Background · Pressure · Reserve · Access · Folds
 //!                   │
 //!   layers below index · memtable · wal · space · device
 //! ```
@@ -25,6 +25,7 @@ use super::access::Access;
 use super::background::Background;
 use super::checkpointer::Checkpointer;
 use super::config::Config;
+use super::folds::Folds;
 use super::keyspaces::Keyspaces;
 use super::pressure::Pressure;
 use super::reserve::Reserve;
@@ -56,6 +57,8 @@ pub(crate) struct Engine {
     pub pressure: Pressure,
     pub reserve: Reserve,
     pub figures: Figures,
+    /// The values of keys that have many operands in memtables.
+    pub folds: Folds,
     /// The damage at which the log was cut, in a store that was opened for a salvage.
     pub log_cut: Option<Error>,
     /// Whether the handles may be used.

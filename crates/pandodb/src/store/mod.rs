@@ -8,6 +8,7 @@
 //! | `engine`, `shared` | an open store, made of the parts below; the close of a store |
 //! | `writer`, `watermark`, `poison` | the order of writes: seqnos, which commits are complete, failures |
 //! | `keyspaces`, `state` | the table of keyspaces and the memory of their memtables; one keyspace |
+//! | `folds` | the values of keys with many operands in memtables |
 //! | `checkpointer`, `background`, `pressure`, `reserve`, `access` | further parts: durable root, threads and their failures, full disk, closed and forked stores |
 //! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
 //! | `load` | sorted loads, which bypass the log and the memtables |
@@ -39,6 +40,9 @@ mod config;
 mod create;
 pub(crate) mod engine;
 mod extents;
+mod folds;
+#[cfg(test)]
+mod folds_tests;
 mod found;
 mod generations;
 mod handle;

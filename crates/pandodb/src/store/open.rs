@@ -23,6 +23,7 @@ use super::config::Config;
 use super::create::{build, registered};
 use super::engine::Engine;
 use super::extents;
+use super::folds::Folds;
 use super::found::{Found, core};
 use super::initial::{refuse_or_create, unless_foreign};
 use super::keyspaces::Keyspaces;
@@ -89,6 +90,7 @@ pub(crate) fn open(
         pressure: Pressure::default(),
         reserve,
         figures: Figures { earlier, ..Figures::default() },
+        folds: Folds::new(config.folds()),
         log_cut: None,
         access: Access::new(),
         closing: AtomicBool::new(false),

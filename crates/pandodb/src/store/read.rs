@@ -13,12 +13,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::folds::{FoldKey, Folds, MAX_OPERANDS, MIN_OPERANDS};
 use super::snapshot::Snapshot;
 use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
 use super::value_reads::{read_value, read_values};
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlobRef, Error, KeyCodec, Result, Seqno, events, seeded};
+use crate::base::{BlobRef, Error, KeyCodec, KeyspaceId, Result, Seqno, events, seeded};
 use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
@@ -124,8 +125,8 @@ impl<'w> World<'w> {
         self.view.probe(lookup)
     }
 
-    /// Searches the memtables.
-    fn look_up_in_memory(&self, lookup: &mut Lookup<'_>) -> Result<()> {
+    /// Searches the memtables, but stops after `most` operands. Uses a fold of the key, if there is one for this state.
+    fn look_up_in_memory(&self, folds: &Folds, id: KeyspaceId, lookup: &mut Lookup<'_>, most: usize) -> Result<()> {
         for memtable in self.memtables() {
             if lookup.is_done() {
                 break;
@@ -133,18 +134,27 @@ impl<'w> World<'w> {
             let covering = memtable.covering(lookup.key, lookup.at);
             lookup.enter(seeded!(MemtableTombstoneIgnored: Seqno(0), covering));
             let mut failed = Ok(());
-            memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
-                .take(&entry, || Base::Owned(entry.value.into()))
-            {
-                Ok(flow) => flow.is_continue(),
-                Err(e) => {
-                    failed = Err(e);
-                    false
+            memtable.get(lookup.key, lookup.at, &mut |entry| {
+                if lookup.wants_fold(&entry)
+                    && let Some(fold) = folds.find(fold_key(id, lookup), self.at, self.view.through())
+                {
+                    lookup.use_fold(fold);
+                }
+                match lookup.take(&entry, || Base::Owned(entry.value.into())) {
+                    Ok(flow) => flow.is_continue() && lookup.gather.len() < most,
+                    Err(e) => {
+                        failed = Err(e);
+                        false
+                    }
                 }
             });
             failed?;
+            if lookup.gather.len() >= most {
+                return Ok(());
+            }
             lookup.leave();
         }
+        lookup.end_memtables();
         Ok(())
     }
 }
@@ -172,6 +182,75 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
     Ok(folded?.map(Value::owned))
 }
 
+/// The key of a lookup in the table of folds.
+fn fold_key<'a>(keyspace: KeyspaceId, lookup: &Lookup<'a>) -> FoldKey<'a> {
+    FoldKey { keyspace, key: lookup.key, hash: lookup.hash }
+}
+
+/// The value that a finished lookup of a stored key found. If the lookup folded many operands, the value is left for
+/// later lookups.
+fn answer_and_keep(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    world: &World<'_>,
+    lookup: Lookup<'_>,
+) -> Result<Option<Value>> {
+    // A fold that is older than the view would serve no read.
+    let is_kept = lookup.gather.len() >= MIN_OPERANDS && world.view.through() <= world.at && !engine.folds.is_off();
+    let key = fold_key(keyspace.id, &lookup);
+    let value = answer(engine, keyspace, lookup)?;
+    if is_kept {
+        engine.folds.keep(key, world.at, value.as_deref(), engine.snapshots.visible());
+    }
+    Ok(value)
+}
+
+/// Folds the operands of a key for later reads, after a commit of `operations` operations has noticed that there are many
+/// of them. This reads no block that is not in memory, and visits at most [`MAX_OPERANDS`] operands, or a few for each
+/// operation of a larger commit. So it may do nothing. Errors are left to the readers of the key.
+pub(crate) fn fold_ahead(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], operations: u32) {
+    let most = MAX_OPERANDS.max(2 * operations as usize);
+    let mut buf = Vec::new();
+    let key = keyspace.codec.stored(key, &mut buf);
+    let _ = within(engine, keyspace, ReadPoint::Newest, |world| {
+        let mut lookup = Lookup::new(keyspace.codec, key, world.at);
+        lookup.prefetch = false;
+        let key = fold_key(keyspace.id, &lookup);
+        if engine.folds.wants(key, world.view.through()) {
+            let is_complete = look_up_in_cache(engine, keyspace.id, world, &mut lookup, most).unwrap_or(false);
+            let is_cheap = is_complete && !matches!(lookup.base, Base::Blob(_));
+            if !is_cheap || answer_and_keep(engine, keyspace, world, lookup).is_err() {
+                engine.folds.give_up(key, world.at);
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Runs a lookup until it has found `most` operands or needs a block that is not in memory. Returns whether the lookup is
+/// complete.
+fn look_up_in_cache(
+    engine: &Engine,
+    id: KeyspaceId,
+    world: &World<'_>,
+    lookup: &mut Lookup<'_>,
+    most: usize,
+) -> Result<bool> {
+    world.look_up_in_memory(&engine.folds, id, lookup, most)?;
+    if lookup.is_done() || lookup.gather.len() >= most {
+        return Ok(lookup.is_done());
+    }
+    let mut probe = world.probe(lookup);
+    let mut block = None;
+    while let Step::Need(request) = probe.step(block.take(), lookup)? {
+        block = request.source.cached(request.addr, request.kind)?;
+        if block.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Adds the counts of a lookup to the store's figures.
 fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
     let ProbeTally { filters, prefetched, leaves, false_positives } = lookup.tally;
@@ -189,9 +268,9 @@ fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
 }
 
 /// Runs a lookup of a stored key until it is done, one block at a time.
-fn run<'a>(engine: &Engine, world: &World<'_>, codec: KeyCodec, key: &'a [u8]) -> Result<Lookup<'a>> {
-    let mut lookup = Lookup::new(codec, key, world.at);
-    world.look_up_in_memory(&mut lookup)?;
+fn run<'a>(engine: &Engine, keyspace: &KeyspaceState, world: &World<'_>, key: &'a [u8]) -> Result<Lookup<'a>> {
+    let mut lookup = Lookup::new(keyspace.codec, key, world.at);
+    world.look_up_in_memory(&engine.folds, keyspace.id, &mut lookup, usize::MAX)?;
     if !lookup.is_done() {
         let mut probe = world.probe(&mut lookup);
         let mut block = None;
@@ -217,7 +296,8 @@ pub(crate) fn get(
     let mut buf = Vec::new();
     let key = keyspace.codec.stored(key, &mut buf);
     let value = within(engine, keyspace, point, |world| {
-        run(engine, world, keyspace.codec, key).and_then(|lookup| answer(engine, keyspace, lookup))
+        let lookup = run(engine, keyspace, world, key)?;
+        answer_and_keep(engine, keyspace, world, lookup)
     });
     let tally = engine.figures.reads.mine();
     tally.gets.fetch_add(1, Relaxed);
@@ -231,12 +311,12 @@ pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], po
     let mut buf = Vec::new();
     let key = keyspace.codec.stored(key, &mut buf);
     within(engine, keyspace, point, |world| {
-        let lookup = run(engine, world, keyspace.codec, key)?;
+        let lookup = run(engine, keyspace, world, key)?;
         match (&lookup.base, lookup.gather.is_empty()) {
             (Base::Absent, true) => Ok(false),
             (_, true) => Ok(true),
             // Compute the value, because an operator may decide that the key has no value.
-            _ => Ok(answer(engine, keyspace, lookup)?.is_some()),
+            _ => Ok(answer_and_keep(engine, keyspace, world, lookup)?.is_some()),
         }
     })
 }
@@ -281,14 +361,14 @@ fn look_up_all(
         let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(KeyCodec::Plain, &[], world.at));
         match lookup.base {
             Base::Blob(blob) if lookup.gather.is_empty() => large.push((flight.key, blob)),
-            _ => values[flight.key] = answer(engine, keyspace, lookup)?,
+            _ => values[flight.key] = answer_and_keep(engine, keyspace, world, lookup)?,
         }
         Ok::<(), Error>(())
     };
     let mut rest = keys.iter().enumerate();
     while flights.len() < IN_FLIGHT {
         let Some((key, bytes)) = rest.next() else { break };
-        let mut flight = Flight::start(world, keyspace.codec, key, bytes)?;
+        let mut flight = Flight::start(engine, keyspace, world, key, bytes)?;
         match flight.advance(None, &mut loads, flights.len())? {
             ControlFlow::Break(()) => land(&mut flight)?,
             ControlFlow::Continue(()) => flights.push(flight),
@@ -301,7 +381,7 @@ fn look_up_all(
         while landed {
             land(flight)?;
             let Some((key, bytes)) = rest.next() else { break };
-            *flight = Flight::start(world, keyspace.codec, key, bytes)?;
+            *flight = Flight::start(engine, keyspace, world, key, bytes)?;
             landed = flight.advance(None, &mut loads, task)?.is_break();
         }
     }
@@ -326,10 +406,16 @@ struct Flight<'a> {
 
 impl<'a> Flight<'a> {
     /// Starts a lookup and searches the memtables.
-    fn start(world: &World<'a>, codec: KeyCodec, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
-        let mut lookup = Lookup::new(codec, bytes, world.at);
+    fn start(
+        engine: &Engine,
+        keyspace: &KeyspaceState,
+        world: &World<'a>,
+        key: usize,
+        bytes: &'a [u8],
+    ) -> Result<Flight<'a>> {
+        let mut lookup = Lookup::new(keyspace.codec, bytes, world.at);
         lookup.prefetch = false;
-        world.look_up_in_memory(&mut lookup)?;
+        world.look_up_in_memory(&engine.folds, keyspace.id, &mut lookup, usize::MAX)?;
         let probe = world.probe(&mut lookup);
         Ok(Flight { key, lookup, probe, waits: None, blocks: 0 })
     }

@@ -21,7 +21,7 @@ use crate::base::{
     MAX_VALUE, RangeTombstone, Result, Seqno,
 };
 use crate::index::{Index, IndexOptions, RootRecord, SealedBatch};
-use crate::memtable::Memtable;
+use crate::memtable::{Inserted, Memtable};
 use crate::resolve::Operator;
 use crate::wal::Tag;
 
@@ -57,6 +57,14 @@ pub(crate) struct Containers {
     pub active: Arc<Memtable>,
     /// The sealed memtables, newest first.
     pub sealed: Vec<SealedBatch>,
+}
+
+/// What a commit learns from the application of an operation.
+pub(crate) struct Applied {
+    /// The leaf that the operation changed, if paper mode needs this leaf.
+    pub tag: Option<Tag>,
+    /// Whether the operation continues a long chain of operands of its key.
+    pub is_long: bool,
 }
 
 impl KeyspaceState {
@@ -256,18 +264,18 @@ impl KeyspaceState {
         KeyspaceRecord { identity, root }
     }
 
-    /// Applies one operation to the active memtable. Returns the leaf that the operation changed, if paper mode needs
-    /// this leaf.
-    pub(crate) fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
+    /// Applies one operation to the active memtable.
+    pub(crate) fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Applied {
         let memtable = &self.containers.load().active;
         debug_assert!(seqno.0 > memtable.id(), "a memtable holds what was written after it began");
         if kind == Kind::RangeDelete {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
-            return None;
+            return Applied { tag: None, is_long: false };
         }
         let mut buf = Vec::new();
         let key = self.codec.stored(key, &mut buf);
-        let generation = memtable.insert(Entry { key, seqno, kind, value })?;
-        Some(Tag { memtable: Seqno(memtable.id()), generation })
+        let Inserted { generation, is_long } = memtable.insert(Entry { key, seqno, kind, value });
+        let tag = generation.map(|generation| Tag { memtable: Seqno(memtable.id()), generation });
+        Applied { tag, is_long }
     }
 }

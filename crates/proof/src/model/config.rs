@@ -38,18 +38,23 @@ pub struct Config {
     pub keys: usize,
     /// The longest inline value, in bytes.
     pub value_bytes: usize,
+    /// Whether a few keys of the counters get most of the merges, so that they have long chains of operands.
+    pub hot_counters: bool,
 }
 
 impl Config {
     /// The configuration drawn from `seed`.
     pub fn from_seed(seed: u64) -> Config {
         let mut rng = Rng(mix(seed ^ 0xC0FF_EE00));
+        let hot_counters = mix(seed ^ 0xC0B7_0000).is_multiple_of(4);
+        // Long chains of operands, and snapshots between their operands, need some room in a memtable.
+        let least_memtable = if hot_counters { 64 << 10 } else { 0 };
         Config {
             seed,
             simulated: rng.chance(80),
             short: mix(seed ^ 0x5407_0000).is_multiple_of(4),
             in_directory: mix(seed ^ 0xD13E_0000).is_multiple_of(4),
-            memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
+            memtable_bytes: ((4 << 10) << rng.index(8).saturating_sub(4)).max(least_memtable),
             index: indexes::options(seed),
             mixed: indexes::only().is_none() && mix(seed ^ 0x1D7E_0000).is_multiple_of(4),
             // This value is not drawn from `rng`, because another draw would change all later draws of the same seed.
@@ -58,6 +63,7 @@ impl Config {
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
             value_bytes: [8, 40, 150][rng.index(3)],
+            hot_counters,
         }
     }
 
@@ -116,6 +122,11 @@ impl Config {
             3 => [format!("group/{group:02}/{i:05}").into_bytes(), vec![b'x'; 200 + i % 200]].concat(),
             _ => format!("group/{group:02}/{i:05}").into_bytes(),
         }
+    }
+
+    /// Draws one of the few keys that get most of the merges.
+    pub(super) fn hot_key(&self, rng: &mut Rng) -> Vec<u8> {
+        format!("group/{:02}/hot", rng.index(3)).into_bytes()
     }
 
     /// Draws a prefix, which is mostly the beginning of a key or of a group, and rarely empty.

@@ -6,7 +6,7 @@
 use pandodb::Durability;
 
 use super::config::Config;
-use super::tables::{Bounds, Rule, SLOTS, Write};
+use super::tables::{Bounds, COUNTERS, Rule, SLOTS, Write};
 use super::world::{Sabotage, World, Wrong, check};
 use crate::drive::calmly;
 use crate::script::{Rng, mix, value};
@@ -80,6 +80,9 @@ impl World {
             return self.create_keyspace(rng.index(SLOTS.len()));
         }
         let slot = there[rng.index(there.len())];
+        if self.config.hot_counters && self.keyspaces[COUNTERS].is_some() && rng.chance(40) {
+            return self.hot_counters(rng);
+        }
         match rng.index(1000) {
             0..150 => self.some_writes(&there, 1, rng),
             150..300 => self.burst(slot, rng),
@@ -113,6 +116,46 @@ impl World {
                 Ok(())
             }
             _ => self.rare(slot, rng),
+        }
+    }
+
+    /// Performs one action on the counters with long chains of operands: mostly merges, and in between everything that
+    /// may end a chain or make a part of it visible only to a snapshot.
+    fn hot_counters(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let key = self.config.hot_key(rng);
+        match rng.index(20) {
+            0..8 => {
+                for _ in 0..20 + rng.index(80) {
+                    let amount = rng.next_u64() as i64 >> rng.index(60);
+                    self.write(&Write::Merge(COUNTERS, key.clone(), amount.to_le_bytes().to_vec()))?;
+                }
+                self.read_keys(COUNTERS, vec![key], rng)
+            }
+            8 => {
+                let writes = (0..20 + rng.index(200)).map(|_| {
+                    let key = self.config.hot_key(rng);
+                    Write::Merge(COUNTERS, key, (rng.next_u64() as i64 >> rng.index(60)).to_le_bytes().to_vec())
+                });
+                let writes: Vec<Write> = writes.collect();
+                self.commit(&writes, Durability::Buffered)
+            }
+            9..11 => {
+                if self.snapshots.len() >= 4 {
+                    self.snapshots.swap_remove(rng.index(4));
+                }
+                self.take_snapshot(None)
+            }
+            11 => self.write(&Write::Put(COUNTERS, key, value(rng, 8))),
+            12 => self.write(&Write::Delete(COUNTERS, key)),
+            13 => {
+                let prefix = if rng.chance(50) { key } else { b"group/".to_vec() };
+                self.write(&Write::DeletePrefix(COUNTERS, prefix))
+            }
+            14 => Ok(self.keyspace(COUNTERS).compact(..)?),
+            _ => {
+                let keys = (0..3).map(|_| self.config.hot_key(rng)).collect();
+                self.read_keys(COUNTERS, keys, rng)
+            }
         }
     }
 
@@ -232,10 +275,9 @@ impl World {
 
     /// A merge into a counter, or `None` while the counter keyspace is dropped.
     fn counter_write(&self, rng: &mut Rng) -> Option<Write> {
-        let slot = SLOTS.iter().position(|(_, rule, _)| *rule == Rule::Counter).expect("every history counts");
         let amount = rng.next_u64() as i64 >> rng.index(60);
-        self.keyspaces[slot].as_ref()?;
-        Some(Write::Merge(slot, self.config.key(rng), amount.to_le_bytes().to_vec()))
+        self.keyspaces[COUNTERS].as_ref()?;
+        Some(Write::Merge(COUNTERS, self.config.key(rng), amount.to_le_bytes().to_vec()))
     }
 
     /// Draws a write of one key.

@@ -93,8 +93,23 @@ impl World {
 
     /// Looks up single keys with `get`, `contains` and `multi_get`.
     pub fn read_points(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
-        let (reader, table, what) = self.reader(slot, rng);
-        let keys: Vec<Vec<u8>> = (0..1 + rng.index(40)).map(|_| self.some_key(&table, rng)).collect();
+        let reader = self.reader(slot, rng);
+        let keys = (0..1 + rng.index(40)).map(|_| self.some_key(&reader.1, rng)).collect();
+        self.read_with(reader, keys, rng)
+    }
+
+    /// Looks up the given keys with `get`, `contains` and `multi_get`.
+    pub fn read_keys(&mut self, slot: usize, keys: Vec<Vec<u8>>, rng: &mut Rng) -> Result<(), Wrong> {
+        let reader = self.reader(slot, rng);
+        self.read_with(reader, keys, rng)
+    }
+
+    fn read_with(
+        &mut self,
+        (reader, table, what): (Reader, std::sync::Arc<Table>, String),
+        keys: Vec<Vec<u8>>,
+        rng: &mut Rng,
+    ) -> Result<(), Wrong> {
         for key in keys.iter().take(8) {
             let (got, want) = (reader.get(key)?, table.get(key));
             check(got.as_deref() == want.map(|value| &**value), || {

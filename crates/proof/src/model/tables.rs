@@ -37,6 +37,10 @@ pub const SLOTS: [(&str, Rule, usize); 5] = [
     ("highest", Rule::Max, 0),
 ];
 
+/// The slot of the counters.
+pub const COUNTERS: usize = 1;
+const _: () = assert!(matches!(SLOTS[COUNTERS].1, Rule::Counter), "every history counts");
+
 /// One write, to the keyspace in a slot.
 #[derive(Clone, Debug)]
 pub enum Write {

@@ -87,7 +87,7 @@ pub struct Lookup<'a> {
     pub prefetch: bool,
     /// Messages with a smaller seqno than this are hidden by a range tombstone.
     floor: Seqno,
-    /// The value that replaces all messages up to a seqno. REQUIRES: messages above that seqno are in memtables only.
+    /// The value that replaces all messages up to a seqno. All messages above that seqno are in memtables.
     fold: Option<Fold>,
     done: bool,
 }

@@ -219,6 +219,12 @@ impl ValueWriter {
         Ok(())
     }
 
+    /// Ends the writer without freeing the pages of the values. They stay allocated until the store is opened again.
+    pub fn abandon(mut self) {
+        self.values.keep();
+        self.free.pages = 0;
+    }
+
     /// Writes the rest of the buffer and returns the pages of all values.
     ///
     /// # Errors

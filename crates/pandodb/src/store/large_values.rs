@@ -49,8 +49,14 @@ impl Engine {
     /// Frees large values whose commit was refused before the commit was logged. In a poisoned store the values stay
     /// allocated, because the log may hold the record that refers to them.
     pub(crate) fn give_back_blobs(&self, blobs: &[BlobRef]) {
-        if !self.writer.poison.is_set() && !self.access.is_inherited() {
+        if !self.may_be_durable() {
             blobs.iter().for_each(|blob| self.core.data.discard(blob.extent()));
         }
+    }
+
+    /// Whether the values of a failed write must stay allocated. In a poisoned store, the log or a superblock may refer
+    /// to them although the write has failed. A forked child must not change the files of its parent.
+    pub(crate) fn may_be_durable(&self) -> bool {
+        self.writer.poison.is_set() || self.access.is_inherited()
     }
 }

@@ -291,12 +291,23 @@ impl<'a> Load<'a> {
                 };
                 let last_key = std::mem::take(&mut self.last_key);
                 let range = KeyRange::new(std::mem::take(&mut self.first_key), successor(&last_key));
-                of.engine.attach_load(&of.state, finished, &range)?;
-                values.keep();
+                let attached = of.engine.attach_load(&of.state, finished, &range);
+                if attached.is_ok() || of.engine.may_be_durable() {
+                    values.keep();
+                }
+                attached?;
             }
         }
         of.engine.figures.writes.record(self.bytes, of.engine.device.now().saturating_sub(started));
         Ok(self.rows)
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        if let Some(values) = self.values.take().filter(|_| self.of.engine.may_be_durable()) {
+            values.abandon();
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::state::KeyspaceState;
+use crate::base::sync::relax;
 use crate::base::{Error, KeyRange, Result, Seqno};
 use crate::sched::{BACKGROUND_STEP, Turn};
 
@@ -93,7 +94,7 @@ impl Engine {
     /// # Errors
     /// The reason why the work cannot continue.
     fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
-        let (mut seen, mut rounds) = (0, 0);
+        let (mut seen, mut rounds, mut idle) = (0, 0, 0);
         while !done() {
             self.check_writable()?;
             if self.config.background_threads == 0 {
@@ -107,6 +108,11 @@ impl Engine {
             match self.obstacle() {
                 Some(Error::DiskFull { .. }) if self.may_wait_on(&mut seen, &mut rounds) => {}
                 Some(error) => return Err(error),
+                // Without background threads, another caller is doing the rest of the work.
+                None if self.config.background_threads == 0 => {
+                    relax(idle);
+                    idle = idle.saturating_add(1);
+                }
                 None => {}
             }
         }

@@ -268,14 +268,17 @@ impl DataFile {
         if state.marking {
             return;
         }
-        debug_assert!(state.map.is_taken(extent), "{extent:?} is freed but not taken");
+        debug_assert!(state.map.is_taken(extent) || std::thread::panicking(), "{extent:?} is freed but not taken");
         let is_unreached = state.before_replay.as_ref().is_some_and(|before| before.is_free(extent));
         if is_unreached || SeededBug::FreedAtOnce.is_on() {
             return state.map.release(extent);
         }
         state.quarantined_pages += u64::from(extent.pages);
         state.dropped.push(extent);
-        debug_assert!(state.quarantined_pages <= state.map.taken_pages(), "quarantined pages count as used");
+        debug_assert!(
+            state.quarantined_pages <= state.map.taken_pages() || std::thread::panicking(),
+            "quarantined pages count as used"
+        );
     }
 
     /// Frees the unused rest of an allocation: pages that were never written and that no root reaches.

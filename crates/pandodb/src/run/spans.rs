@@ -20,6 +20,7 @@
 //! Source: 002 §3.4 (branch sharing); [decision 0024](../../../../docs/decisions/0024-clipped-run-references.md).
 
 use crate::base::SeededBug;
+use crate::base::sync::is_unwinding;
 
 /// A half-open range of leaf positions.
 pub(super) type PageRange = std::ops::Range<u64>;
@@ -77,7 +78,7 @@ impl Spans {
         let gone = subtract(&self.owned, &needed);
         let sum = pages(&needed) + pages(&gone);
         // Slices are dropped while a panic unwinds, and a second panic would abort the process.
-        assert!(sum == pages(&self.owned) || std::thread::panicking(), "each owned page is either needed or given up");
+        assert!(sum == pages(&self.owned) || is_unwinding(), "each owned page is either needed or given up");
         self.owned = needed;
         gone
     }

@@ -30,6 +30,7 @@ use super::superblock::{SLOTS, Superblock};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Counter, Mutex,
     Ordering::{Acquire, Relaxed},
+    is_unwinding,
 };
 use crate::base::{BlockAddr, EXTENT_PAGES, Error, Extent, OwnerId, PAGE, PageNo, Result, SeededBug, StoreId, seeded};
 use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at};
@@ -268,7 +269,7 @@ impl DataFile {
         if state.marking {
             return;
         }
-        debug_assert!(state.map.is_taken(extent) || std::thread::panicking(), "{extent:?} is freed but not taken");
+        debug_assert!(state.map.is_taken(extent) || is_unwinding(), "{extent:?} is freed but not taken");
         let is_unreached = state.before_replay.as_ref().is_some_and(|before| before.is_free(extent));
         if is_unreached || SeededBug::FreedAtOnce.is_on() {
             return state.map.release(extent);
@@ -276,7 +277,7 @@ impl DataFile {
         state.quarantined_pages += u64::from(extent.pages);
         state.dropped.push(extent);
         debug_assert!(
-            state.quarantined_pages <= state.map.taken_pages() || std::thread::panicking(),
+            state.quarantined_pages <= state.map.taken_pages() || is_unwinding(),
             "quarantined pages count as used"
         );
     }

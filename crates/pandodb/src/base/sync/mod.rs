@@ -15,6 +15,7 @@
 //! | [`Counter`], [`Word`], [`Once`] | std | std, without a point |
 //! | [`linger`] | spins, then yields the processor, for about 2 µs | does not wait |
 //! | [`relax`] | a hint to the core | a switch to another thread |
+//! | [`is_unwinding`] | whether the thread unwinds after a panic | the same |
 //! | [`thread_number`] | a number of the thread in the process | a number of the thread in the execution |
 //!
 //! `Arc` is the standard type in both cases: which thread drops the last reference depends only on the points before
@@ -67,6 +68,12 @@ pub fn relax(turn: u32) {
     /// After this many calls the other thread has probably been preempted.
     const PATIENCE: u32 = 64;
     if turn < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
+}
+
+/// Whether this thread unwinds after a panic. Assertions in code that drops run then check nothing: a second panic
+/// would abort the process and hide the first one.
+pub fn is_unwinding() -> bool {
+    std::thread::panicking()
 }
 
 /// Runs `work` in the calling thread and in up to `helpers` other threads, and returns when all of them have ended. If

@@ -101,7 +101,7 @@ const BUSY: (u64, u64) = (3, 16);
 
 /// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`,
-/// `rows` and `rows-merge`, `close-read`.
+/// `rows` and `rows-merge`, `close-read`, `dead`.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -116,6 +116,7 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::LateRowTaken,
     SeededBug::RowOfNewerRoot,
     SeededBug::AnswerAfterClose,
+    SeededBug::DeadRangeUnwatched,
 ];
 
 /// Every other seeded bug.
@@ -182,6 +183,9 @@ pub const HUNTS: &[Hunt] = {
         hunt(RowOutlivesOverwrite, Model, ANY, "a get returns an overwritten value"),
         hunt(FoldPastReadPoint, Model, ANY, "a snapshot shows operands that are newer than it"),
         hunt(FoldSurvivesPack, Model, ANY, "a counter lacks operands that were packed"),
+        hunt(DeadRangeNotCut, Model, ANY, "scans lack a key that was written among deleted keys"),
+        hunt(DeadRangeTooNew, Model, ANY, "a snapshot lacks rows that were deleted later"),
+        hunt(PopOverlooksPut, Model, ANY, "a pop takes a row although a smaller key was written"),
         hunt(
             MapletMissesArrival,
             Model,

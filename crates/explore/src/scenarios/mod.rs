@@ -14,6 +14,7 @@ mod claims;
 mod close;
 mod commit;
 mod crash;
+mod dead;
 mod memtable;
 mod pack;
 mod pool;
@@ -109,6 +110,8 @@ pub fn all() -> &'static [Scenario] {
             scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
             scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),
             scenario("folds", pack::FOLDS, false, prepare_empty, pack::folds),
+            beside("dead", dead::DEAD, dead::dead, SeededBug::DeadRangeUnwatched),
+            beside("pops", dead::POPS, dead::pops, SeededBug::PopOverlooksPut),
             scenario("full", pack::FULL, false, prepare_empty, pack::full),
             scenario("swap", swap::SWAP, false, swap::prepare, swap::swap),
             scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),

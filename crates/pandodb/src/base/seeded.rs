@@ -142,6 +142,14 @@ bugs! {
     /// A read uses the fold of a counter that is older than the view of the index, so operands are applied twice or not
     /// at all.
     FoldSurvivesPack,
+    /// A write does not cut its key out of a dead range, so scans skip a key that has a value.
+    DeadRangeNotCut,
+    /// A scan skips a range that died after its read point, so a snapshot lacks rows.
+    DeadRangeTooNew,
+    /// A scan learns a dead range although one of its keys was written in the meantime, so later scans skip that key.
+    DeadRangeUnwatched,
+    /// The list of the next keys to pop is used although a key before them was written.
+    PopOverlooksPut,
     /// A filter lacks a few keys of its run: a point read misses keys that a scan finds.
     FilterMissesKeys,
     /// A run that arrives during the construction of a maplet counts as included in it.

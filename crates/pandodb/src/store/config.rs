@@ -131,11 +131,19 @@ impl Config {
         }
     }
 
-    /// Bytes of the pool: the budget without the row cache, the table of folded counters, and an eighth for compactions
-    /// and reads. Memtables reserve their memory from the pool. Each memtable takes an eighth of the budget. There is one active memtable,
+    /// Bytes of the known dead ranges of all keyspaces: 1/1024 of the budget. Paper mode knows none.
+    pub(crate) fn dead_ranges(&self) -> usize {
+        match self.mode {
+            Mode::Product => self.memory_budget / 1024,
+            Mode::Paper => 0,
+        }
+    }
+
+    /// Bytes of the pool: the budget without the row cache, the table of folded counters, the dead ranges, and an eighth
+    /// for compactions and reads. Memtables reserve their memory from the pool. Each memtable takes an eighth of the budget. There is one active memtable,
     /// and there are at most two sealed memtables if background work is fast enough.
     pub(crate) fn pool(&self) -> usize {
-        let (work, rows) = (self.memory_budget / 8, self.rows() + self.folds());
+        let (work, rows) = (self.memory_budget / 8, self.rows() + self.folds() + self.dead_ranges());
         assert!(work + rows <= self.memory_budget, "the caches take at most a little more than a quarter of it");
         self.memory_budget - work - rows
     }

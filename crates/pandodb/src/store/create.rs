@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_id, check_size, most_bytes};
 use super::checkpointer::DurableRoot;
+use super::dead_ranges::{Allowance, DeadRanges};
 use super::engine::Engine;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
 use super::state::{Containers, KeyspaceState};
@@ -100,8 +101,7 @@ impl Engine {
         let operator = registered(&self.operators, &identity).or_else(given);
         let record = KeyspaceRecord { identity, root: RootRecord { through, bytes: Vec::new() } };
         let mut prefetch = Prefetch::new(self.core.data.clone());
-        let state =
-            Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
+        let state = Arc::new(self.build(operator, &record, &mut prefetch)?);
         let keyspaces = {
             let _sequencer = self.writer.quiesce();
             self.keyspaces.charge(&state, state.active_bytes() as u64);
@@ -206,11 +206,21 @@ impl Engine {
         let operator = registered(&self.operators, &identity);
         let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
         let mut prefetch = Prefetch::new(self.core.data.clone());
-        let state =
-            Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
+        let state = Arc::new(self.build(operator, &record, &mut prefetch)?);
         self.keyspaces.charge(&state, state.active_bytes() as u64);
         self.keyspaces.write().insert(state);
         Ok(Visit::Continue)
+    }
+
+    /// Builds the state of a keyspace from its record, see [`build`].
+    fn build(
+        &self,
+        operator: Option<Operator>,
+        record: &KeyspaceRecord,
+        prefetch: &mut Prefetch,
+    ) -> Result<KeyspaceState> {
+        let memtable_bytes = self.config.memtable() as u64;
+        build(&self.core, memtable_bytes, &self.chunks, &self.dead_ranges, operator, record, prefetch)
     }
 }
 
@@ -230,6 +240,7 @@ pub(super) fn build(
     core: &Core,
     memtable_bytes: u64,
     chunks: &Arc<ChunkPool>,
+    allowance: &Arc<Allowance>,
     operator: Option<Operator>,
     record: &KeyspaceRecord,
     prefetch: &mut Prefetch,
@@ -249,6 +260,8 @@ pub(super) fn build(
         codec: options.kind().index_type().order.codec(),
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
         charged: CachePadded::default(),
+        dead_ranges: Arc::new(DeadRanges::new(allowance.clone())),
+        pops: Mutex::default(),
         dropped: AtomicBool::new(false),
         drained_through: AtomicU64::new(0),
     })

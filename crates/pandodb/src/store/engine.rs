@@ -25,6 +25,7 @@ use super::access::Access;
 use super::background::Background;
 use super::checkpointer::Checkpointer;
 use super::config::Config;
+use super::dead_ranges::Allowance;
 use super::folds::Folds;
 use super::keyspaces::Keyspaces;
 use super::pressure::Pressure;
@@ -59,6 +60,8 @@ pub(crate) struct Engine {
     pub figures: Figures,
     /// The values of keys that have many operands in memtables.
     pub folds: Folds,
+    /// The memory for the dead ranges of the keyspaces.
+    pub dead_ranges: Arc<Allowance>,
     /// The damage at which the log was cut, in a store that was opened for a salvage.
     pub log_cut: Option<Error>,
     /// Whether the handles may be used.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::at::KeyspaceAt;
 use super::commit::{OneOp, Payload, PayloadOps};
 use super::options::Durability;
+use super::pops;
 use super::range::Range;
 use super::read::{self, ReadPoint};
 use super::shared::Shared;
@@ -216,11 +217,7 @@ impl Keyspace {
     }
 
     /// Returns the smallest key that has a value, with its value. Costs as much as the first item of
-    /// [`Keyspace::iter`]. This includes a step over each smaller deleted key that no compaction has removed yet. An
-    /// application that repeatedly takes the first entry, such as a queue, should therefore remember its position
-    /// ([recipe]).
-    ///
-    /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#a-queue
+    /// [`Keyspace::iter`]. To take the rows one after the other, use [`Keyspace::pop_first`], which costs less.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -246,6 +243,64 @@ impl Keyspace {
     /// The errors of [`Keyspace::get`].
     pub fn last_key_value(&self) -> Result<Option<(Value, Value)>> {
         self.iter().next_back().transpose()
+    }
+}
+
+/// # Queues
+impl Keyspace {
+    /// Removes the row with the smallest key, and returns it. Returns `None` if the keyspace is empty. The delete has
+    /// the default durability of the store.
+    ///
+    /// Pops are atomic against each other: no row is returned twice. The returned key had no smaller key beside it at
+    /// some moment during the call. Other writes are not locked out: if another thread writes the same key during the
+    /// call, the pop may delete the new value and return the old one. So give each job of a queue a key of its own.
+    ///
+    /// A pop costs a delete and a `get`; its position is remembered, so it does not step over deleted rows. A popped
+    /// row is lost if its consumer crashes, see the [recipe].
+    ///
+    /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#a-queue
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// # let jobs = pandodb::Store::open(dir.path().join("s"))?.keyspace("jobs")?;
+    /// jobs.put("1", "wash")?;
+    /// jobs.put("2", "dry")?;
+    /// assert_eq!(jobs.pop_first()?.unwrap().1, "wash");
+    /// assert_eq!(jobs.pop_first()?.unwrap().1, "dry");
+    /// assert!(jobs.pop_first()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`] and [`Keyspace::delete_with`]. After an error the row still exists, unless the
+    /// store must be reopened ([`Error::must_reopen`]); then it may exist or not. [`Error::Unsupported`] if the index
+    /// does not keep its keys in order.
+    pub fn pop_first(&self) -> Result<Option<(Value, Value)>> {
+        self.pop_first_with(self.engine.config.durability)
+    }
+
+    /// Removes and returns the row with the smallest key, like [`Keyspace::pop_first`], with the given durability.
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::pop_first`].
+    pub fn pop_first_with(&self, durability: Durability) -> Result<Option<(Value, Value)>> {
+        pops::pop(&self.engine, &self.state, false, durability)
+    }
+
+    /// Removes and returns the row with the largest key; otherwise like [`Keyspace::pop_first`].
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::pop_first`].
+    pub fn pop_last(&self) -> Result<Option<(Value, Value)>> {
+        self.pop_last_with(self.engine.config.durability)
+    }
+
+    /// Removes and returns the row with the largest key, like [`Keyspace::pop_last`], with the given durability.
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::pop_first`].
+    pub fn pop_last_with(&self, durability: Durability) -> Result<Option<(Value, Value)>> {
+        pops::pop(&self.engine, &self.state, true, durability)
     }
 }
 

@@ -9,10 +9,12 @@
 //! | `writer`, `watermark`, `poison` | the order of writes: seqnos, which commits are complete, failures |
 //! | `keyspaces`, `state` | the table of keyspaces and the memory of their memtables; one keyspace |
 //! | `folds` | the values of keys with many operands in memtables |
+//! | `dead_ranges` | ranges of keys without values, which scans skip |
 //! | `checkpointer`, `background`, `pressure`, `reserve`, `access` | further parts: durable root, threads and their failures, full disk, closed and forked stores |
 //! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
 //! | `load` | sorted loads, which bypass the log and the memtables |
 //! | `read`, `scan` | the life of a read |
+//! | `pops` | taking the first or the last row of a keyspace |
 //! | `turns`, `relief`, `threads`, `waiting` | background work, including work on a full disk; calls that wait for background work |
 //! | `create`, `catalog`, `checkpoint` | creation and drop of keyspaces; checkpoints |
 //! | `open`, `initial`, `found`, `recover`, `replay`, `generations` | from a directory to an open store |
@@ -38,6 +40,7 @@ mod checkpointer;
 mod commit;
 mod config;
 mod create;
+mod dead_ranges;
 pub(crate) mod engine;
 mod extents;
 mod folds;
@@ -53,9 +56,11 @@ mod keyspace;
 mod keyspaces;
 mod large_values;
 pub(crate) mod load;
+mod next_keys;
 mod open;
 mod options;
 mod poison;
+mod pops;
 mod pressure;
 mod range;
 pub(crate) mod read;

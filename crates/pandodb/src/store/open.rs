@@ -21,6 +21,7 @@ use super::catalog::KeyspaceRecord;
 use super::checkpointer::Checkpointer;
 use super::config::Config;
 use super::create::{build, registered};
+use super::dead_ranges::Allowance;
 use super::engine::Engine;
 use super::extents;
 use super::folds::Folds;
@@ -73,7 +74,8 @@ pub(crate) fn open(
     let reserve = open_reserve(&*device, &mut config, &found.data)?;
     let core = core(&config, &found);
     let chunks = chunks(&config, &core.pool);
-    let keyspaces = keyspaces(&config, &core, &chunks, &operators, &found)?;
+    let dead_ranges = Arc::new(Allowance::new(config.dead_ranges()));
+    let keyspaces = keyspaces(&config, &core, &chunks, &dead_ranges, &operators, &found)?;
     reserve.note_store(&core.data.stats());
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let snapshots: Arc<Snapshots> = Arc::default();
@@ -91,6 +93,7 @@ pub(crate) fn open(
         reserve,
         figures: Figures { earlier, ..Figures::default() },
         folds: Folds::new(config.folds()),
+        dead_ranges,
         log_cut: None,
         access: Access::new(),
         closing: AtomicBool::new(false),
@@ -130,6 +133,7 @@ fn keyspaces(
     config: &Config,
     core: &Core,
     chunks: &Arc<ChunkPool>,
+    allowance: &Arc<Allowance>,
     operators: &HashMap<String, Arc<dyn MergeOperator>>,
     found: &Found,
 ) -> Result<Keyspaces> {
@@ -145,7 +149,7 @@ fn keyspaces(
         for record in group {
             let at = found.superblock.catalog.0[0].page.offset();
             let operator = registered(operators, &record.identity);
-            let state = build(core, config.memtable() as u64, chunks, operator, record, prefetch);
+            let state = build(core, config.memtable() as u64, chunks, allowance, operator, record, prefetch);
             keyspaces.write().insert(Arc::new(state.map_err(|e| e.in_file(DATA_FILE, at))?));
         }
         Ok(())

@@ -39,8 +39,9 @@ use crate::base::{Error, KeyRange, Result, SeededBug, events};
 /// [`Range::seek`] with a key above the damage, or salvage the store with [`crate::check::salvage`].
 ///
 /// **Cost.** The first item of each end costs about one block read for each run that may hold the key. Each
-/// [`Range::seek`] to a key that is not in memory costs the same. Later blocks are read ahead. The iterator also steps
-/// over each deleted key that no compaction has removed yet.
+/// [`Range::seek`] to a key that is not in memory costs the same. Later blocks are read ahead. The iterator steps over
+/// deleted keys that no compaction has removed yet. Where there are many of them in a row, the keyspace remembers the
+/// range, and later iterators pass it in one step.
 pub struct Range {
     engine: Arc<Shared>,
     state: Arc<KeyspaceState>,
@@ -251,7 +252,7 @@ impl Range {
                 side.insert(Side::open(state, point, over.clone(), reverse, engine.device.now())?)
             }
         };
-        let Some((key, found)) = side.next(engine, state, self.values)? else { return Ok(None) };
+        let Some((key, found)) = side.next(engine, state, self.values, &self.rest)? else { return Ok(None) };
         // The front end must not pass the back end, and the back end must not pass the front end.
         let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(&key) };
         if passed && !may_pass {

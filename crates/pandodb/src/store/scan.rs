@@ -16,14 +16,17 @@
 //! side's range are collected into a set of their own. Seqnos are comparable across all containers. Therefore a message is deleted exactly if a tombstone with a higher seqno covers its key and
 //! is visible at the read point.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::dead_ranges::{Skip, Watch, is_worth_learning};
 use super::engine::Engine;
 use super::read::{Pinned, answer};
 use super::state::KeyspaceState;
 use super::value::Value;
 use super::value_reads::ScanValues;
+use crate::base::range::successor;
 use crate::base::{BlobRef, Cover, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, Seqno, seeded};
 use crate::index::{Base, Lookup, RawCursor};
 use crate::memtable;
@@ -50,6 +53,10 @@ pub(super) struct Side {
     over: KeyRange,
     /// A pending seek. Its key is always beyond the position of the sources.
     sought: Option<Vec<u8>>,
+    /// Observes which keys get values while the side exists, if the side may learn dead ranges.
+    watch: Option<Watch>,
+    /// Whether the side began behind a dead range.
+    began_behind: bool,
     opened: Duration,
     /// The time when the side last read the clock. The next field is the number of keys until the side reads the clock
     /// again.
@@ -68,6 +75,19 @@ struct Source {
     /// Bytes of all blocks that were already read.
     taken: usize,
     exhausted: bool,
+}
+
+/// The keys without a value that a side has passed since the last key that has one.
+struct Stretch<'a> {
+    /// The bound of the stretch on the side of the keys that were passed before. It is inclusive for a forward scan. For
+    /// a backward scan it is exclusive, and empty if there is none.
+    start: Cow<'a, [u8]>,
+    /// The number of keys, without those in skipped ranges.
+    passed: u32,
+    /// Whether a dead range was skipped.
+    joins: bool,
+    /// No dead range includes a key before this bound; `None` if no dead range follows.
+    none_before: Option<Vec<u8>>,
 }
 
 enum From {
@@ -147,17 +167,23 @@ impl Side {
         reverse: bool,
         now: Duration,
     ) -> Result<Side> {
+        // The watch must see every write that the pinned state does not include.
+        let watch = state.dead_ranges.watch_if_useful(&over, reverse);
         let world = Pinned::at(state, at)?;
+        let (alive, began_behind) = behind_dead_range(state, at, &over, reverse);
         let (mut sets, mut tombstones) = (Vec::new(), Vec::new());
         let mut sources = Vec::new();
-        for memtable in world.world().memtables() {
-            memtable.tombstones(&mut sets);
-            sources.push(Source::new(From::Memtable(memtable::Cursor::new(memtable.clone(), over.clone(), reverse))));
+        if !alive.is_empty() {
+            for memtable in world.world().memtables() {
+                memtable.tombstones(&mut sets);
+                let cursor = memtable::Cursor::new(memtable.clone(), alive.clone(), reverse);
+                sources.push(Source::new(From::Memtable(cursor)));
+            }
+            world.view.tombstones(&alive, &mut tombstones)?;
+            tombstones.retain(|tombstone| tombstone.seqno <= at);
+            sources.push(Source::new(From::Index(world.view.clone().cursor(&alive, reverse)?)));
+            sets.push(Arc::new(Fragments::build(&tombstones)));
         }
-        world.view.tombstones(&over, &mut tombstones)?;
-        tombstones.retain(|tombstone| tombstone.seqno <= at);
-        sources.push(Source::new(From::Index(world.view.clone().cursor(&over, reverse)?)));
-        sets.push(Arc::new(Fragments::build(&tombstones)));
         let tombstones = Cover::new(sets, at);
         let (opened, asked) = (now, now);
         Ok(Side {
@@ -167,6 +193,8 @@ impl Side {
             tombstones,
             over,
             sought: None,
+            watch,
+            began_behind,
             opened,
             asked,
             quick: 0,
@@ -198,25 +226,25 @@ impl Side {
     }
 
     /// The next key that has a value. The key is in its stored form. Without `values`, a large value is not read, and
-    /// the item has an empty value.
+    /// the item has an empty value. `rest` has the keys that the caller has not passed yet.
     pub(super) fn next(
         &mut self,
         engine: &Engine,
         state: &KeyspaceState,
         values: bool,
+        rest: &KeyRange,
     ) -> Result<Option<(Value, Value)>> {
         if let Some(key) = self.sought.take() {
-            self.sources.iter_mut().try_for_each(|source| source.seek(&key, self.reverse))?;
+            self.seek(&key)?;
         }
+        // Only keys without a value need a stretch.
+        let mut stretch: Option<Stretch<'_>> = None;
+        let joins = std::mem::take(&mut self.began_behind);
         while let Some(key) = self.next_key()? {
             debug_assert!(self.over.contains(&key), "a source yields keys of its range");
             let mut lookup = Lookup::of_messages(&key, self.world.at);
             lookup.enter(self.tombstones.newest(&key));
-            if self.reverse {
-                self.take_backward(&mut lookup)?
-            } else {
-                self.take_forward(&mut lookup)?
-            }
+            let newer = if self.reverse { self.take_backward(&mut lookup)? } else { self.take_forward(&mut lookup)? };
             let value = match lookup.base {
                 Base::Blob(_) if !values && lookup.gather.is_empty() => Some(Value::owned(Vec::new())),
                 Base::Blob(blob) if lookup.gather.is_empty() => {
@@ -226,10 +254,71 @@ impl Side {
                 _ => answer(engine, state, lookup)?,
             };
             if let Some(value) = value {
+                if let Some(stretch) = stretch {
+                    self.end_stretch(engine, state, &stretch, Some(&key));
+                }
                 return Ok(Some((key, value)));
             }
+            let stretch = stretch.get_or_insert_with(|| Stretch::new(rest, self.reverse, joins));
+            if newer {
+                self.end_stretch(engine, state, stretch, Some(&key));
+                state.dead_ranges.note(&key);
+                stretch.restart(if self.reverse { key.to_vec() } else { successor(&key) });
+            } else {
+                self.pass(state, stretch, &key)?;
+            }
+        }
+        if let Some(stretch) = stretch {
+            self.end_stretch(engine, state, &stretch, None);
         }
         Ok(None)
+    }
+
+    /// Continues at the first key that is not before `key`, which must be beyond the position of the sources.
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.sources.iter_mut().try_for_each(|source| source.seek(key, self.reverse))
+    }
+
+    /// Adds a key without a value to the stretch. If a known dead range follows, continues behind it.
+    fn pass(&mut self, state: &KeyspaceState, stretch: &mut Stretch<'_>, key: &[u8]) -> Result<()> {
+        stretch.passed = stretch.passed.saturating_add(1);
+        let Some(bound) = &stretch.none_before else { return Ok(()) };
+        if if self.reverse { !bound.is_empty() && key >= &**bound } else { key < &**bound } {
+            return Ok(());
+        }
+        let position = if self.reverse { Cow::Owned(successor(key)) } else { Cow::Borrowed(key) };
+        match state.dead_ranges.skip(&position, self.reverse, self.world.at) {
+            Skip::NoneBefore(bound) => stretch.none_before = bound,
+            Skip::To(bound) => {
+                stretch.joins = true;
+                let ends = bound.is_empty()
+                    || if self.reverse { bound <= self.over.from } else { !self.over.is_above(&bound) };
+                if ends {
+                    // No key with a value follows.
+                    self.sources.clear();
+                } else {
+                    self.seek(&bound)?;
+                }
+                stretch.none_before = Some(bound);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a stretch of keys without a value before `next`, or at the end of the scan. A long stretch becomes a dead
+    /// range.
+    fn end_stretch(&self, engine: &Engine, state: &KeyspaceState, stretch: &Stretch<'_>, next: Option<&[u8]>) {
+        if !is_worth_learning(stretch.passed, stretch.joins) {
+            return;
+        }
+        let Some(watch) = &self.watch else { return state.dead_ranges.ask_for_watches() };
+        let range = match (self.reverse, next) {
+            (false, Some(next)) => KeyRange::new(&*stretch.start, next),
+            (false, None) => KeyRange::new(&*stretch.start, &*self.over.to),
+            (true, Some(next)) => KeyRange::new(successor(next), &*stretch.start),
+            (true, None) => KeyRange::new(&*self.over.from, &*stretch.start),
+        };
+        watch.learn(range, self.world.at, engine.snapshots.oldest());
     }
 
     /// The next key of all sources.
@@ -253,10 +342,12 @@ impl Side {
     }
 
     /// Passes all messages of the lookup's key, for a forward scan. Each source yields its newest message first, and
-    /// the first source is the newest one.
-    fn take_forward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
+    /// the first source is the newest one. Returns whether a message after the read point may give the key a value.
+    fn take_forward(&mut self, lookup: &mut Lookup<'_>) -> Result<bool> {
+        let (at, mut newer) = (self.world.at, false);
         for source in &mut self.sources {
             while let Some(entry) = source.entry().filter(|entry| entry.key == lookup.key) {
+                newer |= revives(&entry, at);
                 if !lookup.is_done() {
                     let _ = lookup.take(&entry, || source.base())?;
                 }
@@ -264,12 +355,12 @@ impl Side {
                 source.prepare()?;
             }
         }
-        Ok(())
+        Ok(newer)
     }
 
     /// Passes all messages of the lookup's key, for a backward scan. Each source yields its oldest message first, so
-    /// the messages are collected and then taken in the opposite order.
-    fn take_backward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
+    /// the messages are collected and then taken in the opposite order. The result is that of [`Side::take_forward`].
+    fn take_backward(&mut self, lookup: &mut Lookup<'_>) -> Result<bool> {
         debug_assert!(self.places.is_empty(), "one key at a time");
         for source in self.sources.iter_mut().rev() {
             while source.entry().is_some_and(|entry| entry.key == lookup.key) {
@@ -279,6 +370,7 @@ impl Side {
             }
         }
         seeded!(OperandsBackwards: (), self.places.reverse());
+        let newer = self.places.iter().any(|(block, at)| revives(&block.get(*at), self.world.at));
         for (block, at) in &self.places {
             if lookup.take(&block.get(*at), || Base::InBatch(block.clone(), block.places(*at).1))?.is_break() {
                 break;
@@ -286,7 +378,37 @@ impl Side {
         }
         // A kept block could not be reused.
         self.places.clear();
-        Ok(())
+        Ok(newer)
+    }
+}
+
+impl<'a> Stretch<'a> {
+    /// A stretch that begins where a scan of `rest` is.
+    fn new(rest: &'a KeyRange, reverse: bool, joins: bool) -> Stretch<'a> {
+        let start = Cow::Borrowed(if reverse { &*rest.to } else { &*rest.from });
+        Stretch { start, passed: 0, joins, none_before: Some(Vec::new()) }
+    }
+
+    /// Begins a new stretch, at a bound like `start`.
+    fn restart(&mut self, start: Vec<u8>) {
+        (self.start, self.passed, self.joins) = (Cow::Owned(start), 0, false);
+    }
+}
+
+/// Whether a message after the read point `at` may give its key a value.
+fn revives(entry: &Entry<'_>, at: Seqno) -> bool {
+    entry.seqno > at && entry.kind != Kind::Delete
+}
+
+/// The part of `over` behind the dead range at its first end, which is the upper end if `reverse`; and whether there is
+/// such a dead range.
+fn behind_dead_range(state: &KeyspaceState, at: Seqno, over: &KeyRange, reverse: bool) -> (KeyRange, bool) {
+    match state.dead_ranges.skip(if reverse { &over.to } else { &over.from }, reverse, at) {
+        Skip::NoneBefore(_) => (over.clone(), false),
+        // An empty bound means that no key has a value.
+        Skip::To(bound) if bound.is_empty() => (KeyRange::new([0], [0]), true),
+        Skip::To(bound) if reverse => (KeyRange::new(&*over.from, bound), true),
+        Skip::To(bound) => (KeyRange::new(bound, &*over.to), true),
     }
 }
 

@@ -78,6 +78,12 @@ impl Snapshots {
         Stripes { snapshots, horizon: self.visible() }
     }
 
+    /// Returns the oldest registered read point, or the newest read point if none is registered.
+    pub(crate) fn oldest(&self) -> Seqno {
+        let live = self.live.lock();
+        live.first_key_value().map_or_else(|| self.visible(), |(oldest, _)| *oldest)
+    }
+
     /// Returns the number of registrations that exist at the moment.
     pub(crate) fn len(&self) -> usize {
         self.live.lock().values().sum()

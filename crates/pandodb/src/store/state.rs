@@ -8,11 +8,14 @@
 //! ```
 //!
 //! A reader first loads the containers and then the index's view. Therefore the view includes a memtable that was
-//! packed between the two loads. Locks: only `options`, which is taken after all other locks.
+//! packed between the two loads. Locks: `options` and the lock in `dead_ranges`, each of which is taken after all other
+//! locks; and `pops`, which is taken before all others.
 
 use std::sync::Arc;
 
 use super::catalog::{Identity, KeyspaceRecord};
+use super::dead_ranges::DeadRanges;
+use super::next_keys::Pops;
 use super::options::KeyspaceOptions;
 use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
@@ -46,6 +49,10 @@ pub(crate) struct KeyspaceState {
     pub containers: ArcSwap<Containers>,
     /// Bytes of the active memtable that are counted in [`Keyspaces`](super::keyspaces::Keyspaces).
     pub charged: CachePadded<AtomicU64>,
+    /// Ranges of keys without values. The keys are in their stored form.
+    pub dead_ranges: Arc<DeadRanges>,
+    /// The next keys for [`Keyspace::pop_first`](crate::Keyspace::pop_first) and its counterpart.
+    pub pops: Mutex<Pops>,
     pub dropped: AtomicBool,
     /// At some checkpoint, the index held every message of the keyspace up to this seqno. The seqno may be above the
     /// index's own `through`.
@@ -112,6 +119,7 @@ impl KeyspaceState {
         assert!(!range.is_empty(), "a change has keys");
         debug_assert!(self.index.view().through() >= at, "the index has published the change");
         debug_assert!(self.containers.load().active.id() >= at.0, "memtables hold only later messages");
+        self.dead_ranges.revive_range(range);
     }
 
     /// Removes the memtables whose messages the index already holds.
@@ -275,6 +283,9 @@ impl KeyspaceState {
         let mut buf = Vec::new();
         let key = self.codec.stored(key, &mut buf);
         let Inserted { generation, is_long } = memtable.insert(Entry { key, seqno, kind, value });
+        if kind != Kind::Delete {
+            self.dead_ranges.revive(key);
+        }
         let tag = generation.map(|generation| Tag { memtable: Seqno(memtable.id()), generation });
         Applied { tag, is_long }
     }

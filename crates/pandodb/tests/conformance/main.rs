@@ -5,6 +5,7 @@
 
 mod data;
 mod load;
+mod queue;
 mod ranges;
 mod store;
 

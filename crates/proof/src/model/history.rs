@@ -97,7 +97,8 @@ impl World {
             440..600 => self.read_points(slot, rng),
             600..770 => self.read_range(slot, rng),
             770..780 => self.load_sorted(slot, rng),
-            780..820 => {
+            780..795 => self.queue(slot, rng),
+            795..820 => {
                 self.ask_orphans()?;
                 self.go_on_held(false, rng)
             }
@@ -258,6 +259,23 @@ impl World {
             });
         }
         self.write(&Write::Load(slot, rows))
+    }
+
+    /// Uses the keyspace as a queue: takes rows at one end or at both, and writes a key now and then, also at the end at
+    /// which rows are taken.
+    fn queue(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let backward = [0, 0, 50, 100, 100][rng.index(5)];
+        for _ in 0..1 + rng.index(80) {
+            match rng.index(12) {
+                0 => {
+                    let write = self.point_write(slot, rng);
+                    self.write(&write)?;
+                }
+                1 => self.read_range(slot, rng)?,
+                _ => self.pop(slot, rng.chance(backward))?,
+            }
+        }
+        Ok(())
     }
 
     /// Draws a value for the keyspace in `slot`.

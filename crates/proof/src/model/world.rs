@@ -224,6 +224,25 @@ impl World {
         Ok(())
     }
 
+    /// Takes the first row of the keyspace in `slot`, or the last one.
+    pub fn pop(&mut self, slot: usize, backward: bool) -> Result<(), Wrong> {
+        self.take_turn();
+        let keyspace = self.keyspace(slot);
+        let row = if backward { keyspace.pop_last()? } else { keyspace.pop_first()? };
+        let table = self.model.table(slot).expect("it is there");
+        let expect = if backward { table.last_key_value() } else { table.first_key_value() };
+        check(
+            row.as_ref().map(|(key, value)| (&**key, &**value)) == expect.map(|(key, value)| (&**key, &**value)),
+            || format!("a pop at the {} of `{}` is wrong", if backward { "end" } else { "start" }, SLOTS[slot].0),
+        )?;
+        if let Some((key, _)) = expect {
+            let write = Write::Delete(slot, key.clone());
+            self.model.apply(&write);
+            self.lazy.clear();
+        }
+        Ok(())
+    }
+
     /// Sends writes as one batch.
     pub fn commit(&mut self, writes: &[Write], durability: Durability) -> Result<(), Wrong> {
         if self.lazy.len() >= LAZY_COMMITS {

@@ -132,7 +132,9 @@ impl<I: Index> Bench<I> {
 
     pub fn drain(&self) {
         while self.tree.debt().total() > 0 {
-            assert!(!self.step(1 << 20).idle, "debt without work");
+            let idle = self.step(1 << 20).idle;
+            // A leaf that scans wanted compacted may have become empty in the meantime.
+            assert!(!idle || self.tree.debt().total() == 0, "debt without work");
         }
         assert!(self.step(1 << 20).idle);
     }

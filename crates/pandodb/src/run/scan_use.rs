@@ -3,8 +3,10 @@
 //!
 //! ```text
 //!   ScanUse  of one scan: pages of leaves behind the first of each run ──end of the scan──▶ ScanHabits of the index
-//!   first chunk of the next scan in a run = 1 + average × the run's share of the scanned piece, 1 to 64 pages
+//!   first chunk of the next scan in a run = 1 + (average + up to 1) × the run's share of the piece, 1 to 64 pages
 //! ```
+//!
+//! A scan also counts the first leaf of each run, because a compaction of n runs would save all but one of them.
 //!
 //! The average is exponential. One scan counts as at most four times the average plus 8 pages, so that one long scan
 //! among short ones does not make the next scans read much in vain, and about ten long scans in a row reach the maximum.
@@ -12,6 +14,7 @@
 //! Invariant: the average is at most [`ScanHabits::MOST`] pages. It is only a hint: threads may overwrite each other's
 //! updates.
 
+use crate::base::PAGE;
 use crate::base::sync::{Counter, Ordering::Relaxed};
 
 /// The average is stored in units of 1/`UNIT` pages.
@@ -31,7 +34,18 @@ pub struct ScanHabits {
 pub struct ScanUse {
     behind: Counter,
     read: Counter,
+    /// The cost of the first leaves of all runs since the last call of [`ScanUse::take_spare`], and of the most costly
+    /// of them, in units of 1/`READ` pages.
+    firsts: Counter,
+    most: Counter,
 }
+
+/// A leaf that was read from the device counts this number of times as much as a cached leaf, which costs a scan about
+/// this much less time.
+const READ: u64 = 16;
+/// The weight of a cached leaf. The small stores of tests have all their leaves in the pool, so builds with assertions
+/// count cached leaves fully.
+const CACHED: u64 = if cfg!(debug_assertions) { READ } else { 1 };
 
 impl Default for ScanHabits {
     fn default() -> ScanHabits {
@@ -61,7 +75,10 @@ impl ScanHabits {
     /// The pages of the first chunk in a run that has `weight` of the `total` bytes of the scanned piece. `used` is the
     /// use of this scan so far, which replaces the average if it is larger.
     pub fn first_pages(&self, used: &ScanUse, weight: u64, total: u64) -> u32 {
-        let expected = self.average.load(Relaxed).max(used.behind() * UNIT).min(ScanHabits::MOST * UNIT);
+        let average = self.average.load(Relaxed);
+        // Many scans use somewhat more than the average. One page in vain costs much less time than a second read.
+        let usual = average + average.min(UNIT);
+        let expected = usual.max(used.behind() * UNIT).min(ScanHabits::MOST * UNIT);
         let share = u128::from(expected) * u128::from(weight.min(total)) / u128::from(total.max(1));
         let share = u64::try_from(share).expect("a share of at most 64 pages");
         let pages = (share + UNIT / 2) / UNIT;
@@ -73,7 +90,11 @@ impl ScanUse {
     /// Notes that a cursor of the scan entered a leaf of `pages` pages. `first` is set for the first leaf of a run,
     /// `read` if the leaf was not in the pool.
     pub(super) fn enter(&self, pages: u64, first: bool, read: bool) {
-        if !first {
+        if first {
+            let cost = pages * if read { READ } else { CACHED };
+            self.firsts.fetch_add(cost, Relaxed);
+            self.most.fetch_max(cost, Relaxed);
+        } else {
             self.behind.fetch_add(pages, Relaxed);
         }
         if read {
@@ -84,6 +105,14 @@ impl ScanUse {
     /// Pages of leaves behind the first leaf of each run.
     pub fn behind(&self) -> u64 {
         self.behind.load(Relaxed)
+    }
+
+    /// Bytes of the first leaves of all runs since the last call, except the most costly one. Leaves from the pool count
+    /// with a sixteenth of their bytes.
+    pub fn take_spare(&self) -> u64 {
+        let (firsts, most) = (self.firsts.swap(0, Relaxed), self.most.swap(0, Relaxed));
+        assert!(most <= firsts, "one leaf costs at most as much as all leaves");
+        (firsts - most) * PAGE as u64 / READ
     }
 
     /// The number of leaves that were not in the pool.
@@ -99,7 +128,7 @@ mod tests {
     #[test]
     fn the_first_chunk_follows_what_scans_use() {
         let (habits, none) = (ScanHabits::default(), ScanUse::default());
-        assert_eq!(habits.first_pages(&none, 1, 1), 3);
+        assert_eq!(habits.first_pages(&none, 1, 1), 4);
         (0..100).for_each(|_| habits.note(0));
         assert_eq!(habits.first_pages(&none, 1, 1), 1);
         (0..12).for_each(|_| habits.note(10_000));
@@ -130,5 +159,18 @@ mod tests {
         assert_eq!(habits.first_pages(&used, 1, 1), 30);
         (0..100).for_each(|_| used.enter(1, false, true));
         assert_eq!(habits.first_pages(&used, 1, 1), 64, "at most 64");
+    }
+
+    #[test]
+    fn a_compaction_would_save_all_first_leaves_but_one() {
+        let used = ScanUse::default();
+        assert_eq!(used.take_spare(), 0);
+        [2, 1, 1].iter().for_each(|&pages| used.enter(pages, true, true));
+        used.enter(7, false, true);
+        assert_eq!(used.take_spare(), 2 * PAGE as u64);
+        used.enter(3, true, true);
+        assert_eq!(used.take_spare(), 0, "a single run");
+        (0..2).for_each(|_| used.enter(1, true, false));
+        assert_eq!(used.take_spare(), PAGE as u64 * CACHED / READ);
     }
 }

@@ -65,9 +65,9 @@ fn a_load_into_an_empty_keyspace_is_read_and_survives_a_reopening() {
         let (place, store, ks) = case.fresh();
         let mut model = Model::new();
         load(&ks, &mut model, 0..3_000, 1);
+        assert_eq!(store.debt(), 0, "a load into an empty keyspace leaves no work");
         check(&ks, &model);
         assert!(store.verify().unwrap().is_clean());
-        assert_eq!(store.debt(), 0, "a load into an empty keyspace leaves no work");
         drop(ks);
         store.close().unwrap();
         let store = case.builder(&place).open().unwrap();

@@ -197,6 +197,9 @@ impl Pieces for ColaView {
         &self.scans
     }
 
+    /// Scans cause no compactions: each level is compacted when it is full.
+    fn note_spare(&self, _: &KeyRange, _: u64, _: u64) {}
+
     fn rows(&self) -> &IndexRows {
         &self.rows
     }

@@ -36,6 +36,11 @@ pub trait Pieces: Send + Sync {
     /// What the scans of the structure used lately.
     fn habits(&self) -> &ScanHabits;
 
+    /// Notes that a scan of a part of a piece has read `spare` bytes of leaves more than it would have read if all slices
+    /// of the piece were one run. `bytes` is the sum of the bytes of all slices of the piece. The structure may compact
+    /// them.
+    fn note_spare(&self, piece: &KeyRange, bytes: u64, spare: u64);
+
     /// The row cache of the structure.
     fn rows(&self) -> &IndexRows;
 }
@@ -51,12 +56,22 @@ pub struct PiecewiseCursor<V: Pieces> {
     merge: Option<MergeCursor>,
     /// The pages that were used since the cursor was opened or since the last seek. `None` until the first piece.
     used: Option<Arc<ScanUse>>,
+    /// The range of the current piece, and the bytes of all its slices.
+    piece: Option<(KeyRange, u64)>,
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
     /// Makes a cursor over `range`. This call reads no blocks.
     pub fn new(view: Arc<V>, range: &KeyRange, reverse: bool) -> PiecewiseCursor<V> {
-        PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None, used: None }
+        PiecewiseCursor {
+            view,
+            range: range.clone(),
+            rest: range.clone(),
+            reverse,
+            merge: None,
+            used: None,
+            piece: None,
+        }
     }
 
     /// Opens the merge for the next piece and removes the piece from `rest`. Returns `false` if nothing is left.
@@ -69,6 +84,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
         assert!(!range.is_empty(), "a piece includes a part of the rest");
         let used = self.used.get_or_insert_default();
         let total = piece.slices.iter().map(|(_, bytes)| bytes).sum();
+        self.piece = Some((piece.range, total));
         let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
         let cursors = overlapping.map(|(slice, bytes)| {
             let ahead = ReadAhead::Expecting(self.view.habits().first_pages(used, bytes, total));
@@ -93,8 +109,20 @@ impl<V: Pieces> PiecewiseCursor<V> {
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
+    /// Ends the current piece.
+    fn end_piece(&mut self) {
+        self.merge = None;
+        if let (Some((range, bytes)), Some(used)) = (self.piece.take(), &self.used) {
+            let spare = used.take_spare();
+            if spare > 0 {
+                self.view.note_spare(&range, bytes, spare);
+            }
+        }
+    }
+
     /// Reports what was used since the last call.
     fn report(&mut self) {
+        self.end_piece();
         if let Some(used) = self.used.take() {
             self.view.habits().note(used.behind());
             self.view.rows().scanned(used.leaves_read());
@@ -125,7 +153,7 @@ impl<V: Pieces> RawCursor for PiecewiseCursor<V> {
                     out.push(entry);
                     merge.advance()?;
                 }
-                self.merge = None;
+                self.end_piece();
             }
             if !self.next_piece()? {
                 return Ok(());
@@ -134,7 +162,6 @@ impl<V: Pieces> RawCursor for PiecewiseCursor<V> {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.merge = None;
         // A seek begins a new scan: what was used before it does not predict what is used after it.
         self.report();
         self.rest = self.range.intersect(&if self.reverse {

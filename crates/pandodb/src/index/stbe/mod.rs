@@ -42,6 +42,7 @@ mod read;
 mod rebalance;
 mod relieve;
 mod route;
+mod scans;
 #[cfg(test)]
 mod tests;
 mod tree;

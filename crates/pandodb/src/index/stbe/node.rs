@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::base::sync::OnceLock;
+use crate::base::sync::{Counter, OnceLock};
 use crate::base::{Error, KeyRange, Result, SeededBug};
 use crate::index::runs::{Deletes, MapletRef};
 use crate::index::stored::Stored;
@@ -89,6 +89,9 @@ pub struct Node {
     /// The error that made both copies of the node unreadable. Such a node has only a range and a height. The field is
     /// set only in a store that is open for reading.
     pub lost: Option<Error>,
+    /// What scans of this leaf have cost, see [`Scans`](super::scans::Scans). The changed copies of a leaf share the
+    /// counter.
+    pub(super) scanned: Arc<Counter>,
     /// The cached compaction debt of this subtree; computed on first use.
     pub(super) waits: OnceLock<Waits>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
@@ -112,7 +115,8 @@ impl Node {
     /// Makes a node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
         let (branches, children) = (Vec::new(), Vec::new());
-        Node { range, height, branches, children, lost: None, waits: OnceLock::new(), stored: OnceLock::new() }
+        let (waits, stored) = (OnceLock::new(), OnceLock::new());
+        Node { range, height, branches, children, lost: None, scanned: Arc::default(), waits, stored }
     }
 
     /// Makes a node that represents an unreadable node.
@@ -131,6 +135,7 @@ impl Node {
             branches: self.branches.clone(),
             children: self.children.clone(),
             lost: self.lost.clone(),
+            scanned: self.scanned.clone(),
             waits: OnceLock::new(),
             stored: OnceLock::new(),
         }

@@ -8,6 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::node::{Branch, Child, Node};
+use super::scans::Scans;
 use super::trunk::Trunk;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
@@ -28,7 +29,7 @@ pub struct StbeView {
     /// Messages and point tombstones, counted when they are first requested.
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    scans: Arc<ScanHabits>,
+    scans: Arc<Scans>,
     /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
     /// drop.
     _deferred_frees: Arc<DeferredBlobFrees>,
@@ -303,7 +304,16 @@ impl Pieces for StbeView {
     }
 
     fn habits(&self) -> &ScanHabits {
-        &self.scans
+        &self.scans.habits
+    }
+
+    fn note_spare(&self, piece: &KeyRange, bytes: u64, spare: u64) {
+        let mut node = &self.root;
+        while !node.children.is_empty() {
+            node = &node.children[node.child_for(&piece.from)].node;
+        }
+        debug_assert!(node.range == *piece, "a piece is a leaf");
+        self.scans.note(node, bytes, spare);
     }
 
     fn rows(&self) -> &IndexRows {

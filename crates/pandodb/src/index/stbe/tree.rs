@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::choose::Choice;
+use super::choose::{Choice, Policy};
 use super::install::Install;
 use super::jobs::{Candidate, Merge, Merging, Stuck};
 use super::node::{Branch, BranchId, Node};
@@ -13,13 +13,14 @@ use super::persist;
 use super::read::StbeView;
 use super::rebalance::{Pieces, RebalanceCounters, Rebalancer, Shape};
 use super::route::{RouteJob, Routes};
+use super::scans::Scans;
 use super::trunk::Trunk;
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::owed::Owing;
-use crate::index::runs::{Output, PackJob, PackQueue, Packs};
+use crate::index::runs::{Forced, Output, PackJob, PackQueue, Packs};
 use crate::index::{Core, Progress, RootRecord, SealedBatch};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
@@ -46,7 +47,7 @@ pub struct Stbe {
     pub(super) inner: Mutex<Inner>,
     pub(super) queue: PackQueue,
     /// Bytes of memtables that are queued or being packed, and of compactions that are waiting or in progress.
-    pub(super) owing: Owing,
+    pub(super) owing: Arc<Owing>,
     pub(super) branch_ids: AtomicU64,
     pub(super) counters: Counters,
 }
@@ -101,6 +102,7 @@ impl Stbe {
     /// Makes a tree without messages. The keyspace has no messages up to `through`, so the tree counts as containing
     /// every message up to `through`.
     pub fn create(core: Core, shape: Shape, operator: Option<Operator>, through: Seqno) -> Stbe {
+        let owing = Arc::new(Owing::new(core.share.clone()));
         let trunk = Trunk {
             root: Arc::new(Node::new(KeyRange::all(), 0)),
             through,
@@ -108,9 +110,9 @@ impl Stbe {
             blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
             deferred_frees: DeferredBlobFrees::new(&core),
-            scans: Arc::default(),
+            scans: Arc::new(Scans::new(owing.clone(), shape.policy == Policy::Product)),
         };
-        Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
+        Stbe::around(core, shape, operator, trunk, owing, FIRST_BRANCH)
     }
 
     /// Opens the tree that a checkpoint wrote.
@@ -128,6 +130,7 @@ impl Stbe {
             return Ok(Stbe::create(core, shape, operator, record.through));
         }
         let loaded = persist::load(&core, record, prefetch)?;
+        let owing = Arc::new(Owing::new(core.share.clone()));
         let trunk = Trunk {
             root: loaded.root,
             through: record.through,
@@ -135,20 +138,27 @@ impl Stbe {
             blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
             deferred_frees: DeferredBlobFrees::new(&core),
-            scans: Arc::default(),
+            scans: Arc::new(Scans::new(owing.clone(), shape.policy == Policy::Product)),
         };
-        let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
+        let stbe = Stbe::around(core, shape, operator, trunk, owing, loaded.next_branch);
         stbe.recount(&mut stbe.inner.lock());
         Ok(stbe)
     }
 
-    pub(super) fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
+    pub(super) fn around(
+        core: Core,
+        shape: Shape,
+        operator: Option<Operator>,
+        trunk: Trunk,
+        owing: Arc<Owing>,
+        next_branch: u64,
+    ) -> Stbe {
         debug_assert!(trunk.forced.is_empty(), "a request does not survive closing the store");
         let rows = Arc::new(core.rows.of_index(trunk.through));
         let view = StbeView::of(&trunk, &rows);
         core.pool.hold(EMPTY_BYTES);
         Stbe {
-            owing: Owing::new(core.share.clone()),
+            owing,
             core,
             rows,
             shape,
@@ -187,14 +197,33 @@ impl Stbe {
             let job = merging.parked.take().expect("just seen");
             return Ok(Some(Claim::Merge(merging.ticket, job)));
         }
-        let Some(candidate) = self.choice(&inner).first() else {
-            return Ok(None);
-        };
+        let mut candidate = self.choice(&inner).first();
+        if candidate.is_none() && self.request_wanted(&mut inner)? {
+            candidate = self.choice(&inner).first();
+        }
+        let Some(candidate) = candidate else { return Ok(None) };
         // In nodes above the leaves, a message is compacted at most once per level. Leaves are not checked, because
         // their messages are rewritten repeatedly as the leaves grow.
         let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
         assert!(!twice, "what was compacted on this level already is not compacted here again");
         Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
+    }
+
+    /// Requests the compaction of the leaves that scans want. Returns whether there are any. REQUIRES: the caller holds
+    /// `inner`.
+    fn request_wanted(&self, inner: &mut Inner) -> Result<bool> {
+        let wanted = inner.trunk.scans.take();
+        if wanted.is_empty() {
+            return Ok(false);
+        }
+        let mut trunk = inner.trunk.clone();
+        let before = self.core.ids.next();
+        trunk.forced.extend(wanted.into_iter().map(|wanted| Forced { range: wanted.range, before }));
+        let requested = self.rebalance(inner, &mut trunk);
+        // Publish in any case, because the debt still includes the wanted leaves.
+        let trunk = if requested.is_ok() { trunk } else { inner.trunk.clone() };
+        self.publish(inner, trunk, &[]);
+        requested.map(|()| true)
     }
 
     /// The compactions that could start now. REQUIRES: the caller holds `inner`.
@@ -208,7 +237,7 @@ impl Stbe {
         let (waiting, requested) = self.choice(inner).bytes();
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
         let routes = self.route_bytes(inner);
-        self.owing.change(|own| {
+        inner.trunk.scans.set_debt(|own| {
             own.work_bytes = waiting + working + routes;
             own.requested_bytes = requested;
         });

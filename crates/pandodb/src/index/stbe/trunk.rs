@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use super::node::{Branch, Node};
+use super::scans::Scans;
 use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
 use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::Forced;
-use crate::run::ScanHabits;
 
 /// The state that a root swap replaces.
 #[derive(Clone)]
@@ -22,8 +22,8 @@ pub(super) struct Trunk {
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
-    /// What scans used lately. All roots share it.
-    pub(super) scans: Arc<ScanHabits>,
+    /// What scans used lately, and what they cost. All roots share it.
+    pub(super) scans: Arc<Scans>,
 }
 
 /// Whether a request to compact a range concerns the branches of a leaf.

@@ -1,0 +1,86 @@
+//! [`Scans`]: what the scans of a tree cost, and the leaves that are compacted because of it.
+//!
+//! ```text
+//!   a scan of a leaf ──first leaves of runs──▶ Node::scanned ── half of a compaction's bytes ──▶ wanted ──▶ Trunk::forced
+//! ```
+//!
+//! A scan reads at least one leaf block of each run on the path to its keys. If all these runs were one, it would read
+//! only one block more than its rows fill. The rows of further blocks are needed in any case.
+//!
+//! 1. Each scan adds the bytes of the first block of each run but one to a counter of the leaf.
+//! 2. When the counter reaches half of the bytes of the compaction, the leaf is *wanted*. So such compactions process at
+//!    most twice the bytes that scans have read in vain, whatever the pattern of scans and writes.
+//! 3. A worker that has nothing else to do turns the wanted leaves into requests, like those of a caller: everything
+//!    above the leaf is flushed to it and compacted with it (`choose`).
+//!
+//! Invariant: the bytes of the wanted leaves are part of the tree's requested debt, until a worker takes them. Locks:
+//! `wanted`, under which only the locks of the debt are taken. Source: the competitive argument of the ski rental
+//! problem; "read-triggered compaction" of other engines counts reads in a similar way.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use crate::base::KeyRange;
+use crate::base::sync::{Mutex, Ordering::Relaxed};
+use crate::index::Debt;
+use crate::index::owed::Owing;
+use crate::run::ScanHabits;
+
+/// A leaf is wanted when its scans have read 1/`PRICE` of the bytes of its compaction in vain.
+const PRICE: u64 = 2;
+
+/// The costs of the scans of one tree. All roots of the tree share them.
+pub(super) struct Scans {
+    pub(super) habits: ScanHabits,
+    owing: Arc<Owing>,
+    /// Whether scans cause compactions.
+    compact: bool,
+    wanted: Mutex<Vec<Wanted>>,
+}
+
+/// A leaf to compact.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) range: KeyRange,
+    bytes: u64,
+}
+
+impl Scans {
+    pub(super) fn new(owing: Arc<Owing>, compact: bool) -> Scans {
+        Scans { habits: ScanHabits::default(), owing, compact, wanted: Mutex::default() }
+    }
+
+    /// Notes that a scan has read `spare` bytes more than it would have read after a compaction of `leaf`. `bytes` are
+    /// the bytes of all runs on the path, which this compaction would process.
+    pub(super) fn note(&self, leaf: &Node, bytes: u64, spare: u64) {
+        debug_assert!(leaf.is_leaf(), "scans read leaves");
+        let price = (bytes / PRICE).max(1);
+        if leaf.scanned.fetch_add(spare, Relaxed) + spare < price || !self.compact {
+            return;
+        }
+        // Of several scans that arrive here at the same time, the first one takes all.
+        if leaf.scanned.swap(0, Relaxed) < price {
+            return;
+        }
+        let mut wanted = self.wanted.lock();
+        if wanted.iter().all(|wanted| !wanted.range.overlaps(&leaf.range)) {
+            let bytes = bytes.max(1);
+            wanted.push(Wanted { range: leaf.range.clone(), bytes });
+            self.owing.change(|own| own.requested_bytes += bytes);
+        }
+    }
+
+    /// Takes the wanted leaves. The caller must recount the debt afterwards.
+    pub(super) fn take(&self) -> Vec<Wanted> {
+        std::mem::take(&mut *self.wanted.lock())
+    }
+
+    /// Sets the debt of the tree, to which this function adds the bytes of the wanted leaves.
+    pub(super) fn set_debt(&self, set: impl FnOnce(&mut Debt)) {
+        let wanted = self.wanted.lock();
+        self.owing.change(|own| {
+            set(own);
+            own.requested_bytes += wanted.iter().map(|wanted| wanted.bytes).sum::<u64>();
+        });
+    }
+}

@@ -293,9 +293,11 @@ impl Session for PandoSession<'_> {
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut found = 0;
-        for entry in self.keyspace.range(from..).take(limit) {
-            let (key, value) = entry?;
-            visit(&key, &value);
+        let mut rows = self.keyspace.range(from..);
+        while found < limit
+            && let Some((key, value)) = rows.next_row()?
+        {
+            visit(key, value);
             found += 1;
         }
         Ok(found)
@@ -303,9 +305,11 @@ impl Session for PandoSession<'_> {
 
     fn scan_back(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut found = 0;
-        for entry in self.keyspace.range(..=from).rev().take(limit) {
-            let (key, value) = entry?;
-            visit(&key, &value);
+        let mut rows = self.keyspace.range(..=from);
+        while found < limit
+            && let Some((key, value)) = rows.next_row_back()?
+        {
+            visit(key, value);
             found += 1;
         }
         Ok(found)

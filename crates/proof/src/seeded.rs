@@ -195,6 +195,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(UnreadMapletDenies, Corrupt, (78, 8), "a flipped bit in a maplet hides a key"),
         hunt(OperandsBackwards, Model, ANY, "a list has another order when scanned backward"),
         hunt(ScanStartsOver, Model, ANY, "a scan that was kept open returns keys again"),
+        hunt(ScanOverlooksTie, Model, ANY, "a scan returns an old value"),
         hunt(ScanEndsPass, Model, ANY, "a scan from both ends returns a key twice"),
         hunt(OperandDropped, Model, ANY, "a counter lacks an operand"),
         hunt(SnapshotsIgnored, Model, ANY, "a snapshot lacks a key"),

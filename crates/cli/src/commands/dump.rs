@@ -52,9 +52,9 @@ pub fn run(args: &DumpArgs) -> Outcome {
         write_header(&mut out, info)?;
         let keyspace = existing(&store, &info.name)?.at(&snapshot);
         let mut records = 0u64;
-        for entry in keyspace.iter() {
-            let (key, value) = entry?;
-            kv::write_line(&mut out, &key, &value, &mut scratch).map_err(|e| output::lost(&e))?;
+        let mut rows = keyspace.iter();
+        while let Some((key, value)) = rows.next_row()? {
+            kv::write_line(&mut out, key, value, &mut scratch).map_err(|e| output::lost(&e))?;
             records += 1;
         }
         writeln!(out, "{END}\t{records}").map_err(|e| output::lost(&e))?;

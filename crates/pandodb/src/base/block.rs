@@ -87,6 +87,7 @@ impl EntryBlock {
     }
 
     /// The number of entries.
+    #[inline]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
@@ -128,6 +129,7 @@ impl EntryBlock {
     }
 
     /// The ranges of the `i`-th key and value in [`EntryBlock::raw`].
+    #[inline]
     pub fn places(&self, i: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
         let slot = self.slots[i];
         let (key, value) = (slot.key as usize, (slot.key + slot.key_len) as usize);

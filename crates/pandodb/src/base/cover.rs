@@ -39,6 +39,12 @@ impl Cover {
         Cover { sets, at, within, newest: Seqno(0) }
     }
 
+    /// Whether there is no tombstone.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.sets.is_empty()
+    }
+
     /// The seqno of the newest tombstone that covers `key`; 0 if there is none.
     #[inline]
     pub fn newest(&mut self, key: &[u8]) -> Seqno {

@@ -142,6 +142,9 @@ bugs! {
     /// A read uses the fold of a counter that is older than the view of the index, so operands are applied twice or not
     /// at all.
     FoldSurvivesPack,
+    /// A scan takes a row from one memtable or run although another one has a message of the same key, so it returns an
+    /// old value, or the same key twice.
+    ScanOverlooksTie,
     /// A write does not cut its key out of a dead range, so scans skip a key that has a value.
     DeadRangeNotCut,
     /// A scan skips a range that died after its read point, so a snapshot lacks rows.

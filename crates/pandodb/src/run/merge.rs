@@ -92,6 +92,10 @@ impl MergeCursor {
     pub fn advance(&mut self) -> Result<()> {
         let Some(&winner) = self.losers.first() else { return Ok(()) };
         let moved = self.inputs[winner as usize].advance();
+        if self.inputs.len() == 1 {
+            // There is no match. The input is not pending, because it has a current entry or has ended.
+            return moved.inspect_err(|_| self.failed = Some(winner));
+        }
         self.take_head(winner as usize);
         self.replay(winner);
         moved.inspect_err(|_| self.failed = Some(winner))?;

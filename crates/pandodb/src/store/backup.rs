@@ -135,9 +135,9 @@ fn copy_keyspace(
 ) -> Result<()> {
     let mut batch = copy.batch().trusting();
     let mut held = 0;
-    for entry in from.at(snapshot).iter() {
-        let (key, value) = entry?;
-        batch.put(into, &key, &value);
+    let mut rows = from.at(snapshot).iter();
+    while let Some((key, value)) = rows.next_row()? {
+        batch.put(into, key, value);
         held += key.len() + value.len();
         report.records += 1;
         report.bytes += (key.len() + value.len()) as u64;

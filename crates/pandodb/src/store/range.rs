@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::scan::Side;
+use super::scan::{Row, Side};
 use super::shared::Shared;
 use super::snapshot::{Registered, Snapshot};
 use super::state::KeyspaceState;
@@ -208,66 +208,120 @@ impl Range {
         self.broken.is_some()
     }
 
-    fn step(&mut self, reverse: bool) -> Option<Result<(Value, Value)>> {
+    /// Finds the next row at one end. The row is in the side of this end.
+    #[inline]
+    fn step(&mut self, reverse: bool) -> Result<Option<Row>> {
         if let Some(error) = self.broken.take() {
             self.finished = true;
-            return Some(Err(error));
+            return Err(error);
         }
         if self.finished {
-            return None;
+            return Ok(None);
         }
         if let Err(e) = self.engine.access.check() {
             // Keep the sides open, because dropping them takes locks, which a forked child must not do.
             self.finished = true;
-            return Some(Err(e));
+            return Err(e);
         }
-        let item = self.advance(reverse);
-        let item = self.engine.access.confirm(item).transpose();
-        if !matches!(item, Some(Ok(_))) {
+        let row = self.advance(reverse);
+        let row = self.engine.access.confirm(row);
+        if !matches!(row, Ok(Some(_))) {
             // The side may have consumed a key outside `rest`, or may have failed in the middle of a key, so do not use
             // it again.
             self.finished = true;
             (self.front, self.back) = (None, None);
         }
-        if let Some(Err(e)) = &item {
-            events::failed(&self.state.name, e);
-        }
-        item
+        row.inspect_err(|e| events::failed(&self.state.name, e))
     }
 
-    fn advance(&mut self, reverse: bool) -> Result<Option<(Value, Value)>> {
+    fn advance(&mut self, reverse: bool) -> Result<Option<Row>> {
         let may_pass = SeededBug::ScanEndsPass.is_on();
         if self.rest.is_empty() && !may_pass {
             return Ok(None);
         }
-        let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
         let side = if reverse { &mut self.back } else { &mut self.front };
         let (engine, state) = (&self.engine, &self.state);
         let is_new = side.as_mut().is_some_and(|side| !side.is_old(|| engine.device.now()));
         let side = match side {
             Some(side) if is_new => side,
             _ => {
+                let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
                 let starts_over = side.is_some() && SeededBug::ScanStartsOver.is_on();
                 let over = if starts_over { &self.bounds } else { &self.rest };
                 side.insert(Side::open(state, point, over.clone(), reverse, engine.device.now())?)
             }
         };
-        let Some((key, found)) = side.next(engine, state, self.values, &self.rest)? else { return Ok(None) };
+        let Some(row) = side.next(engine, state, self.values, &self.rest)? else { return Ok(None) };
+        let (key, _) = side.borrow(row);
         // The front end must not pass the back end, and the back end must not pass the front end.
-        let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(&key) };
+        let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(key) };
         if passed && !may_pass {
             return Ok(None);
         }
         // Keys without a value do not move the end of `rest`. If the side is opened again, it skips these keys again.
         let bound = if reverse { &mut self.rest.to } else { &mut self.rest.from };
         bound.clear();
-        bound.extend_from_slice(&key);
+        bound.extend_from_slice(key);
         if !reverse {
             // Continue at the key that directly follows this key.
             bound.push(0);
         }
         self.check_sides();
-        Ok(Some((key.without_prefix(state.codec.prefix()), found)))
+        Ok(Some(row))
+    }
+
+    /// The side at one end, which has just found a row.
+    #[inline]
+    fn side(&mut self, reverse: bool) -> &mut Side {
+        let side = if reverse { &mut self.back } else { &mut self.front };
+        side.as_mut().expect("the side that found a row exists")
+    }
+
+    fn next_owned(&mut self, reverse: bool) -> Option<Result<(Value, Value)>> {
+        let row = match self.step(reverse) {
+            Ok(row) => row?,
+            Err(e) => return Some(Err(e)),
+        };
+        let (key, value) = self.side(reverse).take(row);
+        Some(Ok((key.without_prefix(self.state.codec.prefix()), value)))
+    }
+
+    fn next_borrowed(&mut self, reverse: bool) -> Result<Option<(&[u8], &[u8])>> {
+        let Some(row) = self.step(reverse)? else { return Ok(None) };
+        let prefix = self.state.codec.prefix();
+        let (key, value) = self.side(reverse).borrow(row);
+        Ok(Some((&key[prefix..], value)))
+    }
+
+    /// Returns the next row, like [`Iterator::next`], but without a copy or a reference count: the row borrows from the
+    /// iterator until the next call. This is the fastest way to visit many small rows. `None` means that no row is left.
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
+    /// ks.put("a", "1")?;
+    /// ks.put("b", "23")?;
+    /// let (mut rows, mut bytes) = (ks.iter(), 0);
+    /// while let Some((_, value)) = rows.next_row()? {
+    ///     bytes += value.len();
+    /// }
+    /// assert_eq!(bytes, 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The errors that [`Iterator::next`] returns as items. No row follows an error.
+    pub fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.next_borrowed(false)
+    }
+
+    /// Returns the next row at the back end, like [`DoubleEndedIterator::next_back`], borrowed like a row of
+    /// [`Range::next_row`].
+    ///
+    /// # Errors
+    /// The errors of [`Range::next_row`].
+    pub fn next_row_back(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.next_borrowed(true)
     }
 }
 
@@ -291,13 +345,13 @@ impl Iterator for Range {
     type Item = Result<(Value, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(false)
+        self.next_owned(false)
     }
 }
 
 impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(true)
+        self.next_owned(true)
     }
 }
 

@@ -65,6 +65,8 @@ pub(super) struct Side {
     /// The positions of a key's messages in a backward scan. Empty between keys; kept for its memory.
     places: Vec<(Arc<EntryBlock>, usize)>,
     large: ScanValues,
+    /// The row that was found last, if it is in no block.
+    whole: Option<(Value, Value)>,
 }
 
 /// A source of entries: a memtable or the index. Its entries are read one block at a time.
@@ -88,6 +90,15 @@ struct Stretch<'a> {
     joins: bool,
     /// No dead range includes a key before this bound; `None` if no dead range follows.
     none_before: Option<Vec<u8>>,
+}
+
+/// The place of the row that a side has found last. It is valid until the next call of [`Side::next`].
+#[derive(Clone, Copy)]
+pub(super) enum Row {
+    /// In the current block of a source, the first number, at a position, the second number.
+    InBlock(usize, usize),
+    /// In [`Side::whole`], because the row was put together from several messages, or is a large value.
+    Whole,
 }
 
 enum From {
@@ -200,6 +211,7 @@ impl Side {
             quick: 0,
             places: Vec::new(),
             large: ScanValues::default(),
+            whole: None,
         })
     }
 
@@ -227,7 +239,83 @@ impl Side {
 
     /// The next key that has a value. The key is in its stored form. Without `values`, a large value is not read, and
     /// the item has an empty value. `rest` has the keys that the caller has not passed yet.
+    #[inline]
     pub(super) fn next(
+        &mut self,
+        engine: &Engine,
+        state: &KeyspaceState,
+        values: bool,
+        rest: &KeyRange,
+    ) -> Result<Option<Row>> {
+        if self.sought.is_none()
+            && let Some(row) = self.next_alone()
+        {
+            self.began_behind = false;
+            return Ok(Some(row));
+        }
+        self.whole = self.next_of_all(engine, state, values, rest)?;
+        Ok(self.whole.is_some().then_some(Row::Whole))
+    }
+
+    /// The next row, if it is the only message of its key and no tombstone can hide it. This is so for almost all rows of
+    /// most scans. The row stays in its block, so nothing is copied or counted.
+    #[inline]
+    fn next_alone(&mut self) -> Option<Row> {
+        if !self.tombstones.is_empty() {
+            return None;
+        }
+        let mut best: Option<(usize, &[u8])> = None;
+        for (i, source) in self.sources.iter().enumerate() {
+            let key = source.entry()?.key;
+            best = match best {
+                Some((_, other)) if seeded!(ScanOverlooksTie: false, key == other) => return None,
+                Some((_, other)) if (key > other) != self.reverse => best,
+                _ => Some((i, key)),
+            };
+        }
+        let (i, key) = best?;
+        let source = &self.sources[i];
+        let (at, next) = (source.at, source.at + 1);
+        let entry = source.block.get(at);
+        // A further message of the key could also be in the next block.
+        let is_alone = next < source.block.len() && source.block.get(next).key != key;
+        if !is_alone || entry.kind != Kind::Put || entry.seqno > self.world.at {
+            return None;
+        }
+        self.sources[i].at = next;
+        Some(Row::InBlock(i, at))
+    }
+
+    /// The key and the value of the row that was found last.
+    #[inline]
+    pub(super) fn borrow(&self, row: Row) -> (&[u8], &[u8]) {
+        match row {
+            Row::InBlock(source, at) => {
+                let entry = self.sources[source].block.get(at);
+                (entry.key, entry.value)
+            }
+            Row::Whole => {
+                let (key, value) = self.whole.as_ref().expect("the row was found last");
+                (key, value)
+            }
+        }
+    }
+
+    /// The key and the value of the row that was found last, for a caller that keeps them.
+    #[inline]
+    pub(super) fn take(&mut self, row: Row) -> (Value, Value) {
+        match row {
+            Row::InBlock(source, at) => {
+                let block = &self.sources[source].block;
+                let (key, value) = block.places(at);
+                (Value::in_batch(block.clone(), key), Value::in_batch(block.clone(), value))
+            }
+            Row::Whole => self.whole.take().expect("the row was found last"),
+        }
+    }
+
+    /// The next key that has a value, from any number of messages in any number of sources.
+    fn next_of_all(
         &mut self,
         engine: &Engine,
         state: &KeyspaceState,

@@ -39,6 +39,8 @@ struct Expected<'a> {
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
+    /// Whether the next row is borrowed.
+    is_borrowed: bool,
 }
 
 impl Expected<'_> {
@@ -50,8 +52,14 @@ impl Expected<'_> {
 
     /// Takes one entry from an end of the iterator and compares it with the model.
     fn step(&mut self, range: &mut Range, backward: bool, what: &str) {
-        let got = if backward { range.next_back() } else { range.next() };
-        let got = got.map(|item| item.expect("readable").0.to_vec());
+        let got = if self.is_borrowed {
+            let row = if backward { range.next_row_back() } else { range.next_row() };
+            row.expect("readable").map(|(key, _)| key.to_vec())
+        } else {
+            let row = if backward { range.next_back() } else { range.next() };
+            row.map(|item| item.expect("readable").0.to_vec())
+        };
+        self.is_borrowed = !self.is_borrowed;
         let mut left = self.left();
         let want = if backward { left.next_back() } else { left.next() }.cloned();
         drop(left);
@@ -77,7 +85,8 @@ fn seeks_move_either_end_of_an_iterator() {
                 _ => (Bound::Unbounded, Bound::Included(key(high).to_vec())),
             };
             let mut range = ks.range(bounds.clone());
-            let mut expected = Expected { all: &model, bounds, from: Bound::Unbounded, to: Bound::Unbounded };
+            let (from, to) = (Bound::Unbounded, Bound::Unbounded);
+            let mut expected = Expected { all: &model, bounds, from, to, is_borrowed: false };
             for _ in 0..40 {
                 let sought = key(numbers.below(920)).to_vec();
                 match numbers.below(8) {

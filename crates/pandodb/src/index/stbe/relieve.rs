@@ -96,7 +96,7 @@ struct Leaf {
 impl Stbe {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        self.give_up_parked();
+        self.give_up_optional();
         let merge = |aim| in_shrinking_room(room, |room| self.merge_one(room, aim, keep), || {});
         if let Some(aim) = self.sweeps(room) {
             match merge(aim) {
@@ -143,10 +143,13 @@ impl Stbe {
         }
     }
 
-    /// Discards the parked compactions, with their partial outputs.
-    fn give_up_parked(&self) {
+    /// Discards the parked compactions, with their partial outputs, and what scans requested: compactions that only make
+    /// scans faster might not fit, and `settle` would wait for them.
+    fn give_up_optional(&self) {
         let mut inner = self.inner.lock();
         inner.merging.retain(|merging| merging.parked.is_none());
+        inner.trunk.scans.take();
+        inner.trunk.forced.retain(|request| !request.optional);
         self.recount(&mut inner);
     }
 

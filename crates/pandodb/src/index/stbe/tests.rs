@@ -92,6 +92,50 @@ fn a_tree_shrinks_and_frees_its_pages_when_everything_is_deleted() {
     assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
+/// A store on a full disk waits in `settle` until no requested work is left. So work that only makes scans faster may not
+/// stay requested there, but what a caller requested does.
+#[test]
+fn relief_forgets_what_scans_requested() {
+    let mut bench = Bench::new(8);
+    for _ in 0..20 {
+        bench.put(700, 40_000);
+        bench.drain();
+    }
+    let want = |tree: &Stbe| {
+        let root = tree.inner.lock().trunk.root.clone();
+        let scans = tree.inner.lock().trunk.scans.clone();
+        root.walk(&mut |node| {
+            if node.is_leaf() {
+                scans.note(node, node.own_bytes(), node.own_bytes().max(1));
+            }
+        });
+        assert!(tree.debt().requested_bytes > 0, "leaves are wanted");
+    };
+    let forced = |tree: &Stbe| tree.inner.lock().trunk.forced.len();
+    let relieve = |tree: &Stbe| {
+        let room = Room { bytes: 1, spare: 4096, urgent: false };
+        assert!(matches!(tree.relieve(room, &Stripes::default), Ok(progress) if progress.idle), "nothing fits");
+    };
+    want(&bench.tree);
+    relieve(&bench.tree);
+    assert_eq!(bench.tree.debt().requested_bytes, 0);
+
+    // The same after a worker has turned them into requests.
+    want(&bench.tree);
+    let claim = bench.tree.claim(&Stripes::default).unwrap();
+    assert!(claim.is_some() && forced(&bench.tree) > 0);
+    drop(claim);
+    bench.tree.inner.lock().merging.clear();
+    relieve(&bench.tree);
+    assert_eq!((bench.tree.debt().requested_bytes, forced(&bench.tree)), (0, 0));
+
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    let requested = bench.tree.debt().requested_bytes;
+    want(&bench.tree);
+    let _ = bench.tree.relieve(Room { bytes: 1, spare: 4096, urgent: false }, &Stripes::default);
+    assert_eq!((bench.tree.debt().requested_bytes, forced(&bench.tree)), (requested, 1), "a caller's request stays");
+}
+
 /// `Keyspace::approximate_len` promises not to wait for background work: the function reads a published view, which
 /// counts its messages only once.
 #[test]

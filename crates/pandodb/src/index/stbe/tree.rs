@@ -13,7 +13,7 @@ use super::persist;
 use super::read::StbeView;
 use super::rebalance::{Pieces, RebalanceCounters, Rebalancer, Shape};
 use super::route::{RouteJob, Routes};
-use super::scans::Scans;
+use super::scans::{Scans, Wanted};
 use super::trunk::Trunk;
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
@@ -218,7 +218,8 @@ impl Stbe {
         }
         let mut trunk = inner.trunk.clone();
         let before = self.core.ids.next();
-        trunk.forced.extend(wanted.into_iter().map(|wanted| Forced { range: wanted.range, before }));
+        let request = |wanted: Wanted| Forced { range: wanted.range, before, optional: true };
+        trunk.forced.extend(wanted.into_iter().map(request));
         let requested = self.rebalance(inner, &mut trunk);
         // Publish in any case, because the debt still includes the wanted leaves.
         let trunk = if requested.is_ok() { trunk } else { inner.trunk.clone() };

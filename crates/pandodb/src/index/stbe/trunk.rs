@@ -18,7 +18,7 @@ pub(super) struct Trunk {
     pub(super) horizon: Seqno,
     /// The map of the pages of large values that runs of this root refer to.
     pub(super) blobs: BlobMap,
-    /// Ranges that callers asked to compact fully.
+    /// Ranges to compact fully, because callers asked for it or because scans would be faster.
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,

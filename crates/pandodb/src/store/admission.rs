@@ -21,18 +21,18 @@ impl Engine {
         if debt.total() == 0 {
             return Ok(());
         }
-        let memtable = self.config.memtable() as u64;
+        let (memtable, full) = (self.config.memtable() as u64, self.seal_at());
         debug_assert!(memtable > 0, "a memtable has a size");
         // If background work makes no progress, refuse writes before they fill the memory. Deletes may use a little
         // more memory than other writes.
-        let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
+        let limit = full * (MAX_SEALED + if frees { 3 } else { 1 });
         if debt.memory_bytes > limit
             && let Some(trouble) = self.background.trouble()
         {
             return Err(trouble);
         }
-        let room = memtable.saturating_sub(self.keyspaces.active());
-        let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
+        let room = full.saturating_sub(self.keyspaces.active());
+        let crowd = (debt.memory_bytes / full).saturating_sub(MAX_SEALED - 1);
         // When the disk is full, an ordinary write is refused later. Throttling it first would only delay the error.
         if !frees && self.reserve.is_short() {
             return Ok(());

@@ -66,9 +66,10 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. The default is an
-    /// eighth of the memory budget, but at most 1/32 of the disk space that the store occupies or can still use when it
-    /// is opened.
+    /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. It also determines the
+    /// sizes of nodes and log segments. By default these are chosen for an eighth of the memory budget, and memtables
+    /// grow to three eighths if none waits to be written to the data file; either is at most 1/32 of the disk space that
+    /// the store occupies or can still use when it is opened.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.config.memtable_bytes = Some(bytes);
         self
@@ -271,7 +272,8 @@ impl StoreBuilder {
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let config = &self.config;
         vec![
-            ("memtable_bytes", config.memtable().to_string()),
+            ("memtable_bytes", config.largest_memtable().to_string()),
+            ("unit_bytes", config.memtable().to_string()),
             ("pool_bytes", config.pool().to_string()),
             ("row_cache_bytes", config.rows().to_string()),
             ("segment_bytes", config.segment().to_string()),

@@ -205,7 +205,7 @@ impl Engine {
         if self.pressure.pressed.load(Relaxed) && self.debt().memory_bytes > 0 {
             return;
         }
-        if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
+        if log.retained_bytes() <= LOG_MEMTABLES * self.config.largest_memtable() as u64 + segments {
             return;
         }
         let sequencer = self.writer.quiesce();

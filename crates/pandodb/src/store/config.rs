@@ -52,6 +52,8 @@ pub(crate) struct Config {
     pub disk_bytes: Option<u64>,
 }
 
+/// The size at which memtables are sealed by default, in units ([`Config::memtable`]).
+const MEMTABLES: usize = 3;
 /// A default memtable takes at most 1/DISK_MEMTABLES of the disk. The reason: the log, the reserve and the smallest
 /// compaction each need as much space as several memtables.
 const DISK_MEMTABLES: u64 = 32;
@@ -92,10 +94,23 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The size of a full memtable in bytes. The default is an eighth of the budget, but less on a small disk.
+    /// The unit of sizes in bytes: the sizes of nodes, log segments and steps of background work are multiples or
+    /// fractions of it. The default is an eighth of the budget, but less on a small disk.
     pub(crate) fn memtable(&self) -> usize {
-        let of_disk = self.disk_bytes.map_or(usize::MAX, |bytes| (bytes / DISK_MEMTABLES) as usize);
-        self.memtable_bytes.unwrap_or(of_disk.min(self.memory_budget / 8)).max(MIN_MEMTABLE)
+        self.memtable_bytes.unwrap_or(self.of_disk().min(self.memory_budget / 8)).max(MIN_MEMTABLE)
+    }
+
+    /// The size in bytes at which memtables are sealed if none waits to be packed. The default is three eighths of the
+    /// budget, but less on a small disk. Larger memtables cause fewer compactions, and the pool has their memory while
+    /// they are not filled.
+    pub(crate) fn largest_memtable(&self) -> usize {
+        let largest = self.of_disk().min(self.memory_budget / 8 * MEMTABLES);
+        self.memtable_bytes.unwrap_or(largest).max(self.memtable())
+    }
+
+    /// The bytes that a memtable of a store on a small disk may have.
+    fn of_disk(&self) -> usize {
+        self.disk_bytes.map_or(usize::MAX, |bytes| (bytes / DISK_MEMTABLES) as usize)
     }
 
     /// The number of log streams. With several streams, the stream that a thread uses depends on the other threads of
@@ -140,8 +155,8 @@ impl Config {
     }
 
     /// Bytes of the pool: the budget without the row cache, the table of folded counters, the dead ranges, and an eighth
-    /// for compactions and reads. Memtables reserve their memory from the pool. Each memtable takes an eighth of the budget. There is one active memtable,
-    /// and there are at most two sealed memtables if background work is fast enough.
+    /// for compactions and reads. Memtables reserve their memory from the pool. Active and sealed memtables together take
+    /// up to 9/16 of the budget if background work is fast enough (`Engine::seal_at`).
     pub(crate) fn pool(&self) -> usize {
         let (work, rows) = (self.memory_budget / 8, self.rows() + self.folds() + self.dead_ranges());
         assert!(work + rows <= self.memory_budget, "the caches take at most a little more than a quarter of it");
@@ -158,9 +173,9 @@ impl Config {
     /// work needs space for a packed memtable or a piece of a compaction, with its filter; a checkpoint needs space for
     /// its nodes and its catalogue.
     pub(crate) fn shares(&self) -> Shares {
-        let memtable = self.memtable() as u64;
-        let piece = (4 * memtable).min(PIECE).max(memtable);
-        assert!(piece >= memtable, "a packed memtable fits into a piece");
+        let (memtable, largest) = (self.memtable() as u64, self.largest_memtable() as u64);
+        let piece = (4 * memtable).min(PIECE).max(largest);
+        assert!(piece >= largest, "a packed memtable fits into a piece");
         Shares {
             checkpoint: (memtable / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
             freeing: self.segment() * self.streams() as u64,
@@ -194,6 +209,6 @@ impl Config {
         let whole = |share: u64| share.next_multiple_of(unit);
         let kept = whole(shares.checkpoint) + whole(shares.freeing) + whole(shares.background);
         // Ordinary writes leave space for a checkpoint free, in addition to the reserve.
-        kept.min(self.reserve()) + shares.checkpoint + log + 2 * self.memtable() as u64
+        kept.min(self.reserve()) + shares.checkpoint + log + 2 * self.largest_memtable() as u64
     }
 }

@@ -70,7 +70,7 @@ impl Engine {
 
     /// Whether more than [`MOST_WAITING`] memtables wait to be packed.
     fn is_behind(&self) -> bool {
-        self.debt().memory_bytes > MOST_WAITING * self.config.memtable() as u64
+        self.debt().memory_bytes > MOST_WAITING * self.config.largest_memtable() as u64
     }
 
     /// Whether the remaining disk space is so small that background work has to be done in pieces.
@@ -316,10 +316,6 @@ impl Engine {
         if !worth || !self.pressure.starved.swap(false, Relaxed) {
             return false;
         }
-        let sequencer = self.writer.quiesce();
-        let keyspaces = self.keyspaces.all();
-        let filled: Vec<_> = keyspaces.iter().filter(|keyspace| keyspace.active_bytes() > 0).collect();
-        filled.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
-        !filled.is_empty()
+        self.seal_filled()
     }
 }

@@ -5,7 +5,8 @@
 //!   fresh memtable  ◀──────────────────────────────────────────────┘
 //! ```
 //!
-//! All keyspaces share one memory limit for memtables. Locks: first the sequencer, which is quiesced, then the table of
+//! All keyspaces share one memory limit for memtables ([`Engine::seal_at`]). If no write comes for some time, memtables
+//! of more than a unit are sealed, so that the pool gets their memory back. Locks: first the sequencer, which is quiesced, then the table of
 //! keyspaces.
 
 use std::cmp::Reverse;
@@ -32,10 +33,21 @@ const MANY_SHARE: u64 = 4;
 const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
 
 impl Engine {
+    /// The memory limit of the active memtables in bytes. Memtables that wait to be packed take their memory from the
+    /// same part of the budget, so the limit falls while they wait. It does not fall below the unit, because each seal
+    /// has a fixed cost.
+    pub(super) fn seal_at(&self) -> u64 {
+        let (unit, largest) = (self.config.memtable() as u64, self.config.largest_memtable() as u64);
+        let shared = (largest + largest / 2).saturating_sub(self.debt().memory_bytes);
+        let limit = largest.min(shared).max(unit);
+        assert!((unit..=largest).contains(&limit), "{limit} bytes");
+        limit
+    }
+
     /// Whether the active memtables have reached their memory limit, or the fixed memory of all active memtables takes
     /// too much of the budget.
     pub(crate) fn is_filled(&self) -> bool {
-        let limit = self.config.memtable() as u64;
+        let limit = self.seal_at();
         let active = self.keyspaces.active();
         let least = self.keyspaces.occupied() * Memtable::LEAST_BYTES as u64;
         active >= limit || active + least >= limit + self.config.memory_budget as u64 / MANY_SHARE
@@ -44,9 +56,9 @@ impl Engine {
     /// Whether memtables must be sealed. Returns `None` if no memtable must be sealed. Otherwise the value says whether
     /// all memtables must be sealed, because they refer to too many bytes of large values.
     fn is_full(&self) -> Option<bool> {
-        let limit = self.config.memtable() as u64;
+        let (unit, limit) = (self.config.memtable() as u64, self.seal_at());
         let active = self.keyspaces.active();
-        let heavy = self.figures.blob_bytes.load(Relaxed) >= limit * BLOB_FACTOR;
+        let heavy = self.figures.blob_bytes.load(Relaxed) >= unit * BLOB_FACTOR;
         if !heavy && !self.is_filled() {
             return None;
         }
@@ -81,13 +93,22 @@ impl Engine {
         for (bytes, keyspace) in keyspaces {
             self.seal(&sequencer, &keyspace);
             sealed += bytes + least;
-            if sealed >= self.config.memtable() as u64 / SEALED_AT_ONCE {
+            if sealed >= self.seal_at() / SEALED_AT_ONCE {
                 break;
             }
         }
         if sequencer.is_whole() {
             self.keyspaces.check_sums();
         }
+    }
+
+    /// Seals all memtables that are not empty. Returns whether there are any.
+    pub(super) fn seal_filled(&self) -> bool {
+        let sequencer = self.writer.quiesce();
+        let keyspaces = self.keyspaces.all();
+        let filled: Vec<_> = keyspaces.iter().filter(|keyspace| keyspace.active_bytes() > 0).collect();
+        filled.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
+        !filled.is_empty()
     }
 
     /// Seals the memtable of a keyspace and passes it to the index. REQUIRES: the sequencer is quiesced, so that the

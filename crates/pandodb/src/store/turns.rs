@@ -102,6 +102,10 @@ impl Engine {
             }
         }
         if self.is_at_rest() {
+            if self.keyspaces.active() > self.config.memtable() as u64 {
+                self.seal_filled();
+                return Turn::Worked(1);
+            }
             self.chunks.trim();
             match self.core.data.punch_at_rest() {
                 Ok(true) => return Turn::Worked(1),

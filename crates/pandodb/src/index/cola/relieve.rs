@@ -34,7 +34,7 @@ impl Cola {
         self.give_up_parked();
         let merge =
             |urgent| in_shrinking_room(room, |room| self.merge_one(room, urgent, keep), || self.give_up_parked());
-        let waits = self.owing.debt().memory_bytes.min(self.sizes.growth.memtable_bytes);
+        let waits = self.queue().first_bytes();
         let is_short = waits > 0 && room.bytes < waits + waits / 4 + room.spare;
         if is_short {
             match merge(true) {

@@ -105,6 +105,15 @@ impl PackQueue {
         waiting.packing = Packing::Nothing;
     }
 
+    /// The debt of the memtable that is packed next; 0 if none waits.
+    pub fn first_bytes(&self) -> u64 {
+        let waiting = self.0.lock();
+        match &waiting.packing {
+            Packing::Parked(job) => job.batch.bytes,
+            _ => waiting.batches.front().map_or(0, |batch| batch.bytes),
+        }
+    }
+
     /// Removes all memtables that no thread works on.
     pub fn clear(&self) -> Vec<SealedBatch> {
         let mut waiting = self.0.lock();

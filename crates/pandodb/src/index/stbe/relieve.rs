@@ -127,7 +127,7 @@ impl Stbe {
     /// memtables again, and after that until no leaf has much garbage. If compactions stopped as soon as there is space
     /// for one memtable, packing the next deletes would use up this space.
     fn sweeps(&self, room: Room) -> Option<Aim> {
-        let waits = self.owing.debt().memory_bytes.min(self.shape.memtable_bytes);
+        let waits = self.queue.first_bytes();
         let packed = waits + waits / 4;
         let mut inner = self.inner.lock();
         if inner.is_swept() {

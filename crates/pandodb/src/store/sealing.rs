@@ -35,9 +35,12 @@ const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
 impl Engine {
     /// The memory limit of the active memtables in bytes. Memtables that wait to be packed take their memory from the
     /// same part of the budget, so the limit falls while they wait. It does not fall below the unit, because each seal
-    /// has a fixed cost.
+    /// has a fixed cost. On a full disk it is the unit, because a smaller memtable needs less space when it is packed.
     pub(super) fn seal_at(&self) -> u64 {
         let (unit, largest) = (self.config.memtable() as u64, self.config.largest_memtable() as u64);
+        if self.pressure.pressed.load(Relaxed) || self.reserve.is_short() {
+            return unit;
+        }
         let shared = (largest + largest / 2).saturating_sub(self.debt().memory_bytes);
         let limit = largest.min(shared).max(unit);
         assert!((unit..=largest).contains(&limit), "{limit} bytes");

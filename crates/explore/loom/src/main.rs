@@ -44,6 +44,8 @@ mod resolve {
     pub use pandodb::resolve::*;
 }
 
+#[path = "../../../pandodb/src/store/dead_ranges/mod.rs"]
+mod dead_ranges;
 #[path = "../../../pandodb/src/memtable/latch.rs"]
 mod latch;
 #[path = "../../../lab/src/pool/claims/locks.rs"]

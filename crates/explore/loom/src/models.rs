@@ -11,6 +11,7 @@ use loom::thread::spawn;
 
 use crate::base::seeded::activate;
 use crate::base::{Entry, KeyRange, Kind, RangeTombstone, SeededBug, Seqno};
+use crate::dead_ranges::{Allowance, DeadRanges, Skip};
 use crate::latch::Latch;
 use crate::locks::Locks;
 use crate::memtable::{ChunkPool, Memtable};
@@ -22,10 +23,11 @@ use crate::watermark::Watermark;
 pub type Body = fn(mistake: bool);
 
 /// All models.
-pub const ALL: [(&str, Body); 11] = [
+pub const ALL: [(&str, Body); 12] = [
     ("visible", visible),
     ("register", register),
     ("tombstones", tombstones),
+    ("dead", dead),
     ("latch", latch),
     ("account", account),
     ("stop", stop),
@@ -109,6 +111,36 @@ fn tombstones(mistake: bool) {
     });
     assert_eq!((covering, found), if at == Seqno(2) { (Seqno(1), 1) } else { (Seqno(0), 0) });
     writer.join().expect("joined");
+}
+
+/// A scan that learns that a range has no values overlooks no write: it meets the message of the write, or its watch has
+/// the key. This model fails without either of the two fences of `DeadRanges`. The mistake: the scan reads before its
+/// watch begins.
+fn dead(mistake: bool) {
+    let dead = Arc::new(DeadRanges::new(Arc::new(Allowance::new(1 << 20))));
+    let (snapshots, message) = (Arc::new(Snapshots::default()), Arc::new(AtomicU64::new(0)));
+    let writer = {
+        let (dead, snapshots, message) = (dead.clone(), snapshots.clone(), message.clone());
+        spawn(move || {
+            message.store(1, Release);
+            dead.revive(b"k");
+            snapshots.set_visible(Seqno(1));
+        })
+    };
+    let is_skipped = |at| matches!(dead.skip(b"k", false, at), Skip::To(_));
+    let watch = || dead.watch(&KeyRange::all(), false);
+    let early = (!mistake).then(watch);
+    let read_point = snapshots.register();
+    let met = message.load(Acquire) == 1;
+    let watch = early.unwrap_or_else(watch);
+    if !met {
+        watch.learn(KeyRange::all(), read_point.seqno(), read_point.seqno());
+    }
+    drop(watch);
+    let at = snapshots.visible();
+    assert!(at == Seqno(0) || !is_skipped(at), "a scan skips a visible value");
+    writer.join().expect("joined");
+    assert!(!is_skipped(Seqno(1)), "the range was not cut");
 }
 
 /// The fields under a latch are consistent for a reader that finds the version of the latch unchanged, and for the next

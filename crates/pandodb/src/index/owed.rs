@@ -10,7 +10,8 @@
 //! 1. Each index changes its own debt under its own lock ([`Owing::change`]). It adds the difference to the sums before
 //!    it releases this lock. Therefore a sum differs from the true debt at most by the changes in progress.
 //! 2. [`Owed::next`] walks the sorted list. The index with the most bytes to pack comes first. Indexes with equally
-//!    many bytes to pack are sorted by the bytes to compact, the most first, and then by keyspace id.
+//!    many bytes to pack are sorted by the bytes to compact, then by the bytes that were requested, the most first, and
+//!    then by keyspace id. So no request delays work that a keyspace needs.
 //! 3. A cleared index has no debt any more, regardless of what its unfinished jobs still report ([`Owing::end`]).
 //!
 //! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended. The sorted
@@ -29,10 +30,10 @@ use crate::base::KeyspaceId;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 /// A position in the sorted list of the indexes that have debt.
-pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
+pub type Rank = (Reverse<(u64, u64, u64)>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
-    (Reverse(debt.memory_bytes), Reverse(debt.work_bytes + debt.requested_bytes), id)
+    (Reverse((debt.memory_bytes, debt.work_bytes, debt.requested_bytes)), id)
 }
 
 /// The debt of all indexes of a store.
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(owed.sum(), debt(14, 51));
         let ids = || {
             let walk = std::iter::successors(owed.next(None), |rank| owed.next(Some(*rank)));
-            walk.map(|(_, _, id)| id.0).collect::<Vec<_>>()
+            walk.map(|(_, id)| id.0).collect::<Vec<_>>()
         };
         assert_eq!(ids(), [3, 2, 1], "memtables first, then what compactions owe");
         let within = |within_bytes| Some(Deadline { work_bytes: 40, within_bytes });

@@ -237,6 +237,11 @@ pub(super) mod tests {
         let debt = store.engine.debt();
         assert!(debt.requested_bytes > 1 << 20 && debt.work_bytes == 0, "{debt:?}");
         assert_eq!(debt.total(), debt.requested_bytes);
+        for _ in 0..4 {
+            store.engine.turn_alone(16 << 10);
+            let debt = store.engine.debt();
+            assert!(debt.requested_bytes > 0 && debt.work_bytes == 0, "a compaction in progress: {debt:?}");
+        }
         store.settle().expect("settled");
         assert_eq!(store.engine.debt(), Debt::default());
     }

@@ -7,9 +7,8 @@ use super::value::Value;
 use crate::base::range::successor;
 use crate::base::{KeyRange, Result, seeded};
 
-/// The most keys of a list, and the most bytes of them.
+/// The most keys of a list.
 const MOST_KEYS: usize = 256;
-const MOST_BYTES: usize = 64 << 10;
 
 /// The lists for both ends of a keyspace.
 #[derive(Debug, Default)]
@@ -22,7 +21,8 @@ pub(crate) struct Pops {
 #[derive(Debug, Default)]
 pub(super) struct NextKeys {
     keys: VecDeque<Vec<u8>>,
-    /// Observes the keys up to the last one of the list. Present if the list was fetched.
+    /// Observes the keys up to the last one of the list. Present if the list is not empty, so that writes cost less if
+    /// nothing is remembered.
     watch: Option<Watch>,
     /// The number of keys that were last asked for.
     asked: usize,
@@ -44,7 +44,16 @@ impl NextKeys {
             self.asked /= 4;
             return None;
         }
-        self.keys.pop_front()
+        self.take_first()
+    }
+
+    /// Removes the first key of the list. After the last key nothing has to be observed any more.
+    fn take_first(&mut self) -> Option<Vec<u8>> {
+        let key = self.keys.pop_front();
+        if self.keys.is_empty() {
+            self.watch = None;
+        }
+        key
     }
 
     /// Fetches the list from `keys`, a scan that began after the watch over all keys, and removes its first key. There
@@ -58,21 +67,23 @@ impl NextKeys {
     ) -> Result<Option<Vec<u8>>> {
         self.clear();
         self.asked = (2 * self.asked).clamp(1, MOST_KEYS);
-        let mut bytes = 0;
-        while self.keys.len() < self.asked && bytes < MOST_BYTES {
+        while self.keys.len() < self.asked {
             let Some(key) = keys() else { break };
             let key = key?.to_vec();
             debug_assert!(
                 self.keys.back().is_none_or(|last| (key > *last) != reverse),
                 "a scan returns its keys in order"
             );
-            bytes += key.len();
+            let has_room = watch.charge(size_of::<Vec<u8>>() + key.len());
             self.keys.push_back(key);
+            if !has_room {
+                break;
+            }
         }
         let Some(last) = self.keys.back() else { return Ok(None) };
         // Writes behind the list do not matter.
         watch.narrow(&if reverse { KeyRange::new(&**last, []) } else { KeyRange::new([], successor(last)) });
         self.watch = Some(watch);
-        Ok(self.keys.pop_front())
+        Ok(self.take_first())
     }
 }

@@ -44,6 +44,9 @@ impl Engine {
             return Turn::Idle;
         }
         self.checkpointer.begin();
+        if self.dead_ranges.was_refused() {
+            self.keyspaces.all().iter().for_each(|keyspace| keyspace.dead_ranges.drop_unused());
+        }
         self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Idle)
     }
 
@@ -78,7 +81,7 @@ impl Engine {
         while let Some(next) = self.core.share.owed.next(rank) {
             rank = Some(next);
             // A keyspace that is being dropped still has debt until its index is cleared.
-            let Some(keyspace) = self.keyspaces.get(next.2) else { continue };
+            let Some(keyspace) = self.keyspaces.get(next.1) else { continue };
             let _step = events::step(&keyspace.name);
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}

@@ -116,6 +116,28 @@ impl Choice<'_> {
         })
     }
 
+    /// Whether a compaction that `request` asks for is still to be done: the compaction of a leaf, or a flush to the
+    /// leaf for which a compaction in progress has to end first.
+    pub(super) fn is_open(&self, request: &Forced) -> bool {
+        self.is_open_in(self.root, request)
+    }
+
+    fn is_open_in(&self, node: &Arc<Node>, request: &Forced) -> bool {
+        if !node.range.overlaps(&request.range) {
+            return false;
+        }
+        if node.is_leaf() {
+            let candidate = in_leaf(node, self.policy, std::slice::from_ref(request), self.stuck);
+            return candidate.is_some_and(|candidate| candidate.forced);
+        }
+        node.children.iter().enumerate().any(|(i, child)| {
+            let is_blocked =
+                self.merging.iter().flat_map(|merging| &merging.live).any(|live| live.overlaps(&child.node.range));
+            let handed = node.live(child).iter().filter(|branch| branch.weights[i] > 0).cloned().collect::<Vec<_>>();
+            is_blocked && concerns(request, &child.node, &handed) || self.is_open_in(&child.node, request)
+        })
+    }
+
     /// Whether the cached sums are valid, because there is no request and no stuck branch.
     fn is_plain(&self) -> bool {
         self.forced.is_empty() && self.stuck.is_empty()

@@ -93,6 +93,8 @@ pub(super) struct Merging {
     pub(super) live: Vec<KeyRange>,
     /// Estimated bytes of the inputs of this compaction.
     pub(super) bytes: u64,
+    /// Whether only a request triggered this compaction. Writers do not wait for such compactions.
+    pub(super) forced: bool,
     /// The job between two steps; `None` while a thread works on it.
     pub(super) parked: Option<Box<Merge>>,
 }

@@ -148,7 +148,7 @@ impl Stbe {
     fn give_up_optional(&self) {
         let mut inner = self.inner.lock();
         inner.merging.retain(|merging| merging.parked.is_none());
-        inner.trunk.scans.take();
+        inner.trunk.scans.forget();
         inner.trunk.forced.retain(|request| !request.optional);
         self.recount(&mut inner);
     }
@@ -270,7 +270,8 @@ impl Stbe {
 
     /// Begins a compaction. REQUIRES: the caller holds `inner`.
     pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
-        let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
+        let (ids, live) = (candidate.ids(), candidate.live.clone());
+        let (bytes, forced) = (candidate.bytes, candidate.forced);
         // The runs of leaves get no maplets.
         let filter = self.filter(u32::from(candidate.height > 0));
         // Compress only leaves, because they hold most of the data for the longest time.
@@ -284,7 +285,7 @@ impl Stbe {
                 let ticket = inner.next_ticket;
                 inner.next_ticket += 1;
                 debug_assert!(inner.merging.iter().all(|other| other.ticket < ticket), "tickets ascend");
-                inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
+                inner.merging.push(Merging { ticket, ids, live, bytes, forced, parked: None });
                 Claim::Merge(ticket, Box::new(Merge { candidate, job }))
             }
             Err((run, e)) => {

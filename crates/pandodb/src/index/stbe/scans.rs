@@ -17,6 +17,7 @@
 //! `wanted`, under which only the locks of the debt are taken. Source: the competitive argument of the ski rental
 //! problem; "read-triggered compaction" of other engines counts reads in a similar way.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::node::Node;
@@ -35,13 +36,13 @@ pub(super) struct Scans {
     owing: Arc<Owing>,
     /// Whether scans cause compactions.
     compact: bool,
-    wanted: Mutex<Vec<Wanted>>,
+    wanted: Mutex<VecDeque<Wanted>>,
 }
 
 /// A leaf to compact.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    pub(super) range: KeyRange,
+#[derive(Debug)]
+struct Wanted {
+    range: KeyRange,
     bytes: u64,
 }
 
@@ -65,14 +66,19 @@ impl Scans {
         let mut wanted = self.wanted.lock();
         if wanted.iter().all(|wanted| !wanted.range.overlaps(&leaf.range)) {
             let bytes = bytes.max(1);
-            wanted.push(Wanted { range: leaf.range.clone(), bytes });
+            wanted.push_back(Wanted { range: leaf.range.clone(), bytes });
             self.owing.change(|own| own.requested_bytes += bytes);
         }
     }
 
-    /// Takes the wanted leaves. The caller must recount the debt afterwards.
-    pub(super) fn take(&self) -> Vec<Wanted> {
-        std::mem::take(&mut *self.wanted.lock())
+    /// Takes the range of the leaf that was wanted first. The caller must recount the debt afterwards.
+    pub(super) fn take_first(&self) -> Option<KeyRange> {
+        self.wanted.lock().pop_front().map(|wanted| wanted.range)
+    }
+
+    /// Forgets the wanted leaves. The caller must recount the debt afterwards.
+    pub(super) fn forget(&self) {
+        self.wanted.lock().clear();
     }
 
     /// Sets the debt of the tree, to which this function adds the bytes of the wanted leaves.

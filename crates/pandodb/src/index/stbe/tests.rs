@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::choose::Choice;
 use super::jobs::Stuck;
 use super::node::{Branch, Node};
+use super::tree::Claim;
 use super::{Policy, Shape, Stbe};
 use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::Device;
@@ -92,6 +93,86 @@ fn a_tree_shrinks_and_frees_its_pages_when_everything_is_deleted() {
     assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
+/// Lets scans want every leaf of the tree. Returns the number of leaves.
+fn want(tree: &Stbe) -> usize {
+    let root = tree.inner.lock().trunk.root.clone();
+    let scans = tree.inner.lock().trunk.scans.clone();
+    let mut leaves = 0;
+    root.walk(&mut |node| {
+        if node.is_leaf() {
+            leaves += 1;
+            scans.note(node, node.own_bytes(), node.own_bytes().max(1));
+        }
+    });
+    assert!(tree.debt().requested_bytes > 0, "leaves are wanted");
+    leaves
+}
+
+fn forced(tree: &Stbe) -> usize {
+    tree.inner.lock().trunk.forced.len()
+}
+
+/// Until a request is fulfilled, each root swap flushes new data to its leaves. So a tree whose leaves are all wanted may
+/// request only one of them at a time, and a fulfilled request goes although others are open.
+#[test]
+fn wanted_leaves_are_compacted_one_at_a_time() {
+    let mut bench = Bench::new(8);
+    for _ in 0..20 {
+        bench.put(700, 40_000);
+        bench.drain();
+    }
+    bench.put(700, 40_000);
+    bench.pack_all();
+    bench.drain();
+    let leaves = want(&bench.tree);
+    assert!(leaves > 3, "{leaves}");
+    let (mut most, mut requests) = (0, 0);
+    while !bench.step(1000).idle {
+        let now = forced(&bench.tree);
+        requests += usize::from(now > 0);
+        most = most.max(now);
+    }
+    assert_eq!((most, forced(&bench.tree)), (1, 0));
+    assert!(requests >= 1, "scans caused compactions");
+    bench.check();
+
+    bench.put(700, 40_000);
+    bench.pack_all();
+    bench.drain();
+    let root = bench.tree.inner.lock().trunk.root.clone();
+    let cut = root.children[root.children.len() / 2].node.range.from.clone();
+    bench.tree.compact(&KeyRange::new(Vec::new(), cut.clone())).unwrap();
+    bench.tree.compact(&KeyRange::new(cut, KeyRange::all().to)).unwrap();
+    let mut seen = vec![forced(&bench.tree)];
+    while !bench.step(1000).idle {
+        seen.push(forced(&bench.tree));
+    }
+    seen.dedup();
+    assert_eq!(seen, [2, 1, 0], "each request goes when it is fulfilled");
+}
+
+/// A request waits for the compactions in progress that keep the data of its range from being flushed.
+#[test]
+fn a_request_stays_open_while_a_compaction_blocks_its_flush() {
+    let mut bench = Bench::new(8);
+    for _ in 0..20 {
+        bench.put(700, 40_000);
+        bench.drain();
+    }
+    bench.put(700, 40_000);
+    bench.pack_all();
+    bench.drain();
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    let Some(Claim::Merge(..)) = bench.tree.claim(&Stripes::default).unwrap() else { panic!("leaves wait") };
+    bench.tree.inner.lock().trunk.forced.clear();
+    bench.put(700, 40_000);
+    bench.pack_all();
+    let busy = bench.tree.inner.lock().merging[0].live[0].clone();
+    assert!(bench.tree.published.load().root.height > 0);
+    bench.tree.compact(&busy).unwrap();
+    assert_eq!(forced(&bench.tree), 1, "the new data above the leaf is not flushed yet");
+}
+
 /// A store on a full disk waits in `settle` until no requested work is left. So work that only makes scans faster may not
 /// stay requested there, but what a caller requested does.
 #[test]
@@ -101,17 +182,6 @@ fn relief_forgets_what_scans_requested() {
         bench.put(700, 40_000);
         bench.drain();
     }
-    let want = |tree: &Stbe| {
-        let root = tree.inner.lock().trunk.root.clone();
-        let scans = tree.inner.lock().trunk.scans.clone();
-        root.walk(&mut |node| {
-            if node.is_leaf() {
-                scans.note(node, node.own_bytes(), node.own_bytes().max(1));
-            }
-        });
-        assert!(tree.debt().requested_bytes > 0, "leaves are wanted");
-    };
-    let forced = |tree: &Stbe| tree.inner.lock().trunk.forced.len();
     let relieve = |tree: &Stbe| {
         let room = Room { bytes: 1, spare: 4096, urgent: false };
         assert!(matches!(tree.relieve(room, &Stripes::default), Ok(progress) if progress.idle), "nothing fits");

@@ -13,7 +13,7 @@ use super::persist;
 use super::read::StbeView;
 use super::rebalance::{Pieces, RebalanceCounters, Rebalancer, Shape};
 use super::route::{RouteJob, Routes};
-use super::scans::{Scans, Wanted};
+use super::scans::Scans;
 use super::trunk::Trunk;
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
@@ -198,7 +198,7 @@ impl Stbe {
             return Ok(Some(Claim::Merge(merging.ticket, job)));
         }
         let mut candidate = self.choice(&inner).first();
-        if candidate.is_none() && self.request_wanted(&mut inner)? {
+        while candidate.is_none() && self.request_wanted(&mut inner)? {
             candidate = self.choice(&inner).first();
         }
         let Some(candidate) = candidate else { return Ok(None) };
@@ -209,19 +209,14 @@ impl Stbe {
         Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
     }
 
-    /// Requests the compaction of the leaves that scans want. Returns whether there are any. REQUIRES: the caller holds
-    /// `inner`.
+    /// Requests the compaction of one leaf that scans want. Returns whether there is one. Only one at a time: until a
+    /// request is fulfilled, each root swap flushes new data to its leaf. REQUIRES: the caller holds `inner`.
     fn request_wanted(&self, inner: &mut Inner) -> Result<bool> {
-        let wanted = inner.trunk.scans.take();
-        if wanted.is_empty() {
-            return Ok(false);
-        }
+        let Some(range) = inner.trunk.scans.take_first() else { return Ok(false) };
         let mut trunk = inner.trunk.clone();
-        let before = self.core.ids.next();
-        let request = |wanted: Wanted| Forced { range: wanted.range, before, optional: true };
-        trunk.forced.extend(wanted.into_iter().map(request));
+        trunk.forced.push(Forced { range, before: self.core.ids.next(), optional: true });
         let requested = self.rebalance(inner, &mut trunk);
-        // Publish in any case, because the debt still includes the wanted leaves.
+        // Publish in any case, because the debt still includes the wanted leaf.
         let trunk = if requested.is_ok() { trunk } else { inner.trunk.clone() };
         self.publish(inner, trunk, &[]);
         requested.map(|()| true)
@@ -236,11 +231,14 @@ impl Stbe {
     /// Recomputes the compaction debt after a root swap. REQUIRES: the caller holds `inner`.
     pub(super) fn recount(&self, inner: &mut Inner) {
         let (waiting, requested) = self.choice(inner).bytes();
-        let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
         let routes = self.route_bytes(inner);
+        let in_progress = |forced| -> u64 {
+            let jobs = inner.merging.iter().filter(|merging| merging.forced == forced);
+            jobs.map(|merging| merging.bytes.max(1)).sum()
+        };
         inner.trunk.scans.set_debt(|own| {
-            own.work_bytes = waiting + working + routes;
-            own.requested_bytes = requested;
+            own.work_bytes = waiting + in_progress(false) + routes;
+            own.requested_bytes = requested + in_progress(true);
         });
     }
 
@@ -264,7 +262,11 @@ impl Stbe {
                 merging.parked = Some(merge);
                 // The debt is an estimate. The estimate stays above 0 until the job is done, because threads that wait
                 // for the job poll the debt.
-                self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
+                let forced = merging.forced;
+                self.owing.change(|own| {
+                    let debt = if forced { &mut own.requested_bytes } else { &mut own.work_bytes };
+                    *debt = debt.saturating_sub(bytes).max(1);
+                });
             }
             return Ok(Progress { bytes, ..Progress::default() });
         }
@@ -369,11 +371,10 @@ impl Stbe {
     /// Publishes a new trunk. This is the only function that changes the view that readers pin. The large values in
     /// `dropped` are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
     pub(super) fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
-        let Trunk { root, forced, .. } = &trunk;
-        let all = Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &[] };
-        if !forced.is_empty() && all.bytes().1 == 0 {
-            trunk.forced.clear();
-        }
+        let root = &trunk.root;
+        let choice =
+            Choice { root, policy: self.shape.policy, forced: &[], stuck: &inner.stuck, merging: &inner.merging };
+        trunk.forced.retain(|request| choice.is_open(request));
         assert!(trunk.through >= inner.trunk.through, "a root swap never loses messages");
         assert!(trunk.horizon >= inner.trunk.horizon, "a horizon never decreases");
         assert_eq!(trunk.root.range, KeyRange::all(), "the root holds all keys");

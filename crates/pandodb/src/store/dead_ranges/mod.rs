@@ -68,8 +68,6 @@ const LONG: u32 = if EXPLORED {
 const EXTENSION: u32 = if EXPLORED { 1 } else { 8 };
 /// The number of scans that watch after a scan that found a long range.
 const INTEREST: u32 = 1 << 10;
-/// A range with longer bounds than this is not learned.
-const MOST_BOUND_BYTES: usize = 512;
 /// After this many writes, ranges that no scan has used in the meantime are dropped, so that a keyspace that is no
 /// longer scanned does not pay for them forever.
 const WRITES: u32 = 1 << 20;
@@ -100,6 +98,8 @@ struct Watched {
     reverse: bool,
     /// Of the keys in `range` that were revived, the first one in the direction of the scan.
     nearest: Option<Vec<u8>>,
+    /// The bytes that [`Watch::charge`] has taken.
+    charged: usize,
 }
 
 impl Watched {
@@ -205,7 +205,7 @@ impl DeadRanges {
     /// Starts a watch over `range`. Call this before pinning what is read under the watch.
     pub(crate) fn watch(self: &Arc<Self>, range: &KeyRange, reverse: bool) -> Watch {
         let mut known = self.known.lock();
-        let watched = Some(Watched { range: range.clone(), reverse, nearest: None });
+        let watched = Some(Watched { range: range.clone(), reverse, nearest: None, charged: 0 });
         let slot = match known.watches.iter().position(Option::is_none) {
             Some(slot) => {
                 known.watches[slot] = watched;
@@ -220,6 +220,15 @@ impl DeadRanges {
         drop(known);
         fence(SeqCst);
         Watch { of: self.clone(), slot }
+    }
+
+    /// Drops the ranges that no scan has used since the last call.
+    pub(crate) fn drop_unused(&self) {
+        if self.len.load(Relaxed) > 0 {
+            let mut known = self.known.lock();
+            known.ranges.drop_unused();
+            self.publish(&known);
+        }
     }
 
     /// Called by a scan without a watch that has passed many keys without a value: later scans watch.
@@ -261,6 +270,17 @@ impl Watch {
         self.of.known.lock().watches[self.slot].as_ref().and_then(|watched| watched.nearest.clone())
     }
 
+    /// Takes `bytes` of the [`Allowance`] for what the owner of the watch remembers, until the watch ends. Returns `false`
+    /// if there is no room.
+    pub(crate) fn charge(&self, bytes: usize) -> bool {
+        let mut known = self.of.known.lock();
+        let taken = known.ranges.allowance().take(bytes);
+        if taken {
+            known.watches[self.slot].as_mut().expect("the watch has not ended").charged += bytes;
+        }
+        taken
+    }
+
     /// Restricts the watch to the keys of `range`, which must be in its range.
     pub(crate) fn narrow(&self, range: &KeyRange) {
         let mut known = self.of.known.lock();
@@ -273,7 +293,7 @@ impl Watch {
     /// one. `oldest` is the oldest registered read point.
     pub(crate) fn learn(&self, mut range: KeyRange, at: Seqno, oldest: Seqno) {
         debug_assert!(oldest <= at, "the scan's own read point is registered");
-        if range.is_empty() || range.from.len() + range.to.len() > MOST_BOUND_BYTES {
+        if range.is_empty() {
             return;
         }
         let DeadRanges { known, interest, .. } = &*self.of;
@@ -307,7 +327,8 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut known = self.of.known.lock();
-        known.watches[self.slot] = None;
+        let watched = known.watches[self.slot].take().expect("the watch has not ended");
+        known.ranges.allowance().give_back(watched.charged);
         while known.watches.last().is_some_and(Option::is_none) {
             known.watches.pop();
         }

@@ -6,7 +6,7 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
 use crate::base::range::successor;
-use crate::base::sync::{AtomicUsize, Ordering::Relaxed};
+use crate::base::sync::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use crate::base::{KeyRange, SeededBug, Seqno};
 
 /// At most this many ranges stay apart although they are adjacent.
@@ -14,17 +14,41 @@ const MOST_ADJACENT: usize = 16;
 /// The memory of a range besides its bounds, about.
 const RANGE_BYTES: usize = 96;
 
-/// The memory that the dead ranges of all keyspaces of a store may take.
+/// The memory that the dead ranges of all keyspaces of a store, and the lists of the next keys to pop, may take.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     used: AtomicUsize,
     most: usize,
+    /// Whether a range was not learned for lack of memory since [`Allowance::was_refused`] was last called.
+    refused: AtomicBool,
 }
 
 impl Allowance {
     /// `most` is in bytes.
     pub(crate) fn new(most: usize) -> Allowance {
-        Allowance { used: AtomicUsize::new(0), most }
+        Allowance { used: AtomicUsize::new(0), most, refused: AtomicBool::new(false) }
+    }
+
+    /// Whether some keyspace lacked memory since the last call. Then unused ranges of all keyspaces should be dropped.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.refused.load(Relaxed) && self.refused.swap(false, Relaxed)
+    }
+
+    /// Takes `bytes` of the memory if there is room for them.
+    pub(super) fn take(&self, bytes: usize) -> bool {
+        let has_room = self.has_room(bytes);
+        if has_room {
+            self.used.fetch_add(bytes, Relaxed);
+        } else {
+            self.refused.store(true, Relaxed);
+        }
+        has_room
+    }
+
+    /// Gives back `bytes` that were taken.
+    pub(super) fn give_back(&self, bytes: usize) {
+        let before = self.used.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "{bytes} of {before} bytes are given back");
     }
 
     #[cfg(test)]
@@ -76,6 +100,10 @@ impl Ranges {
         Ranges { by_from: BTreeMap::new(), bytes: 0, allowance }
     }
 
+    pub(super) fn allowance(&self) -> &Allowance {
+        &self.allowance
+    }
+
     pub(super) fn len(&self) -> usize {
         self.by_from.len()
     }
@@ -98,7 +126,7 @@ impl Ranges {
         let bytes = RANGE_BYTES + from.len() + dead.to.len();
         assert!(bytes <= self.bytes, "a range that is removed was counted");
         self.bytes -= bytes;
-        self.allowance.used.fetch_sub(bytes, Relaxed);
+        self.allowance.give_back(bytes);
         Some((from, dead))
     }
 
@@ -148,10 +176,15 @@ impl Ranges {
     pub(super) fn learn(&mut self, learned: &KeyRange, since: Seqno, oldest: Seqno) {
         debug_assert!(!learned.is_empty(), "a dead range is not empty");
         let bytes = RANGE_BYTES + learned.from.len() + learned.to.len();
+        // One range with long bounds should not take the memory of many others.
+        if bytes > self.allowance.most / 4 {
+            return;
+        }
         if !self.allowance.has_room(bytes) {
             self.drop_unused();
         }
         if !self.allowance.has_room(bytes) {
+            self.allowance.refused.store(true, Relaxed);
             return;
         }
         let known: Vec<(KeyRange, Seqno)> = self.overlapping(learned);
@@ -307,6 +340,6 @@ impl Ranges {
 
 impl Drop for Ranges {
     fn drop(&mut self) {
-        self.allowance.used.fetch_sub(self.bytes, Relaxed);
+        self.allowance.give_back(self.bytes);
     }
 }

@@ -163,8 +163,41 @@ fn memory_is_bounded_and_given_back() {
     drop((one, two));
     assert_eq!(allowance.used(), 0);
     let long = dead_ranges(10_000);
+    learn(&long, &"k".repeat(2600), "l", 5, 5);
+    assert_eq!(all(&long), [], "long bounds would leave no room for other ranges");
     learn(&long, &"k".repeat(600), "l", 5, 5);
-    assert_eq!(all(&long), [], "bounds are short");
+    assert_eq!(all(&long).len(), 1);
+}
+
+#[test]
+fn a_keyspace_that_is_idle_makes_room_for_others() {
+    let allowance = Arc::new(Allowance::new(1000));
+    let [idle, busy] = [(); 2].map(|()| Arc::new(DeadRanges::new(allowance.clone())));
+    let fill =
+        |dead: &Arc<DeadRanges>| (0..100).for_each(|i| learn(dead, &format!("{i:03}"), &format!("{i:03}x"), 5, 5));
+    fill(&idle);
+    assert!(allowance.was_refused() && !allowance.was_refused(), "asked once");
+    fill(&busy);
+    assert_eq!(all(&busy), []);
+    for _ in 0..2 {
+        assert!(allowance.was_refused());
+        [&idle, &busy].iter().for_each(|dead| dead.drop_unused());
+        fill(&busy);
+    }
+    assert_eq!(all(&idle), []);
+    assert!(!all(&busy).is_empty());
+}
+
+#[test]
+fn what_a_watch_remembers_counts_until_it_ends() {
+    let allowance = Arc::new(Allowance::new(1000));
+    let dead = Arc::new(DeadRanges::new(allowance.clone()));
+    let watch = dead.watch(&KeyRange::all(), false);
+    assert!(watch.charge(600) && !watch.charge(600) && watch.charge(300));
+    assert_eq!(allowance.used(), 900);
+    assert!(allowance.was_refused());
+    drop(watch);
+    assert_eq!(allowance.used(), 0);
 }
 
 /// Which keys have a value at which seqno.

@@ -178,6 +178,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(SnapshotOffByOne, Model, ANY, "a snapshot shows a later write"),
         hunt(MemtableTombstoneIgnored, Model, ANY, "a get finds a key deleted by a range delete"),
         hunt(CoverPastFragment, Model, ANY, "a scan misses a key behind a range delete"),
+        hunt(CoveredSourceNotOlder, Model, ANY, "a scan misses a key that was written after a range delete"),
+        hunt(CoveredRunNotOlder, Model, ANY, "a scan misses a key that was written after a range delete"),
         hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),
         hunt(FilterMissesKeys, Model, ANY, "a get does not find a key"),
         hunt(RowOutlivesOverwrite, Model, ANY, "a get returns an overwritten value"),

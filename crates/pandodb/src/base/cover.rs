@@ -28,6 +28,8 @@ pub struct Cover {
     /// The keys for which `newest` is the answer. `None` before the first search.
     within: Option<KeyRange>,
     newest: Seqno,
+    /// The number of searches so far.
+    searches: u64,
 }
 
 impl Cover {
@@ -36,7 +38,7 @@ impl Cover {
         sets.retain(|set| !set.is_empty());
         // Without tombstones no key is searched.
         let within = sets.is_empty().then(KeyRange::all);
-        Cover { sets, at, within, newest: Seqno(0) }
+        Cover { sets, at, within, newest: Seqno(0), searches: 0 }
     }
 
     /// Whether there is no tombstone.
@@ -56,7 +58,15 @@ impl Cover {
         self.newest
     }
 
+    /// What [`Cover::newest`] found last: the keys for which it holds, the newest tombstone over them, and a number that
+    /// is different for each range that was found. `None` if no tombstone covers the keys.
+    pub fn found(&self) -> Option<(&KeyRange, Seqno, u64)> {
+        let within = self.within.as_ref().filter(|_| self.newest > Seqno(0))?;
+        Some((within, self.newest, self.searches))
+    }
+
     fn search(&mut self, key: &[u8]) {
+        self.searches += 1;
         let (mut from, mut to, mut newest) = (&[][..], &[][..], Seqno(0));
         for set in &self.sets {
             let (start, end, seqno) = set.around(key, self.at);
@@ -114,6 +124,8 @@ mod tests {
                 let covering = tombstones.iter().filter(|t| t.seqno <= Seqno(at) && t.range.contains(key));
                 let expect = covering.filter(|t| !t.range.is_empty()).map(|t| t.seqno).max().unwrap_or_default();
                 prop_assert_eq!(cover.newest(key), expect, "{:?} in {:?}", key, cover.within);
+                prop_assert_eq!(cover.found().is_some(), expect > Seqno(0));
+                prop_assert!(cover.found().is_none_or(|(within, newest, _)| within.contains(key) && newest == expect));
             }
         }
     }

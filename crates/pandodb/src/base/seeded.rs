@@ -124,6 +124,10 @@ bugs! {
     MemtableTombstoneIgnored,
     /// A scan applies the range tombstone over one key to the keys behind the tombstone's end.
     CoverPastFragment,
+    /// A scan leaves out the messages under a range tombstone in a memtable that has newer messages, too.
+    CoveredSourceNotOlder,
+    /// A scan leaves out the messages under a range tombstone in a run that has newer messages, too.
+    CoveredRunNotOlder,
     /// A read asks a sealed memtable before the active one.
     OlderMemtableFirst,
     /// A reader of a memtable node does not check whether the node changed during the read.

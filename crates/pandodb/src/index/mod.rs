@@ -90,6 +90,12 @@ pub trait RawCursor: Send {
     fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()>;
     /// Moves the cursor to `key`, or to the next existing key in the cursor's direction.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
+    /// Tells the cursor that its reader does not need messages that are older than `seqno` and have keys in `range`,
+    /// because a range tombstone deletes them. The cursor may leave out such messages.
+    fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
+        let _ = (range, seqno);
+        Ok(())
+    }
 }
 
 /// The number of bytes that the default implementation of [`IndexView::changed_in`] reads at a time.

@@ -66,6 +66,17 @@ enum Stage {
     Leaf(Child),
 }
 
+/// The part of `range` that a cursor has still to read when it leaves `covered`, one end of which is in `range`.
+pub(crate) fn beyond(range: &KeyRange, covered: &KeyRange, reverse: bool) -> KeyRange {
+    let far = if reverse { &covered.from } else { &covered.to };
+    match (far.is_empty(), reverse) {
+        // `covered` has no end on this side.
+        (true, _) => KeyRange::new([0], [0]),
+        (false, true) => range.intersect(&KeyRange::new([], far.as_slice())),
+        (false, false) => range.intersect(&KeyRange::new(far.as_slice(), [])),
+    }
+}
+
 impl RunCursor {
     /// Opens a cursor at the first entry of `slice` in `range`. If `reverse` is set, opens it at the last such entry.
     ///
@@ -283,6 +294,19 @@ impl RunCursor {
             self.window.start += 1;
         }
         self.settle()
+    }
+
+    /// Continues behind the keys of `range` if the cursor is in it. The cursor is then pending again.
+    pub(super) fn leave(&mut self, range: &KeyRange) {
+        let Some(place) = self.place() else { return };
+        // The bound of a pending cursor that goes down is exclusive.
+        let is_inside = range.contains(place) || self.reverse && self.opening.is_some() && *place == *range.to;
+        if is_inside {
+            let rest = beyond(&self.range, range, self.reverse);
+            let leaves = self.leaves.again();
+            let pending = RunCursor::pending(self.slice.clone(), &rest, self.reverse, leaves.readahead());
+            *self = RunCursor { leaves, ..pending };
+        }
     }
 
     /// Whether the cursor moves from the last entry to the first.

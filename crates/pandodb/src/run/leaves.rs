@@ -194,6 +194,18 @@ impl Leaves {
         }
     }
 
+    /// A reader of the same leaves that has read nothing, but continues what this one has counted.
+    pub(super) fn again(&self) -> Leaves {
+        let mut again = Leaves::new(self.readahead, self.reverse, self.span.clone());
+        (again.streak, again.entered, again.used) = (self.streak, self.entered, self.used.clone());
+        again
+    }
+
+    /// How the leaves are read.
+    pub(super) fn readahead(&self) -> ReadAhead {
+        self.readahead
+    }
+
     /// Counts the pages of the leaves in `used` too.
     pub(super) fn count_in(&mut self, used: Arc<ScanUse>) {
         debug_assert!(self.streak == 0, "a scan counts all its leaves");

@@ -30,7 +30,7 @@ use std::cmp::Ordering;
 use super::cursor::RunCursor;
 use super::slots::common_prefix;
 use crate::base::range::head;
-use crate::base::{Entry, Error, OwnerId, Result};
+use crate::base::{Entry, Error, KeyRange, OwnerId, Result, Seqno, seeded};
 
 /// A cursor that merges several cursors.
 pub struct MergeCursor {
@@ -99,6 +99,20 @@ impl MergeCursor {
         self.take_head(winner as usize);
         self.replay(winner);
         moved.inspect_err(|_| self.failed = Some(winner))?;
+        self.open_winner()
+    }
+
+    /// Leaves out the messages of `range` that are in inputs without any message from `seqno` on.
+    ///
+    /// # Errors
+    /// The errors of [`MergeCursor::advance`].
+    pub fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
+        let older = |input: &&mut RunCursor| {
+            let newest = input.slice().run().meta().max_seqno;
+            seeded!(CoveredRunNotOlder: true, newest < seqno)
+        };
+        self.inputs.iter_mut().filter(older).for_each(|input| input.leave(range));
+        self.rebuild();
         self.open_winner()
     }
 

@@ -62,6 +62,7 @@ mod verify;
 pub use builder::RunBuilder;
 pub use compressed::{Compression, Compressor, unpack};
 pub use cursor::RunCursor;
+pub(crate) use cursor::beyond;
 pub use filter_prefetch::FilterPrefetch;
 pub use inner::{Child, Inner, InnerBuilder};
 pub use leaf::{Leaf, LeafBuilder, Slot};

@@ -42,6 +42,10 @@ const QUICK: Duration = Duration::from_millis(1);
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
+/// When a scan has passed this many deleted keys of one fragment of range tombstones, it leaves out the rest of the
+/// fragment, as far as it has only older messages. Fewer keys cost less than the seeks.
+const MANY_COVERED: u32 = if cfg!(debug_assertions) { 2 } else { 64 };
+
 /// One end of a scan.
 pub(super) struct Side {
     world: Pinned,
@@ -49,6 +53,8 @@ pub(super) struct Side {
     /// The sources, newest first.
     sources: Vec<Source>,
     tombstones: Cover,
+    /// The number of the last fragment in which keys without a value were passed, and how many.
+    covered: (u64, u32),
     /// The range for which the sources and the tombstones were opened.
     over: KeyRange,
     /// A pending seek. Its key is always beyond the position of the sources.
@@ -72,6 +78,8 @@ pub(super) struct Side {
 /// A source of entries: a memtable or the index. Its entries are read one block at a time.
 struct Source {
     from: From,
+    /// No message of the source has a higher seqno.
+    newest: Seqno,
     block: Arc<EntryBlock>,
     at: usize,
     /// Bytes of all blocks that were already read.
@@ -107,8 +115,8 @@ enum From {
 }
 
 impl Source {
-    fn new(from: From) -> Source {
-        Source { from, block: Arc::default(), at: 0, taken: 0, exhausted: false }
+    fn new(from: From, newest: Seqno) -> Source {
+        Source { from, newest, block: Arc::default(), at: 0, taken: 0, exhausted: false }
     }
 
     /// If the current block has no further entry, reads the next block. After the call there is a current entry, unless
@@ -159,6 +167,24 @@ impl Source {
         Ok(())
     }
 
+    /// Leaves out messages with keys in `range` that are older than `seqno`. May leave some of them in.
+    fn leave_out(&mut self, range: &KeyRange, seqno: Seqno, reverse: bool) -> Result<()> {
+        if self.entry().is_none_or(|entry| !range.contains(entry.key)) {
+            return Ok(());
+        }
+        let is_older = seeded!(CoveredSourceNotOlder: true, self.newest < seqno);
+        let far = if reverse { &range.from } else { &range.to };
+        match &mut self.from {
+            From::Index(cursor) if !is_older => cursor.leave_out(range, seqno),
+            From::Memtable(_) if !is_older => Ok(()),
+            _ if far.is_empty() => {
+                (self.block, self.at, self.exhausted) = (Arc::default(), 0, true);
+                Ok(())
+            }
+            _ => self.seek(far, reverse),
+        }
+    }
+
     fn entry(&self) -> Option<Entry<'_>> {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
@@ -185,14 +211,18 @@ impl Side {
         let (mut sets, mut tombstones) = (Vec::new(), Vec::new());
         let mut sources = Vec::new();
         if !alive.is_empty() {
+            let mut newest = Seqno::MAX;
             for memtable in world.world().memtables() {
                 memtable.tombstones(&mut sets);
                 let cursor = memtable::Cursor::new(memtable.clone(), alive.clone(), reverse);
-                sources.push(Source::new(From::Memtable(cursor)));
+                sources.push(Source::new(From::Memtable(cursor), newest));
+                // The messages of older memtables precede those of this one.
+                newest = Seqno(memtable.id());
             }
             world.view.tombstones(&alive, &mut tombstones)?;
             tombstones.retain(|tombstone| tombstone.seqno <= at);
-            sources.push(Source::new(From::Index(world.view.clone().cursor(&alive, reverse)?)));
+            let cursor = world.view.clone().cursor(&alive, reverse)?;
+            sources.push(Source::new(From::Index(cursor), world.view.through()));
             sets.push(Arc::new(Fragments::build(&tombstones)));
         }
         let tombstones = Cover::new(sets, at);
@@ -202,6 +232,7 @@ impl Side {
             reverse,
             sources,
             tombstones,
+            covered: (0, 0),
             over,
             sought: None,
             watch,
@@ -261,9 +292,6 @@ impl Side {
     /// most scans. The row stays in its block, so nothing is copied or counted.
     #[inline]
     fn next_alone(&mut self) -> Option<Row> {
-        if !self.tombstones.is_empty() {
-            return None;
-        }
         let mut best: Option<(usize, &[u8])> = None;
         for (i, source) in self.sources.iter().enumerate() {
             let key = source.entry()?.key;
@@ -280,6 +308,9 @@ impl Side {
         // A further message of the key could also be in the next block.
         let is_alone = next < source.block.len() && source.block.get(next).key != key;
         if !is_alone || entry.kind != Kind::Put || entry.seqno > self.world.at {
+            return None;
+        }
+        if !self.tombstones.is_empty() && self.tombstones.newest(key) > entry.seqno {
             return None;
         }
         self.sources[i].at = next;
@@ -354,6 +385,7 @@ impl Side {
                 stretch.restart(if self.reverse { key.to_vec() } else { successor(&key) });
             } else {
                 self.pass(state, stretch, &key)?;
+                self.leave_covered(stretch)?;
             }
         }
         if let Some(stretch) = stretch {
@@ -391,6 +423,21 @@ impl Side {
             }
         }
         Ok(())
+    }
+
+    /// Called after a key without a value was passed. If many keys of the same fragment of range tombstones were passed,
+    /// leaves out the rest of the fragment.
+    fn leave_covered(&mut self, stretch: &mut Stretch<'_>) -> Result<()> {
+        let Some((within, seqno, number)) = self.tombstones.found() else { return Ok(()) };
+        let (fragment, passed) = &mut self.covered;
+        *passed = if *fragment == number { *passed + 1 } else { 1 };
+        *fragment = number;
+        if *passed != MANY_COVERED {
+            return Ok(());
+        }
+        // The keys that are left out have no value either, so the stretch is worth learning.
+        stretch.passed = stretch.passed.saturating_add(MANY_COVERED);
+        self.sources.iter_mut().try_for_each(|source| source.leave_out(within, seqno, self.reverse))
     }
 
     /// Ends a stretch of keys without a value before `next`, or at the end of the scan. A long stretch becomes a dead

@@ -11,10 +11,10 @@
 
 use std::sync::Arc;
 
-use crate::base::{EntryBlock, KeyRange, Result};
+use crate::base::{EntryBlock, KeyRange, Result, Seqno};
 use crate::index::RawCursor;
 use crate::rows::IndexRows;
-use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice, ScanHabits, ScanUse};
+use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice, ScanHabits, ScanUse, beyond};
 
 /// A piece of the key space and the slices that overlap it.
 pub struct Piece {
@@ -58,6 +58,8 @@ pub struct PiecewiseCursor<V: Pieces> {
     used: Option<Arc<ScanUse>>,
     /// The range of the current piece, and the bytes of all its slices.
     piece: Option<(KeyRange, u64)>,
+    /// Messages of this range that are older than the seqno are not needed.
+    covered: Option<(KeyRange, Seqno)>,
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
@@ -71,6 +73,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
             merge: None,
             used: None,
             piece: None,
+            covered: None,
         }
     }
 
@@ -86,9 +89,13 @@ impl<V: Pieces> PiecewiseCursor<V> {
         let total = piece.slices.iter().map(|(_, bytes)| bytes).sum();
         self.piece = Some((piece.range, total));
         let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
+        let uncovered =
+            self.covered.as_ref().map(|(covered, seqno)| (beyond_start(&range, covered, self.reverse), *seqno));
         let cursors = overlapping.map(|(slice, bytes)| {
             let ahead = ReadAhead::Expecting(self.view.habits().first_pages(used, bytes, total));
-            RunCursor::pending(slice, &range, self.reverse, ahead).counting(used.clone())
+            let newest = slice.run().meta().max_seqno;
+            let part = uncovered.as_ref().filter(|(_, seqno)| newest < *seqno).map_or(&range, |(part, _)| part);
+            RunCursor::pending(slice, part, self.reverse, ahead).counting(used.clone())
         });
         let cursors = cursors.collect();
         self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
@@ -136,6 +143,16 @@ impl<V: Pieces> Drop for PiecewiseCursor<V> {
     }
 }
 
+/// `range` without the keys of `covered`, if `covered` includes the end at which a scan of `range` begins.
+fn beyond_start(range: &KeyRange, covered: &KeyRange, reverse: bool) -> KeyRange {
+    let is_inside = if reverse {
+        covered.to.is_empty() || !range.to.is_empty() && range.to <= covered.to && covered.from < range.to
+    } else {
+        covered.contains(&range.from)
+    };
+    if is_inside { beyond(range, covered, reverse) } else { range.clone() }
+}
+
 /// Returns a range that contains no key.
 fn nothing() -> KeyRange {
     KeyRange::new([0], [0])
@@ -170,5 +187,10 @@ impl<V: Pieces> RawCursor for PiecewiseCursor<V> {
             KeyRange::new(key, [])
         });
         Ok(())
+    }
+
+    fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
+        self.covered = Some((range.clone(), seqno));
+        self.merge.as_mut().map_or(Ok(()), |merge| merge.leave_out(range, seqno))
     }
 }

@@ -122,6 +122,56 @@ fn a_merge_is_the_sorted_union() {
 }
 
 #[test]
+fn a_merge_leaves_out_only_old_messages_of_the_range() {
+    let bench = Bench::new();
+    let messages = random_messages(46, 4_000, 6, 60);
+    let newest = messages.iter().map(|message| message.seqno.0).max().unwrap();
+    // Each run has the messages of one stretch of seqnos.
+    let part_of = |message: &Message| (message.seqno.0 * 4 / (newest + 1)) as usize;
+    let parts: Vec<Vec<Message>> =
+        (0..4).map(|part| messages.iter().filter(|message| part_of(message) == part).cloned().collect()).collect();
+    let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(950 + i as u64, part)).collect();
+    for (seed, reverse) in (0..12).map(|i| (i, i % 2 == 1)) {
+        let mut random = Random(seed);
+        let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), &KeyRange::all(), reverse, MODES[1]);
+        let mut merge = MergeCursor::new(slices.iter().map(cursor).collect(), reverse).unwrap();
+        let all = expected(&messages, &KeyRange::all(), reverse);
+        let mut left_out: Vec<(KeyRange, Seqno)> = Vec::new();
+        let (mut next, mut skipped) = (0, 0);
+        while let Some(entry) = merge.entry() {
+            let is_covered = |message: &Message| {
+                let newest = slices[part_of(message)].run().meta().max_seqno;
+                left_out.iter().any(|(range, seqno)| range.contains(&message.key) && newest < *seqno)
+            };
+            while all[next].entry() != entry {
+                assert!(is_covered(&all[next]), "{:?} is missing, seed {seed}", all[next].key);
+                (next, skipped) = (next + 1, skipped + 1);
+            }
+            next += 1;
+            let key = entry.key.to_vec();
+            if random.below(100) == 0 {
+                let mut range = random_range(&mut random, &messages);
+                match random.below(3) {
+                    0 => range.from.clone_from(&key),
+                    1 => range.to = crate::base::range::successor(&key),
+                    _ => {}
+                }
+                let seqno = Seqno(random.below(newest + 2));
+                if range.contains(&key) {
+                    merge.leave_out(&range, seqno).unwrap();
+                    left_out.push((range, seqno));
+                }
+            }
+            // The current entry may be one of those that were left out.
+            if merge.entry() == Some(all[next - 1].entry()) {
+                merge.advance().unwrap();
+            }
+        }
+        assert!(skipped > 100, "{skipped} of {} messages were left out", all.len());
+    }
+}
+
+#[test]
 fn disjoint_runs_are_opened_one_after_the_other() {
     let bench = Bench::new();
     let messages = random_messages(47, 3_000, 3, 60);

@@ -86,6 +86,11 @@ impl KeyspaceState {
         self.containers.load().active.bytes()
     }
 
+    /// The last seqno of the newest sealed memtable; 0 if there is none.
+    pub(crate) fn last_sealed(&self) -> Seqno {
+        self.containers.load().sealed.first().map_or(Seqno(0), |batch| batch.through)
+    }
+
     /// Adds a sealed memtable and replaces the active memtable. REQUIRES: the sequencer is quiesced.
     pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
         assert!(active.is_empty() && Seqno(active.id()) == batch.through, "a memtable begins where the last one ends");

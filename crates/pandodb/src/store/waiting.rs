@@ -32,11 +32,13 @@ impl Engine {
 
     /// Packs the memtables of a keyspace, and waits until this is done.
     pub(super) fn pack_keyspace(&self, keyspace: &KeyspaceState) -> Result<()> {
-        {
+        let through = {
             let sequencer = self.writer.quiesce();
             self.seal(&sequencer, keyspace);
-        }
-        self.drain(&|| keyspace.check_alive().is_err() || keyspace.index.debt().memory_bytes == 0)
+            keyspace.last_sealed()
+        };
+        // Later memtables may wait, too, as long as other threads write.
+        self.drain(&|| is_packed(keyspace, through))
     }
 
     /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes.
@@ -46,16 +48,9 @@ impl Engine {
             let sequencer = self.writer.quiesce();
             let keyspaces = self.keyspaces.read();
             keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
-            let sealed = |keyspace: &Arc<KeyspaceState>| {
-                let through = keyspace.containers.load().sealed.last().map(|batch| batch.through);
-                through.map(|through| (keyspace.clone(), through))
-            };
-            keyspaces.values().filter_map(sealed).collect()
+            keyspaces.values().map(|keyspace| (keyspace.clone(), keyspace.last_sealed())).collect()
         };
-        let is_packed = |(keyspace, through): &(Arc<KeyspaceState>, Seqno)| {
-            keyspace.check_alive().is_err() || keyspace.index.view().through() >= *through
-        };
-        self.drain(&|| waiting.iter().all(is_packed))
+        self.drain(&|| waiting.iter().all(|(keyspace, through)| is_packed(keyspace, *through)))
     }
 
     /// Packs all memtables and takes two checkpoints, one for each superblock. After both checkpoints, no record that
@@ -117,5 +112,36 @@ impl Engine {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the index of a keyspace holds every message up to `through`. The messages of a dropped keyspace are not
+/// waited for.
+fn is_packed(keyspace: &KeyspaceState, through: Seqno) -> bool {
+    keyspace.check_alive().is_err() || keyspace.index.view().through() >= through
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::MemDevice;
+    use crate::store::Store;
+
+    /// `pack` once waited only for the oldest of several sealed memtables.
+    #[test]
+    fn pack_waits_for_every_memtable_that_is_sealed() {
+        let store = Store::builder("s").device(MemDevice::new()).background_threads(0).open().expect("open");
+        let keyspaces = ["a", "b"].map(|name| store.keyspace(name).expect("created"));
+        for keyspace in &keyspaces {
+            for key in ["x", "y", "z"] {
+                keyspace.put(key, "1").expect("written");
+                let sequencer = store.engine.writer.quiesce();
+                store.engine.seal(&sequencer, &keyspace.state);
+            }
+            assert_eq!(keyspace.state.containers.load().sealed.len(), 3);
+        }
+        store.engine.pack_keyspace(&keyspaces[0].state).expect("packed");
+        assert!(keyspaces[0].state.containers.load().sealed.is_empty());
+        store.pack().expect("packed");
+        assert!(keyspaces[1].state.containers.load().sealed.is_empty());
     }
 }

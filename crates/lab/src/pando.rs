@@ -235,29 +235,6 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     figures
 }
 
-/// Loads rows in ascending order. This is the only place that chooses the interface for bulk loading.
-///
-/// The rows are written in batches of 1,000, so they take the usual path through log and memtable.
-fn load_rows(keyspace: &Keyspace, batch: &mut Batch, durability: Durability, rows: &mut Rows) -> Result<u64> {
-    const BATCH: usize = 1000;
-    let (mut key, mut value, mut loaded) = (Vec::new(), Vec::new(), 0);
-    let mut more = true;
-    while more {
-        let mut n = 0;
-        while n < BATCH {
-            more = rows(&mut key, &mut value);
-            if !more {
-                break;
-            }
-            batch.put(keyspace, &key, &value);
-            n += 1;
-        }
-        batch.commit(durability)?;
-        loaded += n as u64;
-    }
-    Ok(loaded)
-}
-
 struct PandoSession<'a> {
     keyspace: &'a Keyspace,
     /// Empty between operations. It is kept, so that its memory is reused.
@@ -326,7 +303,9 @@ impl Session for PandoSession<'_> {
     }
 
     fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
-        load_rows(self.keyspace, &mut self.batch, self.durability, rows)
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let next = || rows(&mut key, &mut value).then(|| (std::mem::take(&mut key), std::mem::take(&mut value)));
+        Ok(self.keyspace.load_sorted(std::iter::from_fn(next))?)
     }
 
     fn multi_get(&mut self, keys: &[Vec<u8>], visit: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {

@@ -78,6 +78,11 @@ impl Kept {
         for i in (0..KEYS).step_by(7) {
             is_closed("get", keyspace.get(key(i)));
         }
+        is_closed("pop_first", keyspace.pop_first());
+        is_closed("pop_last", keyspace.pop_last_with(Durability::None));
+        is_closed("load_sorted", keyspace.load_sorted([("x", "y")]));
+        is_closed("a borrowed row", keyspace.iter().next_row());
+        is_closed("a borrowed row from the other end", keyspace.iter().next_row_back());
         is_closed("get of a key in the memtable", keyspace.get(key(1)));
         is_closed("get of a key that is not there", keyspace.get("nothing"));
         is_closed("contains", keyspace.contains(key(5)));

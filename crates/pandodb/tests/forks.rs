@@ -106,6 +106,11 @@ impl Handles {
         refused("a new iterator", keyspace.iter().next_back().expect("an item"));
         refused("a snapshot's get", keyspace.at(&snapshot).get("7"));
         refused("a snapshot's iterator", keyspace.at(&store.snapshot()).iter().next().expect("an item"));
+        refused("pop_first", keyspace.pop_first());
+        refused("pop_last", keyspace.pop_last_with(Durability::None));
+        refused("a borrowed row", keyspace.iter().next_row());
+        refused("a borrowed row from the other end", keyspace.iter().next_row_back());
+        refused("load_sorted", keyspace.load_sorted([("x", "y")]));
         refused("put", keyspace.put("x", "y"));
         refused("a large put", keyspace.put("x", vec![1; 100_000]));
         refused("delete", keyspace.delete("x"));
@@ -291,5 +296,39 @@ fn a_child_waits_for_no_thread_of_the_parent() {
         done.store(true, Relaxed);
         judged.unwrap();
     });
+    assert!(store.verify().unwrap().is_clean());
+}
+
+/// The pages that a sorted load has written belong to the load of the parent.
+#[test]
+fn the_child_leaves_a_sorted_load_alone() {
+    const ROWS: u32 = 20_000;
+    let _alone = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = filled_at_rest(&path);
+    let keyspace = store.keyspace("k").unwrap();
+    let value = |i: u32| vec![i as u8; if i.is_multiple_of(100) { 20_000 } else { 300 }];
+    let mut is_child = false;
+    let rows = (0..ROWS).map(|i| {
+        if i == ROWS / 2 {
+            match fork().expect("forked") {
+                Fork::Parent(pid) => Child { pid }.join(),
+                Fork::Child => is_child = true,
+            }
+        }
+        (format!("sorted {i:06}"), value(i))
+    });
+    let loaded = keyspace.load_sorted(rows);
+    if is_child {
+        // The load was dropped by this process, too.
+        std::process::exit(i32::from(!matches!(loaded, Err(Error::Forked))));
+    }
+    assert_eq!(loaded.unwrap(), ROWS.into());
+    store.settle().unwrap();
+    (0..2000).for_each(|i| keyspace.put(format!("later {i}"), vec![9; 3_000]).unwrap());
+    for i in 0..ROWS {
+        assert!(keyspace.get(format!("sorted {i:06}")).unwrap().unwrap() == value(i)[..], "row {i}");
+    }
     assert!(store.verify().unwrap().is_clean());
 }

@@ -308,6 +308,13 @@ pub trait SortedLoader: Send + Sync {
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the index cannot accept a load now.
     fn begin<'a>(&'a self, expected_bytes: u64) -> Result<Box<dyn SortedLoad<'a> + 'a>>;
+
+    /// Packs the oldest waiting memtable completely, and does no other work. Returns `None` if no memtable waits, or if
+    /// another thread is packing.
+    ///
+    /// # Errors
+    /// The errors of [`Index::step`].
+    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>>;
 }
 
 /// A bulk load in progress. Dropping a load before it is attached has no effect: its pages are freed.

@@ -66,12 +66,13 @@ impl Engine {
         loop {
             match self.checkpoint_or_attach(root, &mut attachment) {
                 Err(Error::DiskFull { .. }) if attachment.is_some() && self.reserve.draw(Purpose::Checkpoint)? > 0 => {}
-                Err(e) => return Err(e),
-                Ok(()) => break,
+                Err(e) if attachment.is_some() || matches!(e, Error::Indeterminate { .. }) => return Err(e),
+                Ok(()) | Err(_) => break,
             }
         }
         assert!(attachment.is_none(), "a checkpoint that is complete has published the load");
-        // The load is durable, regardless of whether this checkpoint succeeds.
+        // The load is durable and visible, regardless of what has failed since then and of whether this checkpoint
+        // succeeds. The next call on the store reports a failure.
         let _ = self.freeing_checkpoint(root);
         Ok(())
     }
@@ -186,7 +187,9 @@ impl Engine {
         });
         if let Err(e) = written {
             // It is unknown whether the superblock was written to the disk, so both catalogues keep their pages.
-            return Err(final_error(e));
+            let e = final_error(e);
+            self.poison(&e);
+            return Err(if attachment.is_some() { Error::Indeterminate { first: e.to_string() } } else { e });
         }
         root.replace(superblock, catalog);
         let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;

@@ -27,6 +27,7 @@
 //! Locks: while rows are written, the gate, shared, for one chunk at a time; the iterator of the caller runs without
 //! locks. At the end: a stream's append lock and the sequencer, under the durable root.
 
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use super::batch::Batch;
@@ -40,7 +41,6 @@ use crate::base::sync::relax;
 use crate::base::{Entry, EntryBlock, Error, KeyRange, Kind, Result, Seqno, range::successor, seeded};
 use crate::index::{FinishedLoad, SortedLoad};
 use crate::memtable::Memtable;
-use crate::sched::BACKGROUND_STEP;
 use crate::space::values::ValueWriter;
 
 /// Rows are passed to the index in chunks of this many bytes.
@@ -283,7 +283,7 @@ impl<'a> Load<'a> {
                 return Ok(self.rows);
             }
             Sink::Index(load) => {
-                let (finished, mut values) = {
+                let (finished, values) = {
                     let _gate = of.engine.gate.read();
                     of.engine.check_writable()?;
                     let values = self.values.take().expect("a load is finished once");
@@ -291,10 +291,13 @@ impl<'a> Load<'a> {
                 };
                 let last_key = std::mem::take(&mut self.last_key);
                 let range = KeyRange::new(std::mem::take(&mut self.first_key), successor(&last_key));
+                // A panic must not free the pages of the values, because a superblock may name them.
+                let mut values = ManuallyDrop::new(values);
                 let attached = of.engine.attach_load(&of.state, finished, &range);
                 if attached.is_ok() || of.engine.may_be_durable() {
                     values.keep();
                 }
+                drop(ManuallyDrop::into_inner(values));
                 attached?;
             }
         }
@@ -305,6 +308,11 @@ impl<'a> Load<'a> {
 
 impl Drop for Load<'_> {
     fn drop(&mut self) {
+        if self.of.engine.access.is_inherited() {
+            // What was written belongs to the load of the parent process.
+            let sink = std::mem::replace(&mut self.sink, Sink::Batch(Batch::new(self.of.engine.clone())));
+            std::mem::forget((sink, self.values.take()));
+        }
         if let Some(values) = self.values.take().filter(|_| self.of.engine.may_be_durable()) {
             values.abandon();
         }
@@ -361,16 +369,21 @@ impl Engine {
         attached
     }
 
-    /// Packs the sealed memtables of a keyspace on this thread. REQUIRES: the sequencer is quiesced, so no memtable is
-    /// sealed meanwhile.
+    /// Packs the sealed memtables of a keyspace on this thread, and nothing else, because commits wait meanwhile.
+    /// REQUIRES: the sequencer is quiesced, so no memtable is sealed meanwhile.
     fn pack_sealed(&self, keyspace: &KeyspaceState) -> Result<()> {
+        let loader = keyspace.index.loader().expect("the load has come from it");
         let mut turn = 0;
         while keyspace.index.debt().memory_bytes > 0 {
-            let progress = keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
-            if progress.idle {
+            match loader.pack_one(&|| self.snapshots.stripes())? {
+                Some(progress) => {
+                    self.note_progress(keyspace, progress);
+                }
                 // Another thread is packing the memtable. It needs none of the locks that are held here to finish.
-                relax(turn);
-                turn += 1;
+                None => {
+                    relax(turn);
+                    turn += 1;
+                }
             }
         }
         keyspace.retire_sealed();

@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use super::queue::Packs;
 use crate::base::{BlobRef, Entry, Extent, KeyRange, Kind, Result, Seqno, range::successor};
-use crate::index::{Checkpoint, Core, FinishedLoad, SortedLoad, SortedLoader};
+use crate::index::{Checkpoint, Core, FinishedLoad, Progress, SortedLoad, SortedLoader};
+use crate::resolve::Stripes;
 use crate::rows::IndexRows;
 use crate::run::{Run, RunBuilder, RunMeta, RunSlice};
 use crate::space::LOADED_RUNS;
@@ -67,6 +68,10 @@ impl<I: LoadsRuns> SortedLoader for I {
         let most = self.run_bytes().max(1);
         let loaded = LoadedRuns::reserve(self.core(), most / KEYS_SHARE + BUFFERS);
         Ok(Box::new(RunsLoad { index: self, builder: None, bytes: 0, keys: 0, most, left: expected_bytes, loaded }))
+    }
+
+    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
+        Packs::pack_one(self, keep)
     }
 }
 
@@ -122,7 +127,20 @@ impl LoadedRuns {
     pub fn drop_rows(&self, rows: &IndexRows) {
         if rows.begin(self.at()) {
             let ranges: Vec<KeyRange> = self.slices.iter().map(|slice| hull(slice)).collect();
-            rows.remove_where(|key, _| ranges.iter().any(|range| range.contains(key)));
+            rows.remove_where(|key, _| {
+                let at = ranges.partition_point(|range| !range.is_above(key));
+                ranges.get(at).is_some_and(|range| range.contains(key))
+            });
+        }
+    }
+
+    /// Adds the pages of a large value. Values are written one after another, so most of them join the extent before.
+    fn add_value(&mut self, extent: Extent) {
+        match self.blobs.last_mut() {
+            Some(last) if last.end() == extent.start.0 && last.pages.checked_add(extent.pages).is_some() => {
+                last.pages += extent.pages;
+            }
+            _ => self.blobs.push(extent),
         }
     }
 
@@ -200,7 +218,7 @@ impl<'a, I: LoadsRuns> SortedLoad<'a> for RunsLoad<'a, I> {
         self.bytes += (entry.key.len() + entry.value.len()) as u64;
         self.keys += 1;
         if entry.kind == Kind::BlobPut {
-            self.loaded.blobs.push(BlobRef::decode(entry.value)?.extent());
+            self.loaded.add_value(BlobRef::decode(entry.value)?.extent());
         }
         Ok(())
     }

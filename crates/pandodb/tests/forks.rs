@@ -322,6 +322,7 @@ fn the_child_leaves_a_sorted_load_alone() {
     let loaded = keyspace.load_sorted(rows);
     if is_child {
         // The load was dropped by this process, too.
+        drop((keyspace, store));
         std::process::exit(i32::from(!matches!(loaded, Err(Error::Forked))));
     }
     assert_eq!(loaded.unwrap(), ROWS.into());

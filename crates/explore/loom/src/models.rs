@@ -114,7 +114,7 @@ fn tombstones(mistake: bool) {
 }
 
 /// A scan that learns that a range has no values overlooks no write: it meets the message of the write, or its watch has
-/// the key. This model fails without either of the two fences of `DeadRanges`. The mistake: the scan reads before its
+/// the key. This model fails if either of the two fences in `DeadRanges` is removed. The mistake: the scan reads before its
 /// watch begins.
 fn dead(mistake: bool) {
     let dead = Arc::new(DeadRanges::new(Arc::new(Allowance::new(1 << 20))));

@@ -58,8 +58,8 @@ impl Cover {
         self.newest
     }
 
-    /// What [`Cover::newest`] found last: the keys for which it holds, the newest tombstone over them, and a number that
-    /// is different for each range that was found. `None` if no tombstone covers the keys.
+    /// What [`Cover::newest`] found last: the keys for which it holds, the newest tombstone over them, and the number of
+    /// the search that found them, by which a caller notices the next fragment. `None` if no tombstone covers the keys.
     pub fn found(&self) -> Option<(&KeyRange, Seqno, u64)> {
         let within = self.within.as_ref().filter(|_| self.newest > Seqno(0))?;
         Some((within, self.newest, self.searches))

@@ -91,7 +91,7 @@ pub trait RawCursor: Send {
     /// Moves the cursor to `key`, or to the next existing key in the cursor's direction.
     fn seek(&mut self, key: &[u8]) -> Result<()>;
     /// Tells the cursor that its reader does not need messages that are older than `seqno` and have keys in `range`,
-    /// because a range tombstone deletes them. The cursor may leave out such messages.
+    /// because a range tombstone deletes them. The cursor may leave out such messages, also after a seek.
     fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
         let _ = (range, seqno);
         Ok(())

@@ -10,8 +10,8 @@
 //! 1. Each index changes its own debt under its own lock ([`Owing::change`]). It adds the difference to the sums before
 //!    it releases this lock. Therefore a sum differs from the true debt at most by the changes in progress.
 //! 2. [`Owed::next`] walks the sorted list. The index with the most bytes to pack comes first. Indexes with equally
-//!    many bytes to pack are sorted by the bytes to compact, then by the bytes that were requested, the most first, and
-//!    then by keyspace id. So no request delays work that a keyspace needs.
+//!    many bytes to pack are sorted by the bytes to compact, the most first. Indexes that have only optional work come
+//!    last. Otherwise equal indexes are sorted by keyspace id.
 //! 3. A cleared index has no debt any more, regardless of what its unfinished jobs still report ([`Owing::end`]).
 //!
 //! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended. The sorted
@@ -33,7 +33,7 @@ use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 pub type Rank = (Reverse<(u64, u64, u64)>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
-    (Reverse((debt.memory_bytes, debt.work_bytes, debt.requested_bytes)), id)
+    (Reverse((debt.memory_bytes, debt.work_bytes + debt.requested_bytes, debt.optional_bytes)), id)
 }
 
 /// The debt of all indexes of a store.
@@ -42,6 +42,7 @@ pub struct Owed {
     pack: AtomicU64,
     compact: AtomicU64,
     requested: AtomicU64,
+    optional: AtomicU64,
     /// The highest of the rates of all deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 if no index has a
     /// deadline.
     rate: AtomicU64,
@@ -56,13 +57,14 @@ struct Order {
 }
 
 impl Owed {
-    /// The sum of the debt of all indexes. The call costs three loads and takes no lock.
+    /// The sum of the debt of all indexes. The call costs four loads and takes no lock.
     #[inline]
     pub fn sum(&self) -> Debt {
         Debt {
             memory_bytes: self.pack.load(Relaxed),
             work_bytes: self.compact.load(Relaxed),
             requested_bytes: self.requested.load(Relaxed),
+            optional_bytes: self.optional.load(Relaxed),
             deadline: None,
         }
     }
@@ -145,6 +147,7 @@ impl Owing {
         owed.pack.fetch_add(after.memory_bytes.wrapping_sub(before.memory_bytes), Relaxed);
         owed.compact.fetch_add(after.work_bytes.wrapping_sub(before.work_bytes), Relaxed);
         owed.requested.fetch_add(after.requested_bytes.wrapping_sub(before.requested_bytes), Relaxed);
+        owed.optional.fetch_add(after.optional_bytes.wrapping_sub(before.optional_bytes), Relaxed);
         let mut order = owed.order.lock();
         order.ranks.remove(&rank(before, *id));
         if after.total() > 0 {
@@ -191,6 +194,9 @@ mod tests {
             walk.map(|(_, id)| id.0).collect::<Vec<_>>()
         };
         assert_eq!(ids(), [3, 2, 1], "memtables first, then what compactions owe");
+        second.change(|own| *own = Debt { optional_bytes: 1_000, ..Debt::default() });
+        assert_eq!(ids(), [3, 1, 2], "optional work comes last");
+        second.change(|own| *own = debt(7, 0));
         let within = |within_bytes| Some(Deadline { work_bytes: 40, within_bytes });
         first.change(|own| own.deadline = within(10));
         third.change(|own| own.deadline = within(20));

@@ -3,7 +3,7 @@
 //! Some figures are fields that every index has ([`IndexStats`]). Others are named figures of its structure
 //! ([`Figure`]), which the command line, the lab and exporters print generically.
 
-/// Pending work that accepted writes have caused or callers have requested.
+/// Pending work that writes have caused, callers have requested, or reads would profit from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     /// Bytes of memtables that the index has not packed yet. These memtables occupy memory and log segments.
@@ -13,6 +13,8 @@ pub struct Debt {
     /// Like `work_bytes`, but for work that a caller requested ([`Index::compact`](super::Index::compact)). This work
     /// is not caused by a write, so no write is throttled for it.
     pub requested_bytes: u64,
+    /// Like `requested_bytes`, but for work that only makes reads faster. It comes after all other work.
+    pub optional_bytes: u64,
     /// The part of `work_bytes` that has a deadline. The deadline is a number of bytes that may still be written to the
     /// keyspace.
     pub deadline: Option<Deadline>,
@@ -21,7 +23,7 @@ pub struct Debt {
 impl Debt {
     /// The sum of all pending work, in bytes.
     pub fn total(self) -> u64 {
-        self.memory_bytes + self.work_bytes + self.requested_bytes
+        self.memory_bytes + self.work_bytes + self.requested_bytes + self.optional_bytes
     }
 }
 

@@ -66,7 +66,7 @@ enum Stage {
     Leaf(Child),
 }
 
-/// The part of `range` that a cursor has still to read when it leaves `covered`, one end of which is in `range`.
+/// The keys of `range` behind `covered`, in the direction of a cursor that is inside `covered`.
 pub(crate) fn beyond(range: &KeyRange, covered: &KeyRange, reverse: bool) -> KeyRange {
     let far = if reverse { &covered.from } else { &covered.to };
     match (far.is_empty(), reverse) {
@@ -296,16 +296,38 @@ impl RunCursor {
         self.settle()
     }
 
-    /// Continues behind the keys of `range` if the cursor is in it. The cursor is then pending again.
-    pub(super) fn leave(&mut self, range: &KeyRange) {
-        let Some(place) = self.place() else { return };
-        // The bound of a pending cursor that goes down is exclusive.
-        let is_inside = range.contains(place) || self.reverse && self.opening.is_some() && *place == *range.to;
-        if is_inside {
-            let rest = beyond(&self.range, range, self.reverse);
-            let leaves = self.leaves.again();
-            let pending = RunCursor::pending(self.slice.clone(), &rest, self.reverse, leaves.readahead());
-            *self = RunCursor { leaves, ..pending };
+    /// Continues behind the keys of `range` if the cursor is at one of them. If the next key may be in another leaf, the
+    /// cursor is then pending again.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
+    pub(super) fn leave(&mut self, range: &KeyRange) -> Result<()> {
+        if self.place().is_none_or(|place| !range.contains(place)) {
+            return Ok(());
+        }
+        if self.opening.is_none() && self.leave_within_leaf(range) {
+            return self.settle();
+        }
+        let rest = beyond(&self.range, range, self.reverse);
+        let leaves = self.leaves.again();
+        let pending = RunCursor::pending(self.slice.clone(), &rest, self.reverse, leaves.readahead());
+        *self = RunCursor { leaves, ..pending };
+        Ok(())
+    }
+
+    /// Removes the keys of `range` from the window, if a key behind them is in the current leaf. Returns whether one is.
+    fn leave_within_leaf(&mut self, range: &KeyRange) -> bool {
+        let leaf = self.leaves.leaf();
+        if self.reverse {
+            let at = leaf.search(&range.from).max(self.window.start);
+            self.window.end = self.window.end.min(at);
+            at > 0 && leaf.order(0, &range.from).is_lt()
+        } else {
+            let is_inside = !range.to.is_empty() && !leaf.order(leaf.len() - 1, &range.to).is_lt();
+            if is_inside {
+                self.window.start = leaf.search(&range.to).clamp(self.window.start, self.window.end);
+            }
+            is_inside
         }
     }
 

@@ -194,10 +194,12 @@ impl Leaves {
         }
     }
 
-    /// A reader of the same leaves that has read nothing, but continues what this one has counted.
-    pub(super) fn again(&self) -> Leaves {
+    /// A reader of the same leaves that is at none of them, but keeps the pages that this one has read, and continues
+    /// what it has counted.
+    pub(super) fn again(&mut self) -> Leaves {
         let mut again = Leaves::new(self.readahead, self.reverse, self.span.clone());
         (again.streak, again.entered, again.used) = (self.streak, self.entered, self.used.clone());
+        again.held = std::mem::replace(&mut self.held, Held::Nothing);
         again
     }
 

@@ -111,8 +111,9 @@ impl MergeCursor {
             let newest = input.slice().run().meta().max_seqno;
             seeded!(CoveredRunNotOlder: true, newest < seqno)
         };
-        self.inputs.iter_mut().filter(older).for_each(|input| input.leave(range));
+        let left = self.inputs.iter_mut().filter(older).try_for_each(|input| input.leave(range));
         self.rebuild();
+        left?;
         self.open_winner()
     }
 

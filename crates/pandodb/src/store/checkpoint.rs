@@ -72,8 +72,10 @@ impl Engine {
         }
         assert!(attachment.is_none(), "a checkpoint that is complete has published the load");
         // The load is durable and visible, regardless of what has failed since then and of whether this checkpoint
-        // succeeds. The next call on the store reports a failure.
-        let _ = self.freeing_checkpoint(root);
+        // succeeds. If the store was poisoned, the next write reports it.
+        if let Err(e) = self.freeing_checkpoint(root) {
+            self.background.set_trouble(e);
+        }
         Ok(())
     }
 
@@ -180,17 +182,15 @@ impl Engine {
         superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         superblock.clean = false;
         let synced = seeded!(SuperblockBeforeData: Ok(()), self.core.data.sync());
-        let written = synced.and_then(|()| log.sync(last)).and_then(|()| {
-            superblock.durable = log.durable();
-            assert!(superblock.durable >= last, "the log was synced through the cut");
-            self.core.data.write_superblock(&superblock)
-        });
-        if let Err(e) = written {
+        synced.and_then(|()| log.sync(last)).map_err(final_error)?;
+        superblock.durable = log.durable();
+        assert!(superblock.durable >= last, "the log was synced through the cut");
+        self.core.data.write_superblock(&superblock).map_err(|e| {
             // It is unknown whether the superblock was written to the disk, so both catalogues keep their pages.
             let e = final_error(e);
             self.poison(&e);
-            return Err(if attachment.is_some() { Error::Indeterminate { first: e.to_string() } } else { e });
-        }
+            if attachment.is_some() { Error::Indeterminate { first: e.to_string() } } else { e }
+        })?;
         root.replace(superblock, catalog);
         let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;
         self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);

@@ -271,6 +271,7 @@ pub(super) mod tests {
                     memory_bytes: sum.memory_bytes + debt.memory_bytes,
                     work_bytes: sum.work_bytes + debt.work_bytes,
                     requested_bytes: sum.requested_bytes + debt.requested_bytes,
+                    optional_bytes: sum.optional_bytes + debt.optional_bytes,
                     deadline: None,
                 }
             })

@@ -19,7 +19,9 @@
 //!    the pages that it has written are free after the next opening.
 //! 3. The rows are published when the superblock is durable, and no commit can complete before. So no other write that
 //!    depends on the rows can be durable without them.
-//! 4. A failure before the superblock is durable has no effect: pages and large values are freed. If a full disk ends
+//! 4. A failure before the superblock is written has no effect: pages and large values are freed. If it is unknown whether
+//!    the superblock was written, the call returns [`Error::Indeterminate`], and large values stay allocated until the next
+//!    opening. If a full disk ends
 //!    the checkpoint, the seqno stays without a message. Other failures of the checkpoint poison the store, as always.
 //!
 //! An index without a loader gets the rows as one batch, which has the limit of a batch.
@@ -310,8 +312,11 @@ impl Drop for Load<'_> {
     fn drop(&mut self) {
         if self.of.engine.access.is_inherited() {
             // What was written belongs to the load of the parent process.
-            let sink = std::mem::replace(&mut self.sink, Sink::Batch(Batch::new(self.of.engine.clone())));
-            std::mem::forget((sink, self.values.take()));
+            let batch = Sink::Batch(Batch::new(self.of.engine.clone()));
+            if let Sink::Index(load) = std::mem::replace(&mut self.sink, batch) {
+                std::mem::forget(load);
+            }
+            std::mem::forget(self.values.take());
         }
         if let Some(values) = self.values.take().filter(|_| self.of.engine.may_be_durable()) {
             values.abandon();

@@ -1,14 +1,17 @@
 //! The lists of the next keys that pops take from a keyspace, see [`pops`](super::pops).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::dead_ranges::Watch;
 use super::value::Value;
 use crate::base::range::successor;
 use crate::base::{KeyRange, Result, seeded};
+use crate::pool::Pool;
 
-/// The most keys of a list.
+/// The most keys of a list, and the bytes of keys after which a list ends.
 const MOST_KEYS: usize = 256;
+const MOST_BYTES: usize = 32 << 10;
 
 /// The lists for both ends of a keyspace.
 #[derive(Debug, Default)]
@@ -21,17 +24,39 @@ pub(crate) struct Pops {
 #[derive(Debug, Default)]
 pub(super) struct NextKeys {
     keys: VecDeque<Vec<u8>>,
-    /// Observes the keys up to the last one of the list. Present if the list is not empty, so that writes cost less if
-    /// nothing is remembered.
+    /// Observes the keys up to the last one of the list. `None` while the list is empty, because a watch makes every
+    /// write slower.
     watch: Option<Watch>,
+    /// The memory of the list, taken from the pool.
+    held: Option<Held>,
     /// The number of keys that were last asked for.
     asked: usize,
+}
+
+/// Memory that is taken from the pool while this value exists.
+#[derive(Debug)]
+struct Held {
+    pool: Arc<Pool>,
+    bytes: usize,
+}
+
+impl Held {
+    fn new(pool: Arc<Pool>, bytes: usize) -> Held {
+        pool.hold(bytes);
+        Held { pool, bytes }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.pool.let_go(self.bytes);
+    }
 }
 
 impl NextKeys {
     pub(super) fn clear(&mut self) {
         self.keys.clear();
-        self.watch = None;
+        (self.watch, self.held) = (None, None);
     }
 
     /// Removes the next key of the list. Returns `None` if the list must be fetched (again).
@@ -51,7 +76,7 @@ impl NextKeys {
     fn take_first(&mut self) -> Option<Vec<u8>> {
         let key = self.keys.pop_front();
         if self.keys.is_empty() {
-            self.watch = None;
+            self.clear();
         }
         key
     }
@@ -61,29 +86,28 @@ impl NextKeys {
     /// to become visible does not delay a pop.
     pub(super) fn fetch(
         &mut self,
+        pool: &Arc<Pool>,
         watch: Watch,
         reverse: bool,
         mut keys: impl FnMut() -> Option<Result<Value>>,
     ) -> Result<Option<Vec<u8>>> {
         self.clear();
         self.asked = (2 * self.asked).clamp(1, MOST_KEYS);
-        while self.keys.len() < self.asked {
+        let mut bytes = 0;
+        while self.keys.len() < self.asked && bytes < MOST_BYTES {
             let Some(key) = keys() else { break };
             let key = key?.to_vec();
             debug_assert!(
                 self.keys.back().is_none_or(|last| (key > *last) != reverse),
                 "a scan returns its keys in order"
             );
-            let has_room = watch.charge(size_of::<Vec<u8>>() + key.len());
+            bytes += size_of::<Vec<u8>>() + key.len();
             self.keys.push_back(key);
-            if !has_room {
-                break;
-            }
         }
         let Some(last) = self.keys.back() else { return Ok(None) };
         // Writes behind the list do not matter.
         watch.narrow(&if reverse { KeyRange::new(&**last, []) } else { KeyRange::new([], successor(last)) });
-        self.watch = Some(watch);
+        (self.watch, self.held) = (Some(watch), Some(Held::new(pool.clone(), bytes)));
         Ok(self.take_first())
     }
 }

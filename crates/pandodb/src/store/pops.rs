@@ -64,14 +64,17 @@ fn take(
     durability: Durability,
 ) -> Result<Option<Taken>> {
     loop {
-        let next = match ahead.next(reverse) {
-            None => {
-                let watch = state.dead_ranges.watch(&KeyRange::all(), reverse);
-                let mut keys = Range::new(engine, state, KeyRange::all(), None).keys();
-                ahead.fetch(watch, reverse, || if reverse { keys.next_back() } else { keys.next() })?
-            }
-            next => next,
-        };
+        let next =
+            match ahead.next(reverse) {
+                None => {
+                    let watch = state.dead_ranges.watch(&KeyRange::all(), reverse);
+                    let mut keys = Range::new(engine, state, KeyRange::all(), None).keys();
+                    ahead.fetch(&engine.core.pool, watch, reverse, || {
+                        if reverse { keys.next_back() } else { keys.next() }
+                    })?
+                }
+                next => next,
+            };
         let Some(key) = next else {
             state.check_alive()?;
             return Ok(None);

@@ -53,7 +53,8 @@ pub(super) struct Side {
     /// The sources, newest first.
     sources: Vec<Source>,
     tombstones: Cover,
-    /// The number of the last fragment in which keys without a value were passed, and how many.
+    /// The fragment of the last key that was passed and has no value ([`Cover::found`]), and the number of such keys in
+    /// it.
     covered: (u64, u32),
     /// The range for which the sources and the tombstones were opened.
     over: KeyRange,
@@ -172,17 +173,21 @@ impl Source {
         if self.entry().is_none_or(|entry| !range.contains(entry.key)) {
             return Ok(());
         }
-        let is_older = seeded!(CoveredSourceNotOlder: true, self.newest < seqno);
-        let far = if reverse { &range.from } else { &range.to };
-        match &mut self.from {
-            From::Index(cursor) if !is_older => cursor.leave_out(range, seqno),
-            From::Memtable(_) if !is_older => Ok(()),
-            _ if far.is_empty() => {
-                (self.block, self.at, self.exhausted) = (Arc::default(), 0, true);
-                Ok(())
-            }
-            _ => self.seek(far, reverse),
+        if !seeded!(CoveredSourceNotOlder: true, self.newest < seqno) {
+            return match &mut self.from {
+                From::Index(cursor) => cursor.leave_out(range, seqno),
+                From::Memtable(_) => Ok(()),
+            };
         }
+        let (far, taken) = (if reverse { &range.from } else { &range.to }, self.taken);
+        if far.is_empty() {
+            (self.block, self.at, self.exhausted) = (Arc::default(), 0, true);
+            return Ok(());
+        }
+        self.seek(far, reverse)?;
+        // The scan goes on, so its blocks need not be small again.
+        self.taken = taken;
+        Ok(())
     }
 
     fn entry(&self) -> Option<Entry<'_>> {
@@ -288,7 +293,7 @@ impl Side {
         Ok(self.whole.is_some().then_some(Row::Whole))
     }
 
-    /// The next row, if it is the only message of its key and no tombstone can hide it. This is so for almost all rows of
+    /// The next row, if it is the only message of its key and no range tombstone hides it. This is so for almost all rows of
     /// most scans. The row stays in its block, so nothing is copied or counted.
     #[inline]
     fn next_alone(&mut self) -> Option<Row> {
@@ -310,7 +315,7 @@ impl Side {
         if !is_alone || entry.kind != Kind::Put || entry.seqno > self.world.at {
             return None;
         }
-        if !self.tombstones.is_empty() && self.tombstones.newest(key) > entry.seqno {
+        if !self.tombstones.is_empty() && self.tombstones.newest(key) >= entry.seqno {
             return None;
         }
         self.sources[i].at = next;
@@ -432,10 +437,10 @@ impl Side {
         let (fragment, passed) = &mut self.covered;
         *passed = if *fragment == number { *passed + 1 } else { 1 };
         *fragment = number;
-        if *passed != MANY_COVERED {
+        if !passed.is_multiple_of(MANY_COVERED) {
             return Ok(());
         }
-        // The keys that are left out have no value either, so the stretch is worth learning.
+        // The keys that are left out count as passed, because they have no value either; their number is unknown.
         stretch.passed = stretch.passed.saturating_add(MANY_COVERED);
         self.sources.iter_mut().try_for_each(|source| source.leave_out(within, seqno, self.reverse))
     }

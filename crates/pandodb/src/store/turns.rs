@@ -44,10 +44,15 @@ impl Engine {
             return Turn::Idle;
         }
         self.checkpointer.begin();
+        self.share_dead_ranges();
+        self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Idle)
+    }
+
+    /// If a keyspace found no memory for a dead range, drops the ranges that are not used in all keyspaces.
+    fn share_dead_ranges(&self) {
         if self.dead_ranges.was_refused() {
             self.keyspaces.all().iter().for_each(|keyspace| keyspace.dead_ranges.drop_unused());
         }
-        self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Idle)
     }
 
     /// Preallocates log segments. Returns `false` if the store is poisoned or closed.
@@ -110,6 +115,7 @@ impl Engine {
                 return Turn::Worked(1);
             }
             self.chunks.trim();
+            self.share_dead_ranges();
             match self.core.data.punch_at_rest() {
                 Ok(true) => return Turn::Worked(1),
                 Ok(false) => {}

@@ -58,7 +58,7 @@ pub struct PiecewiseCursor<V: Pieces> {
     used: Option<Arc<ScanUse>>,
     /// The range of the current piece, and the bytes of all its slices.
     piece: Option<(KeyRange, u64)>,
-    /// Messages of this range that are older than the seqno are not needed.
+    /// The range and the seqno of the last call of [`RawCursor::leave_out`], for the pieces that are opened later.
     covered: Option<(KeyRange, Seqno)>,
 }
 

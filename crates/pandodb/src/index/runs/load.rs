@@ -149,8 +149,11 @@ impl LoadedRuns {
         assert!(self.at == Seqno::UNASSIGNED && self.slices.is_empty(), "a load is stamped once");
         self.at = at;
         self.core.data.note_feature(LOADED_RUNS);
-        for meta in std::mem::take(&mut self.metas) {
-            let run = Run::open(self.core.data.clone(), self.core.pool.clone(), meta.stamped(at))?;
+        self.metas.reverse();
+        // After an error, this struct still owns the pages of the runs that were not opened.
+        while let Some(meta) = self.metas.last() {
+            let run = Run::open(self.core.data.clone(), self.core.pool.clone(), meta.clone().stamped(at))?;
+            self.metas.pop();
             self.slices.push(RunSlice::whole(run));
         }
         debug_assert!(self.slices.windows(2).all(|pair| pair[0].is_before(&pair[1])), "the runs are disjoint");

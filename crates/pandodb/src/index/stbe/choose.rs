@@ -25,10 +25,11 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::deletes::entries;
-use super::jobs::{Candidate, Merging, Stuck};
+use super::jobs::{Candidate, Cause, Merging, Stuck};
 use super::node::{Branch, Node, Trim, Waits};
 use super::trunk::concerns;
 use crate::base::{KeyRange, SeededBug, Seqno};
+use crate::index::Debt;
 use crate::index::runs::Forced;
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
@@ -94,30 +95,27 @@ impl Choice<'_> {
         best
     }
 
-    /// Returns two numbers: the bytes of the candidates that exist regardless of requests, and the bytes of the
-    /// candidates that exist only because a caller requested them. Each candidate counts as at least 1 byte, because
-    /// runs with only range tombstones have 0 bytes but still need to be compacted.
-    pub fn bytes(&self) -> (u64, u64) {
+    /// The bytes of all candidates, by their causes. Each candidate counts as at least 1 byte, because runs with only
+    /// range tombstones have 0 bytes but still need to be compacted.
+    pub fn debt(&self) -> Debt {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
             let taken = self.taken(self.root);
             assert!(taken <= all, "compactions in progress of {taken} bytes among all {all}");
-            let waiting = all - taken;
-            debug_assert_eq!(waiting, self.sums().0, "cached sums equal the sums of a full walk");
-            return (waiting, 0);
+            let debt = Debt { work_bytes: all - taken, ..Debt::default() };
+            debug_assert_eq!(debt, self.sums(), "cached sums equal the sums of a full walk");
+            return debt;
         }
         self.sums()
     }
 
-    fn sums(&self) -> (u64, u64) {
-        self.all().iter().fold((0, 0), |(waiting, requested), candidate| match candidate.forced {
-            false => (waiting + candidate.weight(), requested),
-            true => (waiting, requested + candidate.weight()),
-        })
+    fn sums(&self) -> Debt {
+        let mut debt = Debt::default();
+        self.all().iter().for_each(|candidate| *candidate.cause.part(&mut debt) += candidate.weight());
+        debt
     }
 
-    /// Whether a compaction that `request` asks for is still to be done: the compaction of a leaf, or a flush to the
-    /// leaf for which a compaction in progress has to end first.
+    /// Whether some leaf still has a compaction that `request` asks for.
     pub(super) fn is_open(&self, request: &Forced) -> bool {
         self.is_open_in(self.root, request)
     }
@@ -127,15 +125,11 @@ impl Choice<'_> {
             return false;
         }
         if node.is_leaf() {
-            let candidate = in_leaf(node, self.policy, std::slice::from_ref(request), self.stuck);
-            return candidate.is_some_and(|candidate| candidate.forced);
+            let requests = std::slice::from_ref(request);
+            return concerns(request, leaf_part(node, self.stuck).1, node)
+                && in_leaf(node, self.policy, requests, self.stuck).is_some();
         }
-        node.children.iter().enumerate().any(|(i, child)| {
-            let is_blocked =
-                self.merging.iter().flat_map(|merging| &merging.live).any(|live| live.overlaps(&child.node.range));
-            let handed = node.live(child).iter().filter(|branch| branch.weights[i] > 0).cloned().collect::<Vec<_>>();
-            is_blocked && concerns(request, &child.node, &handed) || self.is_open_in(&child.node, request)
-        })
+        node.children.iter().any(|child| self.is_open_in(&child.node, request))
     }
 
     /// Whether the cached sums are valid, because there is no request and no stuck branch.
@@ -208,41 +202,57 @@ impl Choice<'_> {
     }
 }
 
-fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
+fn cause_of(request: &Forced) -> Cause {
+    if request.optional { Cause::Optional } else { Cause::Requested }
+}
+
+/// The branches of a leaf that may be compacted: those after the last stuck one, the first of which has this index.
+fn leaf_part<'n>(leaf: &'n Node, stuck: &Stuck) -> (usize, &'n [Branch]) {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
-    let branches = &leaf.branches[begin..];
-    let forced = forced.iter().any(|request| concerns(request, leaf, branches));
-    let bytes: Vec<u64> = branches.iter().map(|branch| branch.bytes).collect();
-    let total: u64 = bytes.iter().sum();
-    let candidate = |from: usize, bytes: u64| Candidate {
+    (begin, &leaf.branches[begin..])
+}
+
+fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> Option<Candidate> {
+    let (begin, branches) = leaf_part(leaf, stuck);
+    let asked = requests.iter().filter(|request| concerns(request, branches, leaf)).map(cause_of).min();
+    // What a request has flushed to the leaf may make a compaction due, so a requested leaf has no other cause.
+    let (from, cause) = match (due_in_leaf(leaf, begin, policy), asked) {
+        (due, Some(cause)) if due.is_some() || branches.len() > 1 || needs_rewrite(&branches[0]) => (0, cause),
+        (Some(from), None) => (from, Cause::Due),
+        _ => return None,
+    };
+    Some(Candidate {
         branches: branches[from..].to_vec(),
         live: vec![leaf.range.clone()],
         height: 0,
         bottom: begin + from == 0 || SeededBug::TombstoneDroppedAboveOlder.is_on(),
-        bytes,
-        forced,
+        bytes: branches[from..].iter().map(|branch| branch.bytes).sum(),
+        cause,
         trim: Trim::Ends,
-    };
+    })
+}
+
+/// The compaction of a leaf that is due without a request: the index, after `begin`, of its first branch.
+fn due_in_leaf(leaf: &Node, begin: usize, policy: Policy) -> Option<usize> {
+    let branches = &leaf.branches[begin..];
     match branches.len() {
         0 => None,
-        1 => {
-            let obsolete = begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf);
-            (obsolete || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
-        }
+        1 => (begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf)).then_some(0),
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
-            debug_assert!(bytes[0] <= total, "the whole is at least as large as a part");
-            let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
+            let (first, total) = (branches[0].bytes, branches.iter().map(|branch| branch.bytes).sum::<u64>());
+            debug_assert!(first <= total, "the whole is at least as large as a part");
+            let weighs = policy == Policy::Product && (total - first) * 3 >= first;
             let shadowed = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
             let heavy = weighs || shadowed || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);
             let wiped = wiped_bytes(branches);
             let wiped = wiped > 0 && wiped * WASTE >= total;
-            if forced || wiped || (heavy && (useless || !may_stay_apart(branches, policy))) {
-                return Some(candidate(0, total));
+            if wiped || (heavy && (useless || !may_stay_apart(branches, policy))) {
+                return Some(0);
             }
-            (!may_stay_apart(&branches[old..], policy)).then(|| candidate(old, bytes[old..].iter().sum()))
+            (!may_stay_apart(&branches[old..], policy)).then_some(old)
         }
     }
 }
@@ -381,7 +391,7 @@ fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidat
                     height: node.height,
                     bottom: false,
                     bytes,
-                    forced: false,
+                    cause: Cause::Due,
                     trim: Trim::Ends,
                 });
             }

@@ -6,7 +6,30 @@ use std::collections::HashSet;
 
 use super::node::{Branch, BranchId, Node, Trim, Urgency};
 use crate::base::KeyRange;
+use crate::index::Debt;
 use crate::index::runs::{Inputs, MergeJob};
+
+/// Why a compaction is done. Writers wait only for compactions that are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// By the policy.
+    Due,
+    /// A caller has requested it. It may be due as well.
+    Requested,
+    /// It would make scans faster. It may be due as well.
+    Optional,
+}
+
+impl Cause {
+    /// The part of a debt to which such compactions belong.
+    pub(super) fn part(self, debt: &mut Debt) -> &mut u64 {
+        match self {
+            Cause::Due => &mut debt.work_bytes,
+            Cause::Requested => &mut debt.requested_bytes,
+            Cause::Optional => &mut debt.optional_bytes,
+        }
+    }
+}
 
 /// One compaction to do.
 #[derive(Clone)]
@@ -21,8 +44,8 @@ pub struct Candidate {
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
-    /// Whether only the request of a caller triggers this compaction.
-    pub forced: bool,
+    /// Why the compaction is done.
+    pub cause: Cause,
     /// The parts of the inputs that the nodes above remove when the compaction is done.
     pub trim: Trim,
 }
@@ -93,8 +116,8 @@ pub(super) struct Merging {
     pub(super) live: Vec<KeyRange>,
     /// Estimated bytes of the inputs of this compaction.
     pub(super) bytes: u64,
-    /// Whether only a request triggered this compaction. Writers do not wait for such compactions.
-    pub(super) forced: bool,
+    /// Why the compaction is done.
+    pub(super) cause: Cause,
     /// The job between two steps; `None` while a thread works on it.
     pub(super) parked: Option<Box<Merge>>,
 }

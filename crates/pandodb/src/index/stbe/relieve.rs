@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use super::choose::{is_covered_by_range_delete, wiped_bytes};
 use super::deletes::{Shares, entries};
-use super::jobs::{Candidate, Merge, Merging, Stuck};
+use super::jobs::{Candidate, Cause, Merge, Merging, Stuck};
 use super::node::{Branch, Node, Trim};
 use super::rebalance::Pieces;
 use super::tree::{Claim, Inner, Stbe};
@@ -271,7 +271,7 @@ impl Stbe {
     /// Begins a compaction. REQUIRES: the caller holds `inner`.
     pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
         let (ids, live) = (candidate.ids(), candidate.live.clone());
-        let (bytes, forced) = (candidate.bytes, candidate.forced);
+        let (bytes, cause) = (candidate.bytes, candidate.cause);
         // The runs of leaves get no maplets.
         let filter = self.filter(u32::from(candidate.height > 0));
         // Compress only leaves, because they hold most of the data for the longest time.
@@ -285,7 +285,7 @@ impl Stbe {
                 let ticket = inner.next_ticket;
                 inner.next_ticket += 1;
                 debug_assert!(inner.merging.iter().all(|other| other.ticket < ticket), "tickets ascend");
-                inner.merging.push(Merging { ticket, ids, live, bytes, forced, parked: None });
+                inner.merging.push(Merging { ticket, ids, live, bytes, cause, parked: None });
                 Claim::Merge(ticket, Box::new(Merge { candidate, job }))
             }
             Err((run, e)) => {
@@ -341,7 +341,7 @@ fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
         height: 0,
         bottom: begin == 0,
         bytes,
-        forced: false,
+        cause: Cause::Due,
         trim: Trim::Holes,
     })
 }

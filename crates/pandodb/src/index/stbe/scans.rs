@@ -5,15 +5,16 @@
 //! ```
 //!
 //! A scan reads at least one leaf block of each run on the path to its keys. If all these runs were one, it would read
-//! only one block more than its rows fill. The rows of further blocks are needed in any case.
+//! only one block more than its rows fill: all first blocks but one are read *in vain*. Further blocks of a run hold rows
+//! that the scan would read after a compaction, too.
 //!
 //! 1. Each scan adds the bytes of the first block of each run but one to a counter of the leaf.
 //! 2. When the counter reaches half of the bytes of the compaction, the leaf is *wanted*. So such compactions process at
 //!    most twice the bytes that scans have read in vain, whatever the pattern of scans and writes.
-//! 3. A worker that has nothing else to do turns the wanted leaves into requests, like those of a caller: everything
-//!    above the leaf is flushed to it and compacted with it (`choose`).
+//! 3. A worker that has nothing else to do turns the wanted leaves into requests, one at a time: everything above the
+//!    leaf is flushed to it and compacted with it (`choose`), as if a caller had requested it.
 //!
-//! Invariant: the bytes of the wanted leaves are part of the tree's requested debt, until a worker takes them. Locks:
+//! Invariant: the bytes of the wanted leaves are part of the tree's optional debt, until a worker takes them. Locks:
 //! `wanted`, under which only the locks of the debt are taken. Source: the competitive argument of the ski rental
 //! problem; "read-triggered compaction" of other engines counts reads in a similar way.
 
@@ -67,7 +68,7 @@ impl Scans {
         if wanted.iter().all(|wanted| !wanted.range.overlaps(&leaf.range)) {
             let bytes = bytes.max(1);
             wanted.push_back(Wanted { range: leaf.range.clone(), bytes });
-            self.owing.change(|own| own.requested_bytes += bytes);
+            self.owing.change(|own| own.optional_bytes += bytes);
         }
     }
 
@@ -86,7 +87,7 @@ impl Scans {
         let wanted = self.wanted.lock();
         self.owing.change(|own| {
             set(own);
-            own.requested_bytes += wanted.iter().map(|wanted| wanted.bytes).sum::<u64>();
+            own.optional_bytes += wanted.iter().map(|wanted| wanted.bytes).sum::<u64>();
         });
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use super::choose::Choice;
 use super::jobs::Stuck;
 use super::node::{Branch, Node};
-use super::tree::Claim;
 use super::{Policy, Shape, Stbe};
 use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::Device;
@@ -104,7 +103,7 @@ fn want(tree: &Stbe) -> usize {
             scans.note(node, node.own_bytes(), node.own_bytes().max(1));
         }
     });
-    assert!(tree.debt().requested_bytes > 0, "leaves are wanted");
+    assert!(tree.debt().optional_bytes > 0, "leaves are wanted");
     leaves
 }
 
@@ -151,28 +150,6 @@ fn wanted_leaves_are_compacted_one_at_a_time() {
     assert_eq!(seen, [2, 1, 0], "each request goes when it is fulfilled");
 }
 
-/// A request waits for the compactions in progress that keep the data of its range from being flushed.
-#[test]
-fn a_request_stays_open_while_a_compaction_blocks_its_flush() {
-    let mut bench = Bench::new(8);
-    for _ in 0..20 {
-        bench.put(700, 40_000);
-        bench.drain();
-    }
-    bench.put(700, 40_000);
-    bench.pack_all();
-    bench.drain();
-    bench.tree.compact(&KeyRange::all()).unwrap();
-    let Some(Claim::Merge(..)) = bench.tree.claim(&Stripes::default).unwrap() else { panic!("leaves wait") };
-    bench.tree.inner.lock().trunk.forced.clear();
-    bench.put(700, 40_000);
-    bench.pack_all();
-    let busy = bench.tree.inner.lock().merging[0].live[0].clone();
-    assert!(bench.tree.published.load().root.height > 0);
-    bench.tree.compact(&busy).unwrap();
-    assert_eq!(forced(&bench.tree), 1, "the new data above the leaf is not flushed yet");
-}
-
 /// A store on a full disk waits in `settle` until no requested work is left. So work that only makes scans faster may not
 /// stay requested there, but what a caller requested does.
 #[test]
@@ -188,7 +165,7 @@ fn relief_forgets_what_scans_requested() {
     };
     want(&bench.tree);
     relieve(&bench.tree);
-    assert_eq!(bench.tree.debt().requested_bytes, 0);
+    assert_eq!(bench.tree.debt().optional_bytes, 0);
 
     // The same after a worker has turned them into requests.
     want(&bench.tree);
@@ -197,7 +174,7 @@ fn relief_forgets_what_scans_requested() {
     drop(claim);
     bench.tree.inner.lock().merging.clear();
     relieve(&bench.tree);
-    assert_eq!((bench.tree.debt().requested_bytes, forced(&bench.tree)), (0, 0));
+    assert_eq!((bench.tree.debt().optional_bytes, forced(&bench.tree)), (0, 0));
 
     bench.tree.compact(&KeyRange::all()).unwrap();
     let requested = bench.tree.debt().requested_bytes;

@@ -21,7 +21,7 @@ use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::owed::Owing;
 use crate::index::runs::{Forced, Output, PackJob, PackQueue, Packs};
-use crate::index::{Core, Progress, RootRecord, SealedBatch};
+use crate::index::{Core, Debt, Progress, RootRecord, SealedBatch};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
 use crate::run::RunSlice;
@@ -198,7 +198,7 @@ impl Stbe {
             return Ok(Some(Claim::Merge(merging.ticket, job)));
         }
         let mut candidate = self.choice(&inner).first();
-        while candidate.is_none() && self.request_wanted(&mut inner)? {
+        if candidate.is_none() && self.request_wanted(&mut inner)? {
             candidate = self.choice(&inner).first();
         }
         let Some(candidate) = candidate else { return Ok(None) };
@@ -209,17 +209,41 @@ impl Stbe {
         Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
     }
 
-    /// Requests the compaction of one leaf that scans want. Returns whether there is one. Only one at a time: until a
-    /// request is fulfilled, each root swap flushes new data to its leaf. REQUIRES: the caller holds `inner`.
+    /// Requests the compaction of a leaf that scans want, unless such a request is open. Returns whether it did. One at a
+    /// time, because as long as a request is open, each root swap flushes all new data of its range to the leaf, in
+    /// small pieces. REQUIRES: the caller holds `inner`.
     fn request_wanted(&self, inner: &mut Inner) -> Result<bool> {
-        let Some(range) = inner.trunk.scans.take_first() else { return Ok(false) };
-        let mut trunk = inner.trunk.clone();
-        trunk.forced.push(Forced { range, before: self.core.ids.next(), optional: true });
-        let requested = self.rebalance(inner, &mut trunk);
-        // Publish in any case, because the debt still includes the wanted leaf.
+        if inner.trunk.forced.iter().any(|request| request.optional) {
+            return Ok(false);
+        }
+        let Some(first) = inner.trunk.scans.take_first() else { return Ok(false) };
+        let (mut trunk, mut requested, mut next) = (inner.trunk.clone(), Ok(false), Some(first));
+        // A leaf may need no compaction any more.
+        while let (Ok(false), Some(range)) = (&requested, next.take()) {
+            trunk.forced.push(Forced { range, before: self.core.ids.next(), optional: true });
+            requested = self.rebalance(inner, &mut trunk).map(|()| self.drop_fulfilled(inner, &mut trunk));
+            if matches!(requested, Ok(false)) {
+                next = trunk.scans.take_first();
+            }
+        }
+        // Publish in any case, because the debt still includes the wanted leaves.
         let trunk = if requested.is_ok() { trunk } else { inner.trunk.clone() };
         self.publish(inner, trunk, &[]);
-        requested.map(|()| true)
+        requested
+    }
+
+    /// Removes the requests that are fulfilled. Returns whether an optional one is left. REQUIRES: the caller holds
+    /// `inner`.
+    fn drop_fulfilled(&self, inner: &Inner, trunk: &mut Trunk) -> bool {
+        let choice = Choice {
+            root: &trunk.root,
+            policy: self.shape.policy,
+            forced: &[],
+            stuck: &inner.stuck,
+            merging: &inner.merging,
+        };
+        trunk.forced.retain(|request| choice.is_open(request));
+        trunk.forced.iter().any(|request| request.optional)
     }
 
     /// The compactions that could start now. REQUIRES: the caller holds `inner`.
@@ -230,16 +254,10 @@ impl Stbe {
 
     /// Recomputes the compaction debt after a root swap. REQUIRES: the caller holds `inner`.
     pub(super) fn recount(&self, inner: &mut Inner) {
-        let (waiting, requested) = self.choice(inner).bytes();
-        let routes = self.route_bytes(inner);
-        let in_progress = |forced| -> u64 {
-            let jobs = inner.merging.iter().filter(|merging| merging.forced == forced);
-            jobs.map(|merging| merging.bytes.max(1)).sum()
-        };
-        inner.trunk.scans.set_debt(|own| {
-            own.work_bytes = waiting + in_progress(false) + routes;
-            own.requested_bytes = requested + in_progress(true);
-        });
+        let mut debt = self.choice(inner).debt();
+        inner.merging.iter().for_each(|merging| *merging.cause.part(&mut debt) += merging.bytes.max(1));
+        debt.work_bytes += self.route_bytes(inner);
+        inner.trunk.scans.set_debt(|own| *own = Debt { memory_bytes: own.memory_bytes, ..debt });
     }
 
     pub(super) fn step_merge(&self, ticket: u64, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
@@ -262,9 +280,9 @@ impl Stbe {
                 merging.parked = Some(merge);
                 // The debt is an estimate. The estimate stays above 0 until the job is done, because threads that wait
                 // for the job poll the debt.
-                let forced = merging.forced;
+                let cause = merging.cause;
                 self.owing.change(|own| {
-                    let debt = if forced { &mut own.requested_bytes } else { &mut own.work_bytes };
+                    let debt = cause.part(own);
                     *debt = debt.saturating_sub(bytes).max(1);
                 });
             }
@@ -371,10 +389,7 @@ impl Stbe {
     /// Publishes a new trunk. This is the only function that changes the view that readers pin. The large values in
     /// `dropped` are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
     pub(super) fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
-        let root = &trunk.root;
-        let choice =
-            Choice { root, policy: self.shape.policy, forced: &[], stuck: &inner.stuck, merging: &inner.merging };
-        trunk.forced.retain(|request| choice.is_open(request));
+        self.drop_fulfilled(inner, &mut trunk);
         assert!(trunk.through >= inner.trunk.through, "a root swap never loses messages");
         assert!(trunk.horizon >= inner.trunk.horizon, "a horizon never decreases");
         assert_eq!(trunk.root.range, KeyRange::all(), "the root holds all keys");

@@ -98,8 +98,6 @@ struct Watched {
     reverse: bool,
     /// Of the keys in `range` that were revived, the first one in the direction of the scan.
     nearest: Option<Vec<u8>>,
-    /// The bytes that [`Watch::charge`] has taken.
-    charged: usize,
 }
 
 impl Watched {
@@ -205,7 +203,7 @@ impl DeadRanges {
     /// Starts a watch over `range`. Call this before pinning what is read under the watch.
     pub(crate) fn watch(self: &Arc<Self>, range: &KeyRange, reverse: bool) -> Watch {
         let mut known = self.known.lock();
-        let watched = Some(Watched { range: range.clone(), reverse, nearest: None, charged: 0 });
+        let watched = Some(Watched { range: range.clone(), reverse, nearest: None });
         let slot = match known.watches.iter().position(Option::is_none) {
             Some(slot) => {
                 known.watches[slot] = watched;
@@ -270,17 +268,6 @@ impl Watch {
         self.of.known.lock().watches[self.slot].as_ref().and_then(|watched| watched.nearest.clone())
     }
 
-    /// Takes `bytes` of the [`Allowance`] for what the owner of the watch remembers, until the watch ends. Returns `false`
-    /// if there is no room.
-    pub(crate) fn charge(&self, bytes: usize) -> bool {
-        let mut known = self.of.known.lock();
-        let taken = known.ranges.allowance().take(bytes);
-        if taken {
-            known.watches[self.slot].as_mut().expect("the watch has not ended").charged += bytes;
-        }
-        taken
-    }
-
     /// Restricts the watch to the keys of `range`, which must be in its range.
     pub(crate) fn narrow(&self, range: &KeyRange) {
         let mut known = self.of.known.lock();
@@ -327,8 +314,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let mut known = self.of.known.lock();
-        let watched = known.watches[self.slot].take().expect("the watch has not ended");
-        known.ranges.allowance().give_back(watched.charged);
+        known.watches[self.slot] = None;
         while known.watches.last().is_some_and(Option::is_none) {
             known.watches.pop();
         }

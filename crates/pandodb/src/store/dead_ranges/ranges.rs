@@ -14,7 +14,7 @@ const MOST_ADJACENT: usize = 16;
 /// The memory of a range besides its bounds, about.
 const RANGE_BYTES: usize = 96;
 
-/// The memory that the dead ranges of all keyspaces of a store, and the lists of the next keys to pop, may take.
+/// The memory that the dead ranges of all keyspaces of a store may take.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     used: AtomicUsize,
@@ -32,23 +32,6 @@ impl Allowance {
     /// Whether some keyspace lacked memory since the last call. Then unused ranges of all keyspaces should be dropped.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused.load(Relaxed) && self.refused.swap(false, Relaxed)
-    }
-
-    /// Takes `bytes` of the memory if there is room for them.
-    pub(super) fn take(&self, bytes: usize) -> bool {
-        let has_room = self.has_room(bytes);
-        if has_room {
-            self.used.fetch_add(bytes, Relaxed);
-        } else {
-            self.refused.store(true, Relaxed);
-        }
-        has_room
-    }
-
-    /// Gives back `bytes` that were taken.
-    pub(super) fn give_back(&self, bytes: usize) {
-        let before = self.used.fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "{bytes} of {before} bytes are given back");
     }
 
     #[cfg(test)]
@@ -100,10 +83,6 @@ impl Ranges {
         Ranges { by_from: BTreeMap::new(), bytes: 0, allowance }
     }
 
-    pub(super) fn allowance(&self) -> &Allowance {
-        &self.allowance
-    }
-
     pub(super) fn len(&self) -> usize {
         self.by_from.len()
     }
@@ -126,7 +105,7 @@ impl Ranges {
         let bytes = RANGE_BYTES + from.len() + dead.to.len();
         assert!(bytes <= self.bytes, "a range that is removed was counted");
         self.bytes -= bytes;
-        self.allowance.give_back(bytes);
+        self.allowance.used.fetch_sub(bytes, Relaxed);
         Some((from, dead))
     }
 
@@ -340,6 +319,6 @@ impl Ranges {
 
 impl Drop for Ranges {
     fn drop(&mut self) {
-        self.allowance.give_back(self.bytes);
+        self.allowance.used.fetch_sub(self.bytes, Relaxed);
     }
 }

@@ -188,18 +188,6 @@ fn a_keyspace_that_is_idle_makes_room_for_others() {
     assert!(!all(&busy).is_empty());
 }
 
-#[test]
-fn what_a_watch_remembers_counts_until_it_ends() {
-    let allowance = Arc::new(Allowance::new(1000));
-    let dead = Arc::new(DeadRanges::new(allowance.clone()));
-    let watch = dead.watch(&KeyRange::all(), false);
-    assert!(watch.charge(600) && !watch.charge(600) && watch.charge(300));
-    assert_eq!(allowance.used(), 900);
-    assert!(allowance.was_refused());
-    drop(watch);
-    assert_eq!(allowance.used(), 0);
-}
-
 /// Which keys have a value at which seqno.
 struct Model {
     /// Of each key, the seqnos of its writes and whether the write was a put.

@@ -251,12 +251,12 @@ impl Keyspace {
     /// Removes the row with the smallest key, and returns it. Returns `None` if the keyspace is empty. The delete has
     /// the default durability of the store.
     ///
-    /// Pops are atomic against each other: no row is returned twice. The returned key had no smaller key beside it at
-    /// some moment during the call. Other writes are not locked out: if another thread writes the same key during the
+    /// Pops are atomic against each other: no row is returned twice. At some moment during the call, the returned key was
+    /// the smallest key of the keyspace. Other writes are not locked out: if another thread writes the same key during the
     /// call, the pop may delete the new value and return the old one. So give each job of a queue a key of its own.
     ///
-    /// A pop costs a delete and a `get`; its position is remembered, so it does not step over deleted rows. A popped
-    /// row is lost if its consumer crashes, see the [recipe].
+    /// A pop costs a delete and a `get`. The keyspace remembers the next keys, so a pop does not pass the rows that were
+    /// deleted before. A popped row is lost if its consumer crashes, see the [recipe].
     ///
     /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#a-queue
     ///

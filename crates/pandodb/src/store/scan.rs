@@ -72,7 +72,7 @@ pub(super) struct Side {
     /// The positions of a key's messages in a backward scan. Empty between keys; kept for its memory.
     places: Vec<(Arc<EntryBlock>, usize)>,
     large: ScanValues,
-    /// The row that was found last, if it is in no block.
+    /// The row that was found last, if it is not returned from a block.
     whole: Option<(Value, Value)>,
 }
 
@@ -101,7 +101,7 @@ struct Stretch<'a> {
     none_before: Option<Vec<u8>>,
 }
 
-/// The place of the row that a side has found last. It is valid until the next call of [`Side::next`].
+/// Where the row is that a side has found last. It is valid until the next call of [`Side::next`].
 #[derive(Clone, Copy)]
 pub(super) enum Row {
     /// In the current block of a source, the first number, at a position, the second number.

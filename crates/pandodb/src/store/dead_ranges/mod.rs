@@ -27,9 +27,9 @@
 //! Scans do not watch before one of them has passed many keys without a value, and stop watching after [`INTEREST`]
 //! scans that have not. So other keyspaces pay for this with one fence and one load for each write.
 //!
-//! Adjacent ranges are joined. The joined range is as young as its youngest part, so scans with older read points could
-//! no longer use the older parts. Therefore only ranges that are not younger than the oldest registered read point are
-//! joined, and only a few adjacent ranges are left apart.
+//! Adjacent ranges are joined. The seqno of the joined range is the highest of its parts, so scans with lower read points
+//! can no longer use the other parts. Therefore ranges are joined only if their seqnos are not above the oldest registered
+//! read point, except that at most a few adjacent ranges are left apart.
 //!
 //! Invariants: the ranges of a keyspace are disjoint and not empty; their bytes are counted in the [`Allowance`] that
 //! all keyspaces of the store share. The ranges are in memory only. Locks: only `known`, under which no other lock is

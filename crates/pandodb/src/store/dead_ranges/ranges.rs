@@ -198,8 +198,8 @@ impl Ranges {
             .collect()
     }
 
-    /// Joins adjacent ranges around `range`. Two ranges become one that is as young as the younger range. Scans with
-    /// older read points lose the older range by this, so ranges younger than the oldest read point are left apart,
+    /// Joins adjacent ranges around `range`. Two ranges become one with the higher of both seqnos. Scans with lower read
+    /// points can then no longer use the other range, so ranges with a seqno above the oldest read point are left apart,
     /// unless they are many.
     fn join_around(&mut self, range: &KeyRange, oldest: Seqno) {
         let mut chain = self.chain_around(range);

@@ -330,6 +330,18 @@ fn shown(key: &[u8]) -> String {
     format!("\"{}\"{more}", key[..key.len().min(SHOWN)].escape_ascii())
 }
 
+/// Poisons the store if a panic ends the attachment of a load: the load may be durable, and readers must not continue
+/// without it.
+struct Attaching<'a>(Option<&'a Engine>);
+
+impl Drop for Attaching<'_> {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0 {
+            engine.writer.poison.set_text("the attachment of a sorted load panicked; please report it".into());
+        }
+    }
+}
+
 impl Engine {
     /// Attaches a load whose rows are written, and makes it durable. `range` are the keys from its first to its last.
     fn attach_load(
@@ -365,10 +377,12 @@ impl Engine {
         self.keyspaces.charge(keyspace, fresh.bytes() as u64);
         keyspace.begin_after(at, fresh);
         let attachment = Attachment { sequencer, keyspace, load, at, range };
+        let mut attaching = Attaching(Some(self));
         let attached = seeded!(
             SortedLoadNotDurable: attachment.stamped().and_then(|attachment| self.publish_load(attachment)),
             attachment.stamped().and_then(|attachment| self.checkpoint_attaching(&mut root, attachment))
         );
+        attaching.0 = None;
         // If the load failed, its seqno has no message, so it may be visible.
         self.snapshots.advance(at);
         attached

@@ -1,5 +1,5 @@
-//! Measures counters that get many merges: nanoseconds per merge, of the first read, of a second read, and of pairs of a
-//! merge and a read; for comparison, nanoseconds per read of a plain value.
+//! Measures counters that get many merges: nanoseconds per merge, of the first read, of a second read, per repeated read,
+//! and per pair of a merge and a read; for comparison, nanoseconds per read of a plain value.
 //!
 //! ```text
 //!   cargo run --release -p pandodb --example counters -- [merges …]

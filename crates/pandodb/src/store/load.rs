@@ -21,8 +21,8 @@
 //!    depends on the rows can be durable without them.
 //! 4. A failure before the superblock is written has no effect: pages and large values are freed. If it is unknown whether
 //!    the superblock was written, the call returns [`Error::Indeterminate`], and large values stay allocated until the next
-//!    opening. If a full disk ends
-//!    the checkpoint, the seqno stays without a message. Other failures of the checkpoint poison the store, as always.
+//!    opening. If a full disk ends the checkpoint, the seqno stays without a message. Other failures of the checkpoint
+//!    poison the store, as always.
 //!
 //! An index without a loader gets the rows as one batch, which has the limit of a batch.
 //!

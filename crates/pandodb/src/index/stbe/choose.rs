@@ -125,9 +125,8 @@ impl Choice<'_> {
             return false;
         }
         if node.is_leaf() {
-            let requests = std::slice::from_ref(request);
-            return concerns(request, leaf_part(node, self.stuck).1, node)
-                && in_leaf(node, self.policy, requests, self.stuck).is_some();
+            let candidate = in_leaf(node, self.policy, std::slice::from_ref(request), self.stuck);
+            return candidate.is_some_and(|candidate| candidate.cause != Cause::Due);
         }
         node.children.iter().any(|child| self.is_open_in(&child.node, request))
     }
@@ -206,16 +205,11 @@ fn cause_of(request: &Forced) -> Cause {
     if request.optional { Cause::Optional } else { Cause::Requested }
 }
 
-/// The branches of a leaf that may be compacted: those after the last stuck one, the first of which has this index.
-fn leaf_part<'n>(leaf: &'n Node, stuck: &Stuck) -> (usize, &'n [Branch]) {
+fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
-    (begin, &leaf.branches[begin..])
-}
-
-fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> Option<Candidate> {
-    let (begin, branches) = leaf_part(leaf, stuck);
-    let asked = requests.iter().filter(|request| concerns(request, branches, leaf)).map(cause_of).min();
+    let branches = &leaf.branches[begin..];
+    let asked = requests.iter().filter(|request| concerns(request, leaf, branches)).map(cause_of).min();
     // What a request has flushed to the leaf may make a compaction due, so a requested leaf has no other cause.
     let (from, cause) = match (due_in_leaf(leaf, begin, policy), asked) {
         (due, Some(cause)) if due.is_some() || branches.len() > 1 || needs_rewrite(&branches[0]) => (0, cause),

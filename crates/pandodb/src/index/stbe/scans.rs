@@ -4,13 +4,13 @@
 //!   a scan of a leaf ──first leaves of runs──▶ Node::scanned ── half of a compaction's bytes ──▶ wanted ──▶ Trunk::forced
 //! ```
 //!
-//! A scan reads at least one leaf block of each run on the path to its keys. If all these runs were one, it would read
-//! only one block more than its rows fill: all first blocks but one are read *in vain*. Further blocks of a run hold rows
-//! that the scan would read after a compaction, too.
+//! A scan reads at least one leaf block of each run on the path to its keys. If these runs were compacted into one run, the
+//! scan would read only one such first block. So the first blocks of the other runs are *unneeded*. Further blocks of a run
+//! hold rows that the scan would read after a compaction, too.
 //!
 //! 1. Each scan adds the bytes of the first block of each run but one to a counter of the leaf.
 //! 2. When the counter reaches half of the bytes of the compaction, the leaf is *wanted*. So such compactions process at
-//!    most twice the bytes that scans have read in vain, whatever the pattern of scans and writes.
+//!    most twice the bytes of the unneeded blocks that scans have read, whatever the pattern of scans and writes.
 //! 3. A worker that has nothing else to do turns the wanted leaves into requests, one at a time: everything above the
 //!    leaf is flushed to it and compacted with it (`choose`), as if a caller had requested it.
 //!
@@ -28,7 +28,7 @@ use crate::index::Debt;
 use crate::index::owed::Owing;
 use crate::run::ScanHabits;
 
-/// A leaf is wanted when its scans have read 1/`PRICE` of the bytes of its compaction in vain.
+/// A leaf is wanted when its scans have read unneeded blocks of 1/`PRICE` of the bytes of its compaction.
 const PRICE: u64 = 2;
 
 /// The costs of the scans of one tree. All roots of the tree share them.

@@ -92,6 +92,16 @@ fn a_tree_shrinks_and_frees_its_pages_when_everything_is_deleted() {
     assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
+/// A tree of several leaves with little pending work.
+fn filled() -> Bench {
+    let mut bench = Bench::new(8);
+    for _ in 0..20 {
+        bench.put(700, 40_000);
+        bench.drain();
+    }
+    bench
+}
+
 /// Lets scans want every leaf of the tree. Returns the number of leaves.
 fn want(tree: &Stbe) -> usize {
     let root = tree.inner.lock().trunk.root.clone();
@@ -115,11 +125,7 @@ fn forced(tree: &Stbe) -> usize {
 /// request only one of them at a time, and a fulfilled request goes although others are open.
 #[test]
 fn wanted_leaves_are_compacted_one_at_a_time() {
-    let mut bench = Bench::new(8);
-    for _ in 0..20 {
-        bench.put(700, 40_000);
-        bench.drain();
-    }
+    let mut bench = filled();
     bench.put(700, 40_000);
     bench.pack_all();
     bench.drain();
@@ -154,11 +160,7 @@ fn wanted_leaves_are_compacted_one_at_a_time() {
 /// stay requested there, but what a caller requested does.
 #[test]
 fn relief_forgets_what_scans_requested() {
-    let mut bench = Bench::new(8);
-    for _ in 0..20 {
-        bench.put(700, 40_000);
-        bench.drain();
-    }
+    let bench = filled();
     let relieve = |tree: &Stbe| {
         let room = Room { bytes: 1, spare: 4096, urgent: false };
         assert!(matches!(tree.relieve(room, &Stripes::default), Ok(progress) if progress.idle), "nothing fits");

@@ -26,8 +26,8 @@ pub(super) struct Trunk {
     pub(super) scans: Arc<Scans>,
 }
 
-/// Whether a request to compact a range concerns branches of a leaf.
-pub(super) fn concerns(request: &Forced, branches: &[Branch], leaf: &Node) -> bool {
+/// Whether a request to compact a range concerns the branches of a leaf.
+pub(super) fn concerns(request: &Forced, leaf: &Node, branches: &[Branch]) -> bool {
     let is_old = |branch: &Branch| branch.slice.run().meta().id < request.before;
     request.range.overlaps(&leaf.range) && branches.iter().any(is_old)
 }

@@ -93,6 +93,54 @@ fn a_cached_row_stays_when_others_are_packed() {
     assert_eq!(hits(&store), before + 1);
 }
 
+/// The number of leaves that `act` reads or finds in the pool.
+fn leaves(store: &Store, act: impl FnOnce()) -> u64 {
+    let before = store.stats().unwrap().leaves;
+    act();
+    store.stats().unwrap().leaves - before
+}
+
+#[test]
+fn operands_of_the_index_are_folded_into_a_cached_row() {
+    let (_dir, store, rows) = warm();
+    let older = store.snapshot();
+    let mut expected = value(HOT);
+    for round in 0..3 {
+        // Several packs, so that the operands of the key are in several runs.
+        for _ in 0..2 {
+            rows.merge(key(HOT), format!("+{round}")).unwrap();
+            expected += &format!("+{round}");
+            store.pack().unwrap();
+        }
+        let read = || assert_eq!(get(&rows, HOT).as_ref(), Some(&expected));
+        assert!(leaves(&store, read) > 0, "the pack has removed the row");
+        read();
+        let before = hits(&store);
+        assert_eq!(leaves(&store, || (0..5).for_each(|_| read())), 0, "the row is cached");
+        assert_eq!(hits(&store), before + 5);
+        assert_eq!(
+            rows.at(&older).get(key(HOT)).unwrap().unwrap(),
+            value(HOT).as_bytes(),
+            "a snapshot sees no operand"
+        );
+    }
+    // With operands in the memtable, too, the row holds only what the index holds.
+    rows.merge(key(HOT + 1), "a").unwrap();
+    store.pack().unwrap();
+    rows.merge(key(HOT + 1), "b").unwrap();
+    let both = value(HOT + 1) + "ab";
+    (0..2).for_each(|_| assert_eq!(get(&rows, HOT + 1).as_ref(), Some(&both)));
+    let read = || (0..3).for_each(|_| assert_eq!(get(&rows, HOT + 1).as_ref(), Some(&both)));
+    assert_eq!(leaves(&store, read), 0, "the row is cached");
+    rows.merge(key(HOT + 1), "c").unwrap();
+    assert_eq!(get(&rows, HOT + 1), Some(both.clone() + "c"));
+    rows.delete_range(key(HOT)..key(HOT + 5)).unwrap();
+    rows.merge(key(HOT + 1), "d").unwrap();
+    assert_eq!(get(&rows, HOT + 1).as_deref(), Some("d"));
+    store.pack().unwrap();
+    (0..4).for_each(|_| assert_eq!(get(&rows, HOT + 1).as_deref(), Some("d")));
+}
+
 #[test]
 fn cached_rows_of_a_dropped_keyspace_are_not_returned_for_the_next() {
     let (_dir, store, rows) = warm();

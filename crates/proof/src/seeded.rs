@@ -183,6 +183,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),
         hunt(FilterMissesKeys, Model, ANY, "a get does not find a key"),
         hunt(RowOutlivesOverwrite, Model, ANY, "a get returns an overwritten value"),
+        hunt(RowHoldsMemtables, Model, ANY, "a get applies operands of a memtable twice"),
         hunt(FoldPastReadPoint, Model, ANY, "a snapshot shows operands that are newer than it"),
         hunt(FoldSurvivesPack, Model, ANY, "a counter lacks operands that were packed"),
         hunt(DeadRangeNotCut, Model, ANY, "scans lack a key that was written among deleted keys"),

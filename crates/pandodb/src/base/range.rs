@@ -28,6 +28,11 @@ impl KeyRange {
         KeyRange::default()
     }
 
+    /// No key.
+    pub fn none() -> KeyRange {
+        KeyRange::new([0], [0])
+    }
+
     /// The keys from `from` (inclusive) to `to` (exclusive; an empty `to` means no upper bound).
     pub fn new(from: impl Into<Vec<u8>>, to: impl Into<Vec<u8>>) -> KeyRange {
         KeyRange { from: from.into(), to: to.into() }

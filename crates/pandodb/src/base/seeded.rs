@@ -141,6 +141,8 @@ bugs! {
     /// The row cache accepts a row that was read before a memtable was packed and offered to the cache after the
     /// packing.
     LateRowTaken,
+    /// The row cache gets a value that includes operands of memtables, so later lookups apply these operands twice.
+    RowHoldsMemtables,
     /// A read uses the fold of a counter that is newer than its read point, so a snapshot sees later operands.
     FoldPastReadPoint,
     /// A read uses the fold of a counter that is older than the view of the index, so operands are applied twice or not

@@ -11,7 +11,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::base::{BlobRef, Entry, EntryBlock, KeyCodec, Kind, Result, Seqno};
+use crate::base::{BlobRef, Entry, EntryBlock, KeyCodec, Kind, Result, Seqno, seeded};
 use crate::blocks::BlockRequest;
 use crate::pool::Block;
 use crate::resolve::Gather;
@@ -89,6 +89,12 @@ pub struct Lookup<'a> {
     floor: Seqno,
     /// The value that replaces all messages up to a seqno. All messages above that seqno are in memtables.
     fold: Option<Fold>,
+    /// Whether the base is a fold.
+    has_used_fold: bool,
+    /// The number of operands that memtables had. `None` until all memtables were searched.
+    in_memtables: Option<usize>,
+    /// The seqno of the newest operand that the index had, if it had one.
+    newest_in_index: Option<Seqno>,
     done: bool,
 }
 
@@ -111,6 +117,9 @@ impl<'a> Lookup<'a> {
             prefetch: true,
             floor: Seqno(0),
             fold: None,
+            has_used_fold: false,
+            in_memtables: None,
+            newest_in_index: None,
             done: false,
         }
     }
@@ -148,6 +157,8 @@ impl<'a> Lookup<'a> {
 
     /// Ends the search of the memtables: if there is a fold, it is the base, unless a newer base was found.
     pub fn end_memtables(&mut self) {
+        debug_assert!(self.newest_in_index.is_none(), "memtables are searched before the index");
+        self.in_memtables = Some(self.gather.len());
         if !self.done
             && let Some(fold) = self.fold.take()
         {
@@ -161,7 +172,13 @@ impl<'a> Lookup<'a> {
         let value = fold.value.filter(|_| self.floor <= fold.seqno);
         self.base = value.map_or(Base::Absent, Base::Owned);
         self.base_seqno = fold.seqno;
+        self.has_used_fold = true;
         self.done = true;
+    }
+
+    /// Whether the base is a fold, so that the result of this lookup is a newer fold.
+    pub fn has_used_fold(&self) -> bool {
+        self.has_used_fold
     }
 
     /// Adds the key's next older message. Returns `Break` when no older message can change the result. `inline` makes
@@ -184,6 +201,9 @@ impl<'a> Lookup<'a> {
         }
         match entry.kind {
             Kind::Merge => {
+                if self.in_memtables == Some(self.gather.len()) {
+                    self.newest_in_index = Some(entry.seqno);
+                }
                 self.gather.push_merge(entry.value);
                 return Ok(ControlFlow::Continue(()));
             }
@@ -195,6 +215,24 @@ impl<'a> Lookup<'a> {
         self.base_seqno = entry.seqno;
         self.done = true;
         Ok(ControlFlow::Break(()))
+    }
+
+    /// Removes the operands that the index had, and returns them with the seqno of the newest one. The operands of
+    /// memtables stay. `None` if the index had no operands. REQUIRES: the lookup is complete; the caller replaces the
+    /// base by the result of folding these operands ([`Lookup::rebase`]).
+    pub fn split_index_operands(&mut self) -> Option<(Gather, Seqno)> {
+        let newest = self.newest_in_index.take()?;
+        let kept = self.in_memtables.expect("memtables are searched before the index");
+        let kept = seeded!(RowHoldsMemtables: 0, kept);
+        assert!(kept < self.gather.len() && newest > self.base_seqno, "operands are newer than their base");
+        Some((self.gather.split_off(kept), newest))
+    }
+
+    /// Uses the value that the operands of the index have made from the base as the new base.
+    pub fn rebase(&mut self, value: Option<Arc<[u8]>>, seqno: Seqno) {
+        assert!(seqno > self.base_seqno && seqno <= self.at, "a base moves to newer seqnos");
+        self.base = value.map_or(Base::Absent, Base::Owned);
+        self.base_seqno = seqno;
     }
 
     /// Uses a row of the row cache as the base. Such a row is a value without newer operands.

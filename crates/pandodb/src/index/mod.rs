@@ -114,6 +114,15 @@ pub trait IndexView: Send + Sync {
     /// Starts a point lookup.
     fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v>;
 
+    /// Offers a row to the row cache, if the index has one: the value that the operands and the base of a key in this
+    /// view have made. `hash` is the hash of the key, and `seqno` that of the newest operand. The default implementation
+    /// does nothing.
+    ///
+    /// REQUIRES: all messages of the key in this view were considered, and no others.
+    fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
+        let _ = (key, hash, value, seqno);
+    }
+
     /// Starts a scan of a range of stored keys, in descending order if `reverse`. With [`Order::Hashed`], the only use
     /// of a range is to continue a walk over all keys.
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;

@@ -59,6 +59,19 @@ impl Gather {
         self.ends.push(self.bytes.len());
     }
 
+    /// The bytes of all operands together.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Removes all operands except the newest `kept` ones, and returns them.
+    pub fn split_off(&mut self, kept: usize) -> Gather {
+        let from = if kept == 0 { 0 } else { self.ends[kept - 1] };
+        let mut ends = self.ends.split_off(kept);
+        ends.iter_mut().for_each(|end| *end -= from);
+        Gather { bytes: self.bytes.split_off(from), ends }
+    }
+
     /// Returns the value of `key` after the operands were applied to `base`; `None` if the key has no value after that.
     /// Fails with the error that `missing` returns ([`Error::OperatorMissing`]) if there is no operator, or with
     /// [`Error::OperatorFailed`] if the operator fails.

@@ -10,8 +10,9 @@
 //!   sealed memtable ─▶ packed ┴▶ absorb: new values in, deleted rows out ─▶ new root published
 //! ```
 //!
-//! A cached row is the newest value that the *index* holds for a key, with the value's seqno. The row does not reflect
-//! messages that are only in a memtable; a lookup searches the memtables before the row cache.
+//! A cached row is the newest value that the *index* holds for a key, with the seqno of the newest message that the value
+//! includes. If the index has operands for the key, the value includes them. The row does not reflect messages that are
+//! only in a memtable; a lookup searches the memtables before the row cache.
 //!
 //! Invariants:
 //!
@@ -24,8 +25,8 @@
 //! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]). The offer is
 //!   refused if the absorption of another memtable has begun since this root was published. This check is made under
 //!   the lock of the row's shard, which `absorb` also takes to change the row.
-//! * Only plain values without operands are cached. Large values are not cached. Compactions do not change plain
-//!   values, so they need not update the cache.
+//! * Large values are not cached. Compactions do not change the newest value that the index holds for a key, so they need
+//!   not update the cache.
 //!
 //! **Size** (`balance.rs`): the cache always has the number of bytes that the user requested. It reserves further bytes
 //! from the pool as long as they save more reads there than in the pool.

@@ -71,7 +71,7 @@ pub(crate) fn beyond(range: &KeyRange, covered: &KeyRange, reverse: bool) -> Key
     let far = if reverse { &covered.from } else { &covered.to };
     match (far.is_empty(), reverse) {
         // `covered` has no end on this side.
-        (true, _) => KeyRange::new([0], [0]),
+        (true, _) => KeyRange::none(),
         (false, true) => range.intersect(&KeyRange::new([], far.as_slice())),
         (false, false) => range.intersect(&KeyRange::new(far.as_slice(), [])),
     }

@@ -1,5 +1,6 @@
 //! [`ScanHabits`] and [`ScanUse`]: how many leaf pages the scans of an index used lately, and how many one scan has
-//! used. Scans choose the size of their first reads accordingly.
+//! used. Scans choose the size of their first reads accordingly. Another [`ScanHabits`] counts the large values that the
+//! scans of a keyspace returned.
 //!
 //! ```text
 //!   ScanUse  of one scan: pages of leaves behind the first of each run ──end of the scan──▶ ScanHabits of the index
@@ -70,6 +71,11 @@ impl ScanHabits {
         };
         assert!(next <= ScanHabits::MOST * UNIT, "an average is not above the maximum of its terms");
         self.average.store(next, Relaxed);
+    }
+
+    /// The average, rounded up.
+    pub fn usual(&self) -> u64 {
+        self.average.load(Relaxed).div_ceil(UNIT)
     }
 
     /// The pages of the first chunk in a run that has `weight` of the `total` bytes of the scanned piece. `used` is the

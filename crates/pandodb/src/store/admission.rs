@@ -21,7 +21,7 @@ impl Engine {
         if debt.total() == 0 {
             return Ok(());
         }
-        let (memtable, full) = (self.config.memtable() as u64, self.seal_at());
+        let (memtable, full) = (self.config.unit() as u64, self.seal_at());
         debug_assert!(memtable > 0, "a memtable has a size");
         // If background work makes no progress, refuse writes before they fill the memory. Deletes may use a little
         // more memory than other writes.

@@ -66,7 +66,7 @@ impl Config {
         bounded("background_threads", self.background_threads, 0..=64, "")?;
         bounded("log_streams", self.streams(), 1..=MAX_STREAMS, "")?;
         self.index_options(None).check()?;
-        assert!(self.memtable() <= budget, "a memtable of {} bytes fits into the budget", self.memtable());
+        assert!(self.unit() <= budget, "a unit of {} bytes fits into the budget", self.unit());
         assert!(self.pool() + self.rows() <= budget, "the pool and the row cache fit into the budget together");
         probe(budget / AT_ONCE)
     }

@@ -273,7 +273,7 @@ impl StoreBuilder {
         let config = &self.config;
         vec![
             ("memtable_bytes", config.largest_memtable().to_string()),
-            ("unit_bytes", config.memtable().to_string()),
+            ("unit_bytes", config.unit().to_string()),
             ("pool_bytes", config.pool().to_string()),
             ("row_cache_bytes", config.rows().to_string()),
             ("segment_bytes", config.segment().to_string()),

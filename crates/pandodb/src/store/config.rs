@@ -96,7 +96,7 @@ impl Default for Config {
 impl Config {
     /// The unit of sizes in bytes: the sizes of nodes, log segments and steps of background work are multiples or
     /// fractions of it. The default is an eighth of the budget, but less on a small disk.
-    pub(crate) fn memtable(&self) -> usize {
+    pub(crate) fn unit(&self) -> usize {
         self.memtable_bytes.unwrap_or(self.of_disk().min(self.memory_budget / 8)).max(MIN_MEMTABLE)
     }
 
@@ -105,7 +105,7 @@ impl Config {
     /// they are not filled.
     pub(crate) fn largest_memtable(&self) -> usize {
         let largest = self.of_disk().min(self.memory_budget / 8 * MEMTABLES);
-        self.memtable_bytes.unwrap_or(largest).max(self.memtable())
+        self.memtable_bytes.unwrap_or(largest).max(self.unit())
     }
 
     /// The bytes that a memtable of a store on a small disk may have.
@@ -165,19 +165,18 @@ impl Config {
 
     /// Bytes of a log segment. The default is a quarter of a memtable, limited to 64 KiB to 16 MiB.
     pub(crate) fn segment(&self) -> u64 {
-        self.segment_bytes
-            .unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
+        self.segment_bytes.unwrap_or((self.unit() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
     }
 
     /// The disk space that each kind of work needs on a full disk. The log needs a segment for each stream; background
     /// work needs space for a packed memtable or a piece of a compaction, with its filter; a checkpoint needs space for
     /// its nodes and its catalogue.
     pub(crate) fn shares(&self) -> Shares {
-        let (memtable, largest) = (self.memtable() as u64, self.largest_memtable() as u64);
-        let piece = (4 * memtable).min(PIECE).max(largest);
+        let (unit, largest) = (self.unit() as u64, self.largest_memtable() as u64);
+        let piece = (4 * unit).min(PIECE).max(largest);
         assert!(piece >= largest, "a packed memtable fits into a piece");
         Shares {
-            checkpoint: (memtable / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
+            checkpoint: (unit / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
             freeing: self.segment() * self.streams() as u64,
             background: piece + piece / 4 + *CHECKPOINT_SHARE.start(),
         }

@@ -219,7 +219,7 @@ impl Engine {
         record: &KeyspaceRecord,
         prefetch: &mut Prefetch,
     ) -> Result<KeyspaceState> {
-        let memtable_bytes = self.config.memtable() as u64;
+        let memtable_bytes = self.config.unit() as u64;
         build(&self.core, memtable_bytes, &self.chunks, &self.dead_ranges, operator, record, prefetch)
     }
 }
@@ -261,6 +261,7 @@ pub(super) fn build(
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
         charged: CachePadded::default(),
         dead_ranges: Arc::new(DeadRanges::new(allowance.clone())),
+        value_habits: Arc::default(),
         pops: Mutex::default(),
         dropped: AtomicBool::new(false),
         drained_through: AtomicU64::new(0),

@@ -7,8 +7,8 @@
 //!   a read at 95 takes 95 and 93, and then the fold as its base
 //! ```
 //!
-//! 1. A read that found at least [`MIN_OPERANDS`] operands leaves its result here, as the value as of its read point
-//!    ([`Folds::keep`]). A commit that notices a long chain of operands does such a read itself, so that the first read
+//! 1. A read that found at least [`MIN_OPERANDS`] operands, or a fold and newer operands, leaves its result here, as the
+//!    value as of its read point ([`Folds::keep`]). A commit that notices a long chain of operands does such a read itself, so that the first read
 //!    of a counter is fast, too.
 //! 2. A lookup whose newest message is an operand asks for a fold ([`Folds::find`]). It then visits only messages that
 //!    are newer than the fold. Other lookups never come here.
@@ -38,7 +38,7 @@ use crate::base::sync::{AtomicUsize, EXPLORED, Mutex, Ordering::Relaxed};
 use crate::base::{KeyspaceId, SeededBug, Seqno};
 use crate::index::Fold;
 
-/// A read that found fewer operands leaves no fold: repeating it costs little more than storing a fold.
+/// A read that found no fold and fewer operands leaves no fold: repeating it costs little more than storing a fold.
 pub(crate) const MIN_OPERANDS: usize = if EXPLORED { 2 } else { 8 };
 /// The most operands that a small commit visits in order to fold a key. The limit matters only if the last fold of the key
 /// was evicted.

@@ -79,7 +79,7 @@ pub(crate) fn open(
     reserve.note_store(&core.data.stats());
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let snapshots: Arc<Snapshots> = Arc::default();
-    let scheduler = Scheduler::new(config.memtable() as u64).watching(config.io != Io::Sleeping);
+    let scheduler = Scheduler::new(config.unit() as u64).watching(config.io != Io::Sleeping);
     let mut engine = Engine {
         device: device.clone(),
         core,
@@ -149,7 +149,7 @@ fn keyspaces(
         for record in group {
             let at = found.superblock.catalog.0[0].page.offset();
             let operator = registered(operators, &record.identity);
-            let state = build(core, config.memtable() as u64, chunks, allowance, operator, record, prefetch);
+            let state = build(core, config.unit() as u64, chunks, allowance, operator, record, prefetch);
             keyspaces.write().insert(Arc::new(state.map_err(|e| e.in_file(DATA_FILE, at))?));
         }
         Ok(())
@@ -182,6 +182,6 @@ fn keyspaces(
 
 /// The pool of memory for the memtables of a store.
 fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
-    let kept = config.memtable().div_ceil(CHUNK_BYTES) + 1;
-    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.memtable()))
+    let kept = config.unit().div_ceil(CHUNK_BYTES) + 1;
+    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.unit()))
 }

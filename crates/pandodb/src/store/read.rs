@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::folds::{FoldKey, Folds, MAX_OPERANDS, MIN_OPERANDS};
+use super::folds::{FoldKey, Folds, MAX_BYTES, MAX_OPERANDS, MIN_OPERANDS};
 use super::snapshot::Snapshot;
 use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
@@ -187,22 +187,43 @@ fn fold_key<'a>(keyspace: KeyspaceId, lookup: &Lookup<'a>) -> FoldKey<'a> {
     FoldKey { keyspace, key: lookup.key, hash: lookup.hash }
 }
 
-/// The value that a finished lookup of a stored key found. If the lookup folded many operands, the value is left for
-/// later lookups.
+/// The value that a finished lookup of a stored key found. If the lookup folded operands, the result is left for later
+/// lookups: the part that the index holds in the row cache, and the whole among the folds if there were many operands.
 fn answer_and_keep(
     engine: &Engine,
     keyspace: &KeyspaceState,
     world: &World<'_>,
-    lookup: Lookup<'_>,
+    mut lookup: Lookup<'_>,
 ) -> Result<Option<Value>> {
+    let is_long = lookup.gather.len() >= MIN_OPERANDS;
+    let is_newer = lookup.has_used_fold() && !lookup.gather.is_empty();
     // A fold that is older than the view would serve no read.
-    let is_kept = lookup.gather.len() >= MIN_OPERANDS && world.view.through() <= world.at && !engine.folds.is_off();
+    let is_kept = (is_long || is_newer) && world.view.through() <= world.at && !engine.folds.is_off();
     let key = fold_key(keyspace.id, &lookup);
+    fold_index_part(keyspace, world, &mut lookup)?;
     let value = answer(engine, keyspace, lookup)?;
     if is_kept {
         engine.folds.keep(key, world.at, value.as_deref(), engine.snapshots.visible());
     }
     Ok(value)
+}
+
+/// If a lookup found operands in the index, folds these operands alone, and offers the result to the row cache. Then the
+/// next lookup of the key finds in this cache all that the index holds. Does nothing if the result is probably too long
+/// for the cache, or if the lookup did not see all messages of the view.
+fn fold_index_part(keyspace: &KeyspaceState, world: &World<'_>, lookup: &mut Lookup<'_>) -> Result<()> {
+    let base_bytes = lookup.base.bytes().map_or(0, <[u8]>::len);
+    let is_small = lookup.key.len() + base_bytes + lookup.gather.bytes() <= MAX_BYTES;
+    let is_all = is_small && !matches!(lookup.base, Base::Blob(_)) && world.view.through() <= world.at;
+    let Some((operands, newest)) = (if is_all { lookup.split_index_operands() } else { None }) else { return Ok(()) };
+    let operator = Some(keyspace.operator()?);
+    let missing = || unreachable!("the operator exists");
+    let value = operands.fold(keyspace.codec.user(lookup.key), lookup.base.bytes(), operator, missing)?;
+    if let Some(value) = &value {
+        world.view.offer_row(lookup.key, lookup.hash, value, newest);
+    }
+    lookup.rebase(value.map(Arc::from), newest);
+    Ok(())
 }
 
 /// Folds the operands of a key for later reads, after a commit of `operations` operations has noticed that there are many

@@ -75,7 +75,7 @@ impl Engine {
 
     /// Whether the remaining disk space is so small that background work has to be done in pieces.
     pub(super) fn is_tight(&self) -> bool {
-        let largest = LARGEST_WORK * self.config.memtable() as u64;
+        let largest = LARGEST_WORK * self.config.unit() as u64;
         self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
     }
 
@@ -312,7 +312,7 @@ impl Engine {
     /// If a delete waits for space in the log, seals all memtables, because these memtables retain the log. Returns
     /// whether a delete was waiting.
     fn seal_for_starved(&self) -> bool {
-        let worth = self.keyspaces.active() >= self.config.memtable() as u64 / 8 && self.debt().memory_bytes == 0;
+        let worth = self.keyspaces.active() >= self.config.unit() as u64 / 8 && self.debt().memory_bytes == 0;
         if !worth || !self.pressure.starved.swap(false, Relaxed) {
             return false;
         }

@@ -152,7 +152,7 @@ impl Replayer<'_> {
     /// may be too small for packing and compaction, no compaction is done.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
-        let most = SPREAD * engine.config.memtable() as u64;
+        let most = SPREAD * engine.config.unit() as u64;
         let is_short = || engine.device.available().is_some_and(|room| room < 2 * self.log_bytes);
         let mut worked = 0;
         for keyspace in engine.keyspaces.all() {

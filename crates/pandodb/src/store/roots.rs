@@ -46,7 +46,7 @@ impl Roots {
         let mut indexes: Vec<Arc<dyn Index>> = Vec::with_capacity(found.catalog.keyspaces.len());
         for record in &found.catalog.keyspaces {
             let options = &record.identity.index;
-            let settings = options.settings(config.memtable() as u64, None);
+            let settings = options.settings(config.unit() as u64, None);
             let index = options.kind().index_type().build(&core, &settings, &record.root, &mut prefetch);
             indexes.push(index.map_err(|e| e.in_file(DATA_FILE, at))?);
         }

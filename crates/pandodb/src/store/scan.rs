@@ -41,6 +41,9 @@ const QUICK: Duration = Duration::from_millis(1);
 /// So at most about a third of the fetched bytes are unused when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
+/// The approximate size in bytes of a key with the reference to its large value. References are fetched before the values,
+/// so that these can be read together.
+const REFERENCE: usize = 128;
 
 /// When a scan has passed this many deleted keys of one fragment of range tombstones, it leaves out the rest of the
 /// fragment, as far as it has only older messages. Fewer keys cost less than the seeks.
@@ -116,8 +119,10 @@ enum From {
 }
 
 impl Source {
-    fn new(from: From, newest: Seqno) -> Source {
-        Source { from, newest, block: Arc::default(), at: 0, taken: 0, exhausted: false }
+    /// `expected` is the number of bytes that the scan will probably take from this source.
+    fn new(from: From, newest: Seqno, expected: usize) -> Source {
+        // The first block has half of `taken`.
+        Source { from, newest, block: Arc::default(), at: 0, taken: 2 * expected.min(BLOCK), exhausted: false }
     }
 
     /// If the current block has no further entry, reads the next block. After the call there is a current entry, unless
@@ -220,14 +225,15 @@ impl Side {
             for memtable in world.world().memtables() {
                 memtable.tombstones(&mut sets);
                 let cursor = memtable::Cursor::new(memtable.clone(), alive.clone(), reverse);
-                sources.push(Source::new(From::Memtable(cursor), newest));
+                sources.push(Source::new(From::Memtable(cursor), newest, 0));
                 // The messages of older memtables precede those of this one.
                 newest = Seqno(memtable.id());
             }
             world.view.tombstones(&alive, &mut tombstones)?;
             tombstones.retain(|tombstone| tombstone.seqno <= at);
             let cursor = world.view.clone().cursor(&alive, reverse)?;
-            sources.push(Source::new(From::Index(cursor), world.view.through()));
+            let expected = usize::try_from(state.value_habits.usual()).unwrap_or(0) * REFERENCE;
+            sources.push(Source::new(From::Index(cursor), world.view.through(), expected));
             sets.push(Arc::new(Fragments::build(&tombstones)));
         }
         let tombstones = Cover::new(sets, at);
@@ -246,7 +252,7 @@ impl Side {
             asked,
             quick: 0,
             places: Vec::new(),
-            large: ScanValues::default(),
+            large: ScanValues::new(state.value_habits.clone()),
             whole: None,
         })
     }
@@ -546,7 +552,7 @@ fn behind_dead_range(state: &KeyspaceState, at: Seqno, over: &KeyRange, reverse:
     match state.dead_ranges.skip(if reverse { &over.to } else { &over.from }, reverse, at) {
         Skip::NoneBefore(_) => (over.clone(), false),
         // An empty bound means that no key has a value.
-        Skip::To(bound) if bound.is_empty() => (KeyRange::new([0], [0]), true),
+        Skip::To(bound) if bound.is_empty() => (KeyRange::none(), true),
         Skip::To(bound) if reverse => (KeyRange::new(&*over.from, bound), true),
         Skip::To(bound) => (KeyRange::new(bound, &*over.to), true),
     }

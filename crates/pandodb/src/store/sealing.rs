@@ -37,7 +37,7 @@ impl Engine {
     /// same part of the budget, so the limit falls while they wait. It does not fall below the unit, because each seal
     /// has a fixed cost. On a full disk it is the unit, because a smaller memtable needs less space when it is packed.
     pub(super) fn seal_at(&self) -> u64 {
-        let (unit, largest) = (self.config.memtable() as u64, self.config.largest_memtable() as u64);
+        let (unit, largest) = (self.config.unit() as u64, self.config.largest_memtable() as u64);
         if self.pressure.pressed.load(Relaxed) || self.reserve.is_short() {
             return unit;
         }
@@ -59,7 +59,7 @@ impl Engine {
     /// Whether memtables must be sealed. Returns `None` if no memtable must be sealed. Otherwise the value says whether
     /// all memtables must be sealed, because they refer to too many bytes of large values.
     fn is_full(&self) -> Option<bool> {
-        let (unit, limit) = (self.config.memtable() as u64, self.seal_at());
+        let (unit, limit) = (self.config.unit() as u64, self.seal_at());
         let active = self.keyspaces.active();
         let heavy = self.figures.blob_bytes.load(Relaxed) >= unit * BLOB_FACTOR;
         if !heavy && !self.is_filled() {

@@ -26,6 +26,7 @@ use crate::base::{
 use crate::index::{Index, IndexOptions, RootRecord, SealedBatch};
 use crate::memtable::{Inserted, Memtable};
 use crate::resolve::Operator;
+use crate::run::ScanHabits;
 use crate::wal::Tag;
 
 /// Values longer than this many times the threshold bypass the log and the memtable.
@@ -51,6 +52,8 @@ pub(crate) struct KeyspaceState {
     pub charged: CachePadded<AtomicU64>,
     /// Ranges of keys without values. The keys are in their stored form.
     pub dead_ranges: Arc<DeadRanges>,
+    /// The numbers of large values that scans returned.
+    pub value_habits: Arc<ScanHabits>,
     /// The next keys for [`Keyspace::pop_first`](crate::Keyspace::pop_first) and its counterpart.
     pub pops: Mutex<Pops>,
     pub dropped: AtomicBool,

@@ -7,9 +7,11 @@
 //!
 //! 1. A lookup reads one value ([`read_value`]), `multi_get` reads all of its values together ([`read_values`]).
 //! 2. A scan reads the values of the next keys along with the value that it needs ([`ScanValues`]). The first time, it
-//!    reads the next value only; each further time it reads twice as many, because a short scan should not read values
-//!    that nobody wants. Packing a memtable writes values in key order, so the values of neighbouring keys are often
-//!    adjacent on disk and need only one read.
+//!    reads half as many values as the scans of the keyspace returned lately; each further time it reads as many as it has
+//!    returned so far. So few values are read that nobody wants. Packing a memtable writes values in key order, so the
+//!    values of neighbouring keys are often adjacent on disk and need only one read.
+//! 3. Lookups cache the values that they read. A scan caches them on probation ([`crate::pool`]), until it has returned
+//!    256 KiB of values.
 //!
 //! Invariants: a value is cached under its first page, and only after its checksum was checked. It leaves the pool
 //! before its pages are freed (`index::deferred_frees`), and pages are freed when no view can reach them. So a reader
@@ -23,6 +25,7 @@ use super::value::Value;
 use crate::base::{BlobRef, BlockAddr, OwnerId, PAGE, PageNo, Result};
 use crate::device::{AlignedBuf, Read};
 use crate::pool::Keep;
+use crate::run::ScanHabits;
 
 /// Longer values are not cached, because one of them would evict many blocks.
 const MOST_CACHED: u64 = 64 << 10;
@@ -30,10 +33,13 @@ const MOST_CACHED: u64 = 64 << 10;
 const MOST_PAGES: u32 = 64;
 /// The most reads in flight.
 const MOST_READS: usize = 32;
-/// The most values, and the most pages, that a scan reads ahead at a time. Longer values than the cached ones are not
-/// read ahead.
-const MOST_AHEAD: usize = 32;
+/// The most values, and the most pages, that a scan reads at a time. Longer values than the cached ones are not read
+/// ahead.
+const MOST_AHEAD: u64 = 64;
 const MOST_PAGES_AHEAD: u32 = 128;
+/// A scan that has returned more bytes of values than this is long: it may bring back only values that were evicted a short
+/// time ago.
+const LONG_BYTES: u64 = 256 << 10;
 
 /// Reads one value.
 pub(super) fn read_value(engine: &Engine, blob: &BlobRef) -> Result<Value> {
@@ -54,7 +60,7 @@ pub(super) fn read_values(engine: &Engine, blobs: &[BlobRef]) -> Vec<Result<Valu
         blobs.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(blob, _)| *blob).collect();
     let mut read = Pieces::read(engine, missing);
     for (blob, value) in blobs.iter().zip(&mut values) {
-        let read = value.take().unwrap_or_else(|| read.value(engine, blob, true));
+        let read = value.take().unwrap_or_else(|| read.value(engine, blob, CacheAs::Looked));
         *value = Some(read);
     }
     values.into_iter().map(|value| value.expect("each value was read")).collect()
@@ -71,6 +77,15 @@ fn cached(engine: &Engine, blob: &BlobRef) -> Option<Value> {
         return None;
     }
     Some(Value::in_block(&engine.core.pool, block, 0..blob.len as usize))
+}
+
+/// How a value that was read is cached.
+#[derive(Clone, Copy)]
+enum CacheAs {
+    /// Like a block that a lookup has read.
+    Looked,
+    /// Like a leaf that a scan has read; `long` if it is a long scan.
+    Scanned { long: bool },
 }
 
 /// Values that were read together.
@@ -122,9 +137,8 @@ impl Pieces {
         pieces
     }
 
-    /// Returns a value, checked. Reads the value if it was not read before. Caches the value if `cache` is set, or if
-    /// the pool has room.
-    fn value(&mut self, engine: &Engine, blob: &BlobRef, cache: bool) -> Result<Value> {
+    /// Returns a value, checked. Reads the value if it was not read before.
+    fn value(&mut self, engine: &Engine, blob: &BlobRef, cache: CacheAs) -> Result<Value> {
         let Some((buf, at)) = self.places.remove(&blob.page).filter(|(buf, at)| at + blob.addr().bytes() <= buf.len())
         else {
             return read_value(engine, blob);
@@ -132,22 +146,37 @@ impl Pieces {
         let pages = &buf[at..at + blob.addr().bytes()];
         engine.core.data.check_value(blob, pages)?;
         let pool = &engine.core.pool;
-        if blob.len <= MOST_CACHED && (cache || pool.has_room(pages.len())) {
-            pool.insert(OwnerId::VALUES, blob.addr(), Keep::Short, pages);
+        match cache {
+            _ if blob.len > MOST_CACHED => {}
+            CacheAs::Looked => drop(pool.insert(OwnerId::VALUES, blob.addr(), Keep::Short, pages)),
+            CacheAs::Scanned { long } => pool.insert_scanned(OwnerId::VALUES, blob.addr(), long, pages),
         }
         Ok(Value::in_buffer(buf, at..at + blob.len as usize))
     }
 }
 
 /// The large values that a scan has read ahead.
-#[derive(Default)]
 pub(super) struct ScanValues {
     read: Pieces,
-    /// The number of values that the last read wanted.
-    ahead: usize,
+    /// The numbers of values that scans of the keyspace returned.
+    habits: Arc<ScanHabits>,
+    /// The values that this scan has returned, and their bytes.
+    taken: u64,
+    bytes: u64,
 }
 
 impl ScanValues {
+    pub(super) fn new(habits: Arc<ScanHabits>) -> ScanValues {
+        ScanValues { read: Pieces::default(), habits, taken: 0, bytes: 0 }
+    }
+
+    /// The number of values to read now, the current one included.
+    fn wanted(&self) -> usize {
+        let first = self.habits.usual().div_ceil(2);
+        let wanted = self.taken.max(first).clamp(1, MOST_AHEAD);
+        usize::try_from(wanted).expect("at most 64")
+    }
+
     /// Returns the value of the current key. If it must be read, also reads values of the next keys: `next` appends the
     /// references of at most the given number of next keys, in the order of the scan.
     pub(super) fn take(
@@ -156,14 +185,16 @@ impl ScanValues {
         blob: &BlobRef,
         next: impl FnOnce(usize, &mut Vec<BlobRef>),
     ) -> Result<Value> {
+        let wanted = self.wanted();
+        self.taken += 1;
+        self.bytes += blob.len;
         if !self.read.places.contains_key(&blob.page) {
             if let Some(value) = cached(engine, blob) {
                 return Ok(value);
             }
-            self.ahead = (self.ahead * 2).clamp(1, MOST_AHEAD);
             let mut blobs = vec![*blob];
-            next(self.ahead, &mut blobs);
-            debug_assert!(blobs.len() <= self.ahead + 1, "as many as were asked for");
+            next(wanted - 1, &mut blobs);
+            debug_assert!(blobs.len() <= wanted, "as many as were asked for");
             let mut pages = 0;
             blobs.retain(|next| {
                 pages += next.addr().pages;
@@ -172,6 +203,14 @@ impl ScanValues {
             // Values that were read ahead in vain are dropped here.
             self.read = Pieces::read(engine, blobs);
         }
-        self.read.value(engine, blob, false)
+        self.read.value(engine, blob, CacheAs::Scanned { long: self.bytes > LONG_BYTES })
+    }
+}
+
+impl Drop for ScanValues {
+    fn drop(&mut self) {
+        if self.taken > 0 {
+            self.habits.note(self.taken);
+        }
     }
 }

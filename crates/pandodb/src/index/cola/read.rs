@@ -115,6 +115,10 @@ impl IndexView for ColaView {
         Box::new(PathProbe::new(LayersPath { table: &self.table, next: 0 }, &self.rows, self.through))
     }
 
+    fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
+        self.rows.offer(key, hash, value, seqno, self.through);
+    }
+
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
         Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
     }

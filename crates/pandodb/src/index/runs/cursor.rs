@@ -104,10 +104,10 @@ impl<V: Pieces> PiecewiseCursor<V> {
             // "unbounded".
             self.rest.to.clone_from(&range.from);
             if range.from.is_empty() {
-                self.rest = nothing();
+                self.rest = KeyRange::none();
             }
         } else if range.to.is_empty() {
-            self.rest = nothing();
+            self.rest = KeyRange::none();
         } else {
             self.rest.from = range.to;
         }
@@ -151,11 +151,6 @@ fn beyond_start(range: &KeyRange, covered: &KeyRange, reverse: bool) -> KeyRange
         covered.contains(&range.from)
     };
     if is_inside { beyond(range, covered, reverse) } else { range.clone() }
-}
-
-/// Returns a range that contains no key.
-fn nothing() -> KeyRange {
-    KeyRange::new([0], [0])
 }
 
 impl<V: Pieces> RawCursor for PiecewiseCursor<V> {

@@ -10,7 +10,8 @@
 //! 2. Each stop of the path is a slice of a run. If a maplet covers the run, the maplet is probed first; it is probed
 //!    once for all its runs. The run's range tombstones are searched next. The run's own filter is probed after that,
 //!    unless the maplet has answered. The run itself is searched last.
-//! 3. If the lookup finds a plain value without newer operands, it offers this value to the row cache.
+//! 3. If the lookup finds a plain value without newer operands, it offers this value to the row cache. If there are
+//!    operands, the caller folds them and offers the result ([`offer_row`](crate::index::IndexView::offer_row)).
 //!
 //! The probe does no I/O. It returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
 //! this block.

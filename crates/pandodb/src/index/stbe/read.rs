@@ -183,6 +183,10 @@ impl IndexView for StbeView {
         Box::new(PathProbe::new(TrunkPath::new(&self.root, lookup.key), &self.rows, self.through))
     }
 
+    fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
+        self.rows.offer(key, hash, value, seqno, self.through);
+    }
+
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
         Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
     }

@@ -303,7 +303,7 @@ impl Watch {
                 (false, _, false) => KeyRange::new(&*range.to, &*watched.range.to),
                 (true, false, _) => KeyRange::new(&*watched.range.from, &*range.from),
                 // The scan is at its end.
-                _ => KeyRange::new([0], [0]),
+                _ => KeyRange::none(),
             };
             known.ranges.learn(&range, at, oldest);
         }

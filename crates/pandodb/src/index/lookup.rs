@@ -78,7 +78,7 @@ pub struct Lookup<'a> {
     pub gather: Gather,
     /// The base that was found.
     pub base: Base,
-    /// The seqno of the message with the base, if a base was found.
+    /// The seqno of the newest message that the base includes, if a base was found. A row of the row cache leaves it 0.
     pub base_seqno: Seqno,
     /// The counts for the statistics.
     pub tally: ProbeTally,
@@ -235,7 +235,7 @@ impl<'a> Lookup<'a> {
         self.base_seqno = seqno;
     }
 
-    /// Uses a row of the row cache as the base. Such a row is a value without newer operands.
+    /// Uses a row of the row cache as the base. Such a row includes all messages of the index.
     pub fn take_row(&mut self, value: Arc<[u8]>) {
         debug_assert!(!self.done, "a lookup ends once");
         self.base = Base::Owned(value);

@@ -1,6 +1,6 @@
 //! [`ScanHabits`] and [`ScanUse`]: how many leaf pages the scans of an index used lately, and how many one scan has
-//! used. Scans choose the size of their first reads accordingly. Another [`ScanHabits`] counts the large values that the
-//! scans of a keyspace returned.
+//! used. Scans choose the size of their first reads accordingly. Each keyspace has another [`ScanHabits`], whose unit is not
+//! the page but the large value: it counts the large values that scans returned.
 //!
 //! ```text
 //!   ScanUse  of one scan: pages of leaves behind the first of each run ──end of the scan──▶ ScanHabits of the index
@@ -60,7 +60,7 @@ impl ScanHabits {
     /// The average before the first scan.
     const INITIAL: u64 = 2;
 
-    /// Notes that a scan has ended that used `pages` pages behind the first leaves of its runs.
+    /// Notes that a scan has ended that used `pages` pages behind the first leaves of its runs, or returned so many values.
     pub fn note(&self, pages: u64) {
         let average = self.average.load(Relaxed);
         let counted = (pages.min(ScanHabits::MOST) * UNIT).min(4 * average + 8 * UNIT);
@@ -73,7 +73,7 @@ impl ScanHabits {
         self.average.store(next, Relaxed);
     }
 
-    /// The average, rounded up.
+    /// The average, rounded up, in pages or values.
     pub fn usual(&self) -> u64 {
         self.average.load(Relaxed).div_ceil(UNIT)
     }

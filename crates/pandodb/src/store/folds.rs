@@ -8,8 +8,8 @@
 //! ```
 //!
 //! 1. A read that found at least [`MIN_OPERANDS`] operands, or a fold and newer operands, leaves its result here, as the
-//!    value as of its read point ([`Folds::keep`]). A commit that notices a long chain of operands does such a read itself, so that the first read
-//!    of a counter is fast, too.
+//!    value as of its read point ([`Folds::keep`]). A commit that notices a long chain of operands does such a read
+//!    itself, so that the first read of a counter is fast, too.
 //! 2. A lookup whose newest message is an operand asks for a fold ([`Folds::find`]). It then visits only messages that
 //!    are newer than the fold. Other lookups never come here.
 //!

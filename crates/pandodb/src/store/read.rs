@@ -208,9 +208,9 @@ fn answer_and_keep(
     Ok(value)
 }
 
-/// If a lookup found operands in the index, folds these operands alone, and offers the result to the row cache. Then the
-/// next lookup of the key finds in this cache all that the index holds. Does nothing if the result is probably too long
-/// for the cache, or if the lookup did not see all messages of the view.
+/// If a lookup found operands in the index, folds these operands alone, and offers the result to the row cache. When the
+/// row is cached, at the second offer, lookups find in the cache all that the index holds for the key. Does nothing if the
+/// result is probably too long for the cache, or if the lookup did not see all messages of the view.
 fn fold_index_part(keyspace: &KeyspaceState, world: &World<'_>, lookup: &mut Lookup<'_>) -> Result<()> {
     let base_bytes = lookup.base.bytes().map_or(0, <[u8]>::len);
     let is_small = lookup.key.len() + base_bytes + lookup.gather.bytes() <= MAX_BYTES;

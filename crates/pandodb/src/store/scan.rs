@@ -36,9 +36,10 @@ const HOLD: Duration = Duration::from_secs(2);
 /// As long as QUICK_KEYS keys take less time than QUICK, the clock is read only once for this number of keys.
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
-/// The size in bytes of the first block that a side fetches from each source. The constant below is the size of the
-/// largest block. The size of each other block is half of all bytes that the side has fetched from the source before.
-/// So at most about a third of the fetched bytes are unused when the scan ends.
+/// The size in bytes of the first block that a side fetches from each source, unless scans of the keyspace usually return
+/// large values. The constant below is the size of the largest block. The size of each other block is half of all bytes
+/// that the side has fetched from the source before, so at most about a third of the fetched bytes are unused when the scan
+/// ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 /// The approximate size in bytes of a key with the reference to its large value. References are fetched before the values,
@@ -86,7 +87,7 @@ struct Source {
     newest: Seqno,
     block: Arc<EntryBlock>,
     at: usize,
-    /// Bytes of all blocks that were already read.
+    /// Bytes of all blocks that were already read, plus twice the expected bytes of the scan.
     taken: usize,
     exhausted: bool,
 }

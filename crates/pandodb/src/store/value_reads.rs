@@ -7,11 +7,11 @@
 //!
 //! 1. A lookup reads one value ([`read_value`]), `multi_get` reads all of its values together ([`read_values`]).
 //! 2. A scan reads the values of the next keys along with the value that it needs ([`ScanValues`]). The first time, it
-//!    reads half as many values as the scans of the keyspace returned lately; each further time it reads as many as it has
-//!    returned so far. So few values are read that nobody wants. Packing a memtable writes values in key order, so the
-//!    values of neighbouring keys are often adjacent on disk and need only one read.
+//!    reads a quarter of the number of values that the scans of the keyspace returned lately. Each further time it reads at
+//!    least as many, and more if it has already returned more. Values in the pool are not read. Packing a memtable writes
+//!    values in key order, so the values of neighbouring keys are often adjacent on disk and need only one read.
 //! 3. Lookups cache the values that they read. A scan caches them on probation ([`crate::pool`]), until it has returned
-//!    256 KiB of values.
+//!    1 MiB of values since it was opened or reopened.
 //!
 //! Invariants: a value is cached under its first page, and only after its checksum was checked. It leaves the pool
 //! before its pages are freed (`index::deferred_frees`), and pages are freed when no view can reach them. So a reader
@@ -36,10 +36,11 @@ const MOST_READS: usize = 32;
 /// The most values, and the most pages, that a scan reads at a time. Longer values than the cached ones are not read
 /// ahead.
 const MOST_AHEAD: u64 = 64;
+/// Up to this number of values, a scan that is longer than usual reads as many values as it has returned; then half as many.
+const FEW: u64 = 8;
 const MOST_PAGES_AHEAD: u32 = 128;
-/// A scan that has returned more bytes of values than this is long: it may bring back only values that were evicted a short
-/// time ago.
-const LONG_BYTES: u64 = 256 << 10;
+/// A scan that has returned more bytes of values than this is long ([`crate::pool::Pool::insert_scanned`]).
+const LONG_BYTES: u64 = 1 << 20;
 
 /// Reads one value.
 pub(super) fn read_value(engine: &Engine, blob: &BlobRef) -> Result<Value> {
@@ -170,10 +171,11 @@ impl ScanValues {
         ScanValues { read: Pieces::default(), habits, taken: 0, bytes: 0 }
     }
 
-    /// The number of values to read now, the current one included.
+    /// The number of values to read now, the current one included. A device does many small reads at a time, but a read of
+    /// a value that is not returned costs as much as any other read. So a scan of the usual length takes about four rounds.
     fn wanted(&self) -> usize {
-        let first = self.habits.usual().div_ceil(2);
-        let wanted = self.taken.max(first).clamp(1, MOST_AHEAD);
+        let usual = self.habits.usual().div_ceil(4);
+        let wanted = usual.max(self.taken.min(FEW)).max(self.taken / 2).clamp(1, MOST_AHEAD);
         usize::try_from(wanted).expect("at most 64")
     }
 
@@ -197,8 +199,10 @@ impl ScanValues {
             debug_assert!(blobs.len() <= wanted, "as many as were asked for");
             let mut pages = 0;
             blobs.retain(|next| {
-                pages += next.addr().pages;
-                next == blob || (next.len <= MOST_CACHED && pages <= MOST_PAGES_AHEAD)
+                let is_cached = || engine.core.pool.glance(OwnerId::VALUES, next.page).is_some();
+                let is_wanted = next == blob || (next.len <= MOST_CACHED && !is_cached());
+                pages += if is_wanted { next.addr().pages } else { 0 };
+                is_wanted && (next == blob || pages <= MOST_PAGES_AHEAD)
             });
             // Values that were read ahead in vain are dropped here.
             self.read = Pieces::read(engine, blobs);

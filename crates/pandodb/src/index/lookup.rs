@@ -218,13 +218,14 @@ impl<'a> Lookup<'a> {
     }
 
     /// Removes the operands that the index had, and returns them with the seqno of the newest one. The operands of
-    /// memtables stay. `None` if the index had no operands. REQUIRES: the lookup is complete; the caller replaces the
-    /// base by the result of folding these operands ([`Lookup::rebase`]).
+    /// memtables stay. `None` if the index had no operands, or if they are not newer than the base, which is possible in a
+    /// damaged store only. REQUIRES: the lookup is complete; the caller replaces the base by the result of folding these
+    /// operands ([`Lookup::rebase`]).
     pub fn split_index_operands(&mut self) -> Option<(Gather, Seqno)> {
-        let newest = self.newest_in_index.take()?;
+        let newest = self.newest_in_index.take().filter(|newest| *newest > self.base_seqno)?;
         let kept = self.in_memtables.expect("memtables are searched before the index");
         let kept = seeded!(RowHoldsMemtables: 0, kept);
-        assert!(kept < self.gather.len() && newest > self.base_seqno, "operands are newer than their base");
+        assert!(kept < self.gather.len(), "the index had an operand");
         Some((self.gather.split_off(kept), newest))
     }
 
@@ -258,4 +259,42 @@ pub enum Step<'v> {
 pub trait Probe<'v>: Send {
     /// Continues with the block that the last step has requested.
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: Kind, seqno: u64) -> Entry<'static> {
+        Entry { key: b"k", seqno: Seqno(seqno), kind, value: b"v" }
+    }
+
+    /// A lookup that finds an operand in a memtable, and these messages in the index.
+    fn found(index: &[Entry<'_>]) -> Lookup<'static> {
+        let mut lookup = Lookup::of_messages(b"k", Seqno(20));
+        let take = |lookup: &mut Lookup<'_>, entry: &Entry<'_>| {
+            let _ = lookup.take(entry, || Base::Owned(entry.value.into())).unwrap();
+        };
+        take(&mut lookup, &message(Kind::Merge, 12));
+        lookup.end_memtables();
+        index.iter().for_each(|entry| take(&mut lookup, entry));
+        lookup
+    }
+
+    #[test]
+    fn operands_of_the_index_are_split_from_those_of_memtables() {
+        let mut lookup = found(&[message(Kind::Merge, 9), message(Kind::Merge, 8), message(Kind::Put, 5)]);
+        let (operands, newest) = lookup.split_index_operands().unwrap();
+        assert_eq!((operands.len(), newest, lookup.gather.len()), (2, Seqno(9), 1));
+        lookup.rebase(None, newest);
+        assert_eq!((lookup.base_seqno, lookup.split_index_operands().is_none()), (Seqno(9), true));
+        assert!(found(&[message(Kind::Put, 5)]).split_index_operands().is_none());
+    }
+
+    #[test]
+    fn operands_that_are_older_than_their_base_are_left_alone() {
+        let mut lookup = found(&[message(Kind::Merge, 4), message(Kind::Put, 5)]);
+        assert!(lookup.split_index_operands().is_none(), "a damaged store must not cause a panic");
+        assert_eq!(lookup.gather.len(), 2);
+    }
 }

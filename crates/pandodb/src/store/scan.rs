@@ -37,9 +37,9 @@ const HOLD: Duration = Duration::from_secs(2);
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
 /// The size in bytes of the first block that a side fetches from each source, unless scans of the keyspace usually return
-/// large values. The constant below is the size of the largest block. The size of each other block is half of all bytes
-/// that the side has fetched from the source before, so at most about a third of the fetched bytes are unused when the scan
-/// ends.
+/// large values. The constant below is the size of the largest block. The size of each other block is half of
+/// [`Source::taken`]. So if no large values are expected, at most about a third of the fetched bytes are unused when the
+/// scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 /// The approximate size in bytes of a key with the reference to its large value. References are fetched before the values,

@@ -172,7 +172,7 @@ impl ScanValues {
     }
 
     /// The number of values to read now, the current one included. A device does many small reads at a time, but a read of
-    /// a value that is not returned costs as much as any other read. So a scan of the usual length takes about four rounds.
+    /// a value that is not returned costs as much as any other read. So a scan of the usual length takes about four rounds, if it is at most 256 values.
     fn wanted(&self) -> usize {
         let usual = self.habits.usual().div_ceil(4);
         let wanted = usual.max(self.taken.min(FEW)).max(self.taken / 2).clamp(1, MOST_AHEAD);

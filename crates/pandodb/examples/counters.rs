@@ -5,8 +5,8 @@
 //!   cargo run --release -p pandodb --example counters -- [merges …]
 //! ```
 //!
-//! The store is in memory, so the device costs nothing. The memtable holds all merges of one key. `spread` is
-//! the time of a merge if the merges are distributed over 100,000 counters.
+//! The store is in memory, so the device costs nothing. The memtable holds all merges of one key. `spread` is the
+//! time of a merge if the merges are distributed over 100,000 counters.
 
 use std::time::Instant;
 

@@ -60,10 +60,11 @@ impl ScanHabits {
     /// The average before the first scan.
     const INITIAL: u64 = 2;
 
-    /// Notes that a scan has ended that used `pages` pages behind the first leaves of its runs, or returned so many values.
-    pub fn note(&self, pages: u64) {
+    /// Records the end of a scan. `used` is the number of leaf pages that the scan used behind the first leaf of each run.
+    /// If this average counts large values, `used` is the number of large values that the scan returned.
+    pub fn note(&self, used: u64) {
         let average = self.average.load(Relaxed);
-        let counted = (pages.min(ScanHabits::MOST) * UNIT).min(4 * average + 8 * UNIT);
+        let counted = (used.min(ScanHabits::MOST) * UNIT).min(4 * average + 8 * UNIT);
         let next = if counted > average {
             average + (counted - average).div_ceil(WEIGHT)
         } else {

@@ -23,6 +23,7 @@ use crate::base::{BlobRef, Error, KeyCodec, KeyspaceId, Result, Seqno, events, s
 use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
+use crate::resolve::Gather;
 
 /// Maximum number of lookups of one `multi_get` that are in flight together.
 const IN_FLIGHT: usize = 32;
@@ -172,14 +173,23 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
             Base::Blob(blob) => Some(read_value(engine, &blob)?),
         });
     }
+    Ok(fold(engine, keyspace, key, &gather, &base)?.map(Value::owned))
+}
+
+/// The value of a stored key after the operands were applied to its base.
+fn fold(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    operands: &Gather,
+    base: &Base,
+) -> Result<Option<Vec<u8>>> {
     let operator = Some(keyspace.operator()?);
-    let key = keyspace.codec.user(key);
-    let missing = || unreachable!("the operator exists");
-    let folded = match &base {
-        Base::Blob(blob) => gather.fold(key, Some(&read_value(engine, blob)?), operator, missing),
-        base => gather.fold(key, base.bytes(), operator, missing),
-    };
-    Ok(folded?.map(Value::owned))
+    let (key, missing) = (keyspace.codec.user(key), || unreachable!("the operator exists"));
+    match base {
+        Base::Blob(blob) => operands.fold(key, Some(&read_value(engine, blob)?), operator, missing),
+        base => operands.fold(key, base.bytes(), operator, missing),
+    }
 }
 
 /// The key of a lookup in the table of folds.
@@ -200,7 +210,7 @@ fn answer_and_keep(
     // A fold that is older than the view would serve no read.
     let is_kept = (is_long || is_newer) && world.view.through() <= world.at && !engine.folds.is_off();
     let key = fold_key(keyspace.id, &lookup);
-    fold_index_part(keyspace, world, &mut lookup)?;
+    fold_index_part(engine, keyspace, world, &mut lookup)?;
     let value = answer(engine, keyspace, lookup)?;
     if is_kept {
         engine.folds.keep(key, world.at, value.as_deref(), engine.snapshots.visible());
@@ -211,14 +221,17 @@ fn answer_and_keep(
 /// If a lookup found operands in the index, folds these operands alone, and offers the result to the row cache. When the
 /// row is cached, at the second offer, lookups find in the cache all that the index holds for the key. Does nothing if the
 /// result is probably too long for the cache, or if the lookup did not see all messages of the view.
-fn fold_index_part(keyspace: &KeyspaceState, world: &World<'_>, lookup: &mut Lookup<'_>) -> Result<()> {
+fn fold_index_part(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    world: &World<'_>,
+    lookup: &mut Lookup<'_>,
+) -> Result<()> {
     let base_bytes = lookup.base.bytes().map_or(0, <[u8]>::len);
     let is_small = lookup.key.len() + base_bytes + lookup.gather.bytes() <= MAX_BYTES;
     let is_all = is_small && !matches!(lookup.base, Base::Blob(_)) && world.view.through() <= world.at;
     let Some((operands, newest)) = (if is_all { lookup.split_index_operands() } else { None }) else { return Ok(()) };
-    let operator = Some(keyspace.operator()?);
-    let missing = || unreachable!("the operator exists");
-    let value = operands.fold(keyspace.codec.user(lookup.key), lookup.base.bytes(), operator, missing)?;
+    let value = fold(engine, keyspace, lookup.key, &operands, &lookup.base)?;
     if let Some(value) = &value {
         world.view.offer_row(lookup.key, lookup.hash, value, newest);
     }

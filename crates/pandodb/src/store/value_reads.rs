@@ -36,9 +36,10 @@ const MOST_READS: usize = 32;
 /// The most values, and the most pages, that a scan reads at a time. Longer values than the cached ones are not read
 /// ahead.
 const MOST_AHEAD: u64 = 64;
-/// Up to this number of values, a scan that is longer than usual reads as many values as it has returned; then half as many.
-const FEW: u64 = 8;
 const MOST_PAGES_AHEAD: u32 = 128;
+/// A scan that is longer than usual reads as many values at a time as it has returned, up to `FEW` values. When it has
+/// returned more than twice `FEW` values, it reads half as many as it has returned.
+const FEW: u64 = 8;
 /// A scan that has returned more bytes of values than this is long ([`crate::pool::Pool::insert_scanned`]).
 const LONG_BYTES: u64 = 1 << 20;
 
@@ -171,8 +172,9 @@ impl ScanValues {
         ScanValues { read: Pieces::default(), habits, taken: 0, bytes: 0 }
     }
 
-    /// The number of values to read now, the current one included. A device does many small reads at a time, but a read of
-    /// a value that is not returned costs as much as any other read. So a scan of the usual length takes about four rounds, if it is at most 256 values.
+    /// The number of values to read now, including the current one. A device does many small reads at a time, but each
+    /// value that is read and not returned costs as much as any other value. So a scan of the usual length reads its values
+    /// in about four rounds. A scan that usually returns more than 256 values takes more rounds.
     fn wanted(&self) -> usize {
         let usual = self.habits.usual().div_ceil(4);
         let wanted = usual.max(self.taken.min(FEW)).max(self.taken / 2).clamp(1, MOST_AHEAD);
@@ -216,5 +218,31 @@ impl Drop for ScanValues {
         if self.taken > 0 {
             self.habits.note(self.taken);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers of values that a scan reads at a time until it has returned `all`, if scans usually return `usual`.
+    fn rounds(usual: u64, all: u64) -> Vec<usize> {
+        let habits = Arc::new(ScanHabits::default());
+        (0..200).for_each(|_| habits.note(usual));
+        let mut scan = ScanValues::new(habits);
+        let mut rounds = Vec::new();
+        while scan.taken < all {
+            rounds.push(scan.wanted());
+            scan.taken += scan.wanted() as u64;
+        }
+        rounds
+    }
+
+    #[test]
+    fn the_reads_of_a_scan_follow_the_usual_number_of_values() {
+        assert_eq!(rounds(1, 1), [1]);
+        assert_eq!(rounds(1, 30), [1, 1, 2, 4, 8, 8, 12], "a scan that is longer than usual");
+        assert!((4..=5).contains(&rounds(50, 50).len()), "{:?}", rounds(50, 50));
+        assert!(rounds(50, 50)[0] >= 12 && rounds(64, 1_000).contains(&64));
     }
 }

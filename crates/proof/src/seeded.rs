@@ -180,6 +180,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(CoverPastFragment, Model, ANY, "a scan misses a key behind a range delete"),
         hunt(CoveredSourceNotOlder, Model, ANY, "a scan misses a key that was written after a range delete"),
         hunt(CoveredRunNotOlder, Model, ANY, "a scan misses a key that was written after a range delete"),
+        hunt(SameKeyOverlooked, Model, ANY, "a deleted key is found again after a compaction"),
         hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),
         hunt(FilterMissesKeys, Model, ANY, "a get does not find a key"),
         hunt(RowOutlivesOverwrite, Model, ANY, "a get returns an overwritten value"),

@@ -188,6 +188,9 @@ bugs! {
     SyncClaimsPastGap,
 
     // ---- messages that a compaction keeps ----
+    /// A compaction overlooks that another input has the same key, so it folds the messages of the key separately and
+    /// drops a delete that hides an older put.
+    SameKeyOverlooked,
     /// When an odd number of operands is combined, the last one is lost.
     OperandDropped,
     /// A compaction ignores snapshots, so it drops versions that a snapshot still sees.

@@ -11,14 +11,15 @@
 //! ([`Filters`]). Quotient filters can be merged into a maplet without the keys, so the runs of a tree that uses
 //! maplets have quotient filters. `docs/decisions/0017-quotient-filters-and-maplets.md` compares the three kinds.
 //!
-//! Steps: [`FilterBuilder::add`] collects hashes. [`FilterBuilder::make`] starts a [`FilterMaker`], which prepares and
-//! fills the pages in small steps. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
+//! Steps: [`FilterBuilder::add`] collects hashes. [`FilterBuilder::make`] starts a [`FilterMaker`], which fills the pages
+//! one at a time. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
 //! ([`FilterMeta::may_contain`]).
 //!
 //! Invariant, for all kinds of filters: a probe for an added key never answers "no".
 #![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 pub mod bloom;
+mod hashes;
 pub mod maplet;
 mod page;
 pub mod quotient;
@@ -29,7 +30,7 @@ use crate::base::PAGE;
 use crate::device::AlignedBuf;
 
 pub use bloom::BloomBuilder;
-use quotient::{QuotientBuilder, QuotientMeta, QuotientPages, QuotientSort};
+use quotient::{QuotientBuilder, QuotientMeta, QuotientPages};
 
 /// The kind of filters that a tree builds. Existing filters of any kind stay readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +131,8 @@ impl FilterMeta {
     }
 }
 
-/// Collects the hashes of a run's keys for its filter. Costs 8 bytes a key.
+/// Collects the hashes of a run's keys for its filter. Costs 8 bytes a key for a Bloom filter, and 4 for a quotient
+/// filter of many keys.
 #[derive(Debug)]
 pub enum FilterBuilder {
     /// Collects for a blocked Bloom filter.
@@ -165,13 +167,13 @@ impl FilterBuilder {
         }
     }
 
-    /// Starts making the filter in steps. A Bloom filter is built by this call, in one step.
+    /// Starts making the filter. A Bloom filter is built by this call, in one step.
     pub fn make(self) -> FilterMaker {
         match self {
             FilterBuilder::Bloom(builder) => FilterMaker::Bloom(builder.pages(), builder.build()),
             FilterBuilder::Quotient(builder, together) => {
                 let room = if together > 1 { builder.len() as u64 * together } else { 0 };
-                FilterMaker::Sort(builder.with_room(room).sort())
+                FilterMaker::Pages(builder.with_room(room).pages())
             }
         }
     }
@@ -182,31 +184,16 @@ impl FilterBuilder {
 pub enum FilterMaker {
     /// The number of pages that [`FilterMaker::fill`] still has to return, and the complete Bloom filter.
     Bloom(u32, AlignedBuf),
-    /// A quotient filter whose hashes are being sorted.
-    Sort(QuotientSort),
     /// A quotient filter whose pages are being filled.
     Pages(QuotientPages),
 }
 
 impl FilterMaker {
-    /// Continues the preparation by processing about `most` keys. Returns the number of processed keys, and whether the
-    /// preparation is complete. During the preparation, a key may be processed several times.
-    pub fn prepare(&mut self, most: usize) -> (usize, bool) {
-        let FilterMaker::Sort(sort) = self else { return (0, true) };
-        let (keys, all) = sort.step(most);
-        if all {
-            let sort = std::mem::replace(sort, QuotientBuilder::new().sort());
-            *self = FilterMaker::Pages(sort.pages());
-        }
-        (keys, all)
-    }
-
     /// The filter's description without its location.
-    /// REQUIRES: the preparation is complete and no page was filled.
+    /// REQUIRES: no page was filled.
     pub fn meta(&self) -> FilterMeta {
         let kind = match self {
             FilterMaker::Bloom(..) => FilterKind::Bloom,
-            FilterMaker::Sort(_) => unreachable!("a description follows from sorted hashes"),
             FilterMaker::Pages(pages) => FilterKind::Quotient { bits: pages.meta().bits },
         };
         FilterMeta { kind, pages: self.left(), first: 0 }
@@ -216,7 +203,6 @@ impl FilterMaker {
     pub fn left(&self) -> u32 {
         match self {
             FilterMaker::Bloom(left, _) => *left,
-            FilterMaker::Sort(_) => unreachable!("pages follow from sorted hashes"),
             FilterMaker::Pages(pages) => pages.left(),
         }
     }
@@ -231,7 +217,6 @@ impl FilterMaker {
                 *left -= 1;
                 PAGE / size_of::<u64>()
             }
-            FilterMaker::Sort(_) => unreachable!("pages follow from sorted hashes"),
             FilterMaker::Pages(pages) => {
                 page.fill(0);
                 pages.fill(page)

@@ -445,12 +445,13 @@ impl PageEncoder {
         let mut set = |place: usize| page[COUNTS_AT + place / 8] |= 1 << (place % 8);
         let mut samples = [0u16; SAMPLES];
         let stride = head.stride();
-        let mut quotient = 0;
-        let end_one = |quotient: &mut usize, entries: usize, samples: &mut [u16; SAMPLES]| {
+        let (mut quotient, mut sample, mut next_sample) = (0, 0, stride);
+        let mut end_one = |quotient: &mut usize, entries: usize| {
             let place = *quotient + entries;
             *quotient += 1;
-            if quotient.is_multiple_of(stride) && *quotient < head.quotients {
-                samples[*quotient / stride - 1] = u16::try_from(entries).expect("a page has fewer than 2^16 entries");
+            if *quotient == next_sample && *quotient < head.quotients {
+                samples[sample] = u16::try_from(entries).expect("a page has fewer than 2^16 entries");
+                (sample, next_sample) = (sample + 1, next_sample + stride);
             }
             place
         };
@@ -458,22 +459,33 @@ impl PageEncoder {
             let own = usize::try_from(cell >> head.width()).expect("a quotient of this page");
             debug_assert!(own < head.quotients, "quotient {own} of {}", head.quotients);
             while quotient < own {
-                set(end_one(&mut quotient, i, &mut samples));
+                set(end_one(&mut quotient, i));
             }
         }
         while quotient < head.quotients {
-            set(end_one(&mut quotient, head.entries, &mut samples));
+            set(end_one(&mut quotient, head.entries));
         }
         for (sample, bytes) in samples.iter().zip(page[SAMPLES_AT..].chunks_exact_mut(2)) {
             bytes.copy_from_slice(&sample.to_le_bytes());
         }
-        let (width, at) = (head.width(), COUNTS_AT + head.counts_bytes());
-        for (i, cell) in self.cells.iter().enumerate() {
-            let bit = i * width as usize;
-            let entry = (cell & ((1 << width) - 1)) << (bit % 8);
-            let bytes = &mut page[at + bit / 8..];
-            let n = bytes.len().min(8);
-            bytes[..n].iter_mut().zip(entry.to_le_bytes()).for_each(|(byte, more)| *byte |= more);
+        self.write_entries(&mut page[COUNTS_AT + head.counts_bytes()..], head.width());
+    }
+
+    /// Writes the lowest `width` bits of each cell, without gaps.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower word is written first")]
+    fn write_entries(&self, mut to: &mut [u8], width: u32) {
+        // Complete words are written once. Adding each entry to the bytes in memory would take three times as long,
+        // because the processor cannot forward a stored word to a load that overlaps it partly.
+        let (mut pending, mut bits) = (0u128, 0);
+        for cell in &self.cells {
+            pending |= u128::from(cell & ((1 << width) - 1)) << bits;
+            bits += width;
+            if bits >= u64::BITS {
+                let (word, rest) = to.split_first_chunk_mut::<8>().expect("the entries fit into the page");
+                *word = (pending as u64).to_le_bytes();
+                (to, pending, bits) = (rest, pending >> u64::BITS, bits - u64::BITS);
+            }
         }
+        to.iter_mut().zip(pending.to_le_bytes()).for_each(|(byte, last)| *byte = last);
     }
 }

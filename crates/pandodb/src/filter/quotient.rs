@@ -4,11 +4,11 @@
 //!   key hash ──first `bits` bits──▶ fingerprint ──× pages──▶ page ──▶ quotient, remainder in it      page.rs
 //! ```
 //!
-//! Steps: the builder collects one hash per distinct key ([`QuotientBuilder::add`]), sorts them ([`QuotientSort`]), and
-//! cuts the sorted array into pages ([`QuotientPages`]). The order of the hashes is also the order of pages, quotients
-//! and remainders, so building is one scan. Sorting and cutting can be done in small steps, because a run may have
-//! millions of keys, or in one call ([`QuotientBuilder::build`]). A lookup computes the page
-//! ([`QuotientMeta::page_of`]), reads this page, and probes it ([`ask`]).
+//! Steps: the builder collects one hash per distinct key ([`QuotientBuilder::add`]), and cuts the sorted hashes into
+//! pages ([`QuotientPages`]). The order of the hashes is also the order of pages, quotients and remainders, so building
+//! is one scan. The pages can be filled one at a time, because a run may have millions of keys, or in one call
+//! ([`QuotientBuilder::build`]). A lookup computes the page ([`QuotientMeta::page_of`]), reads this page, and probes it
+//! ([`ask`]).
 //!
 //! A fingerprint has ⌈log₂ n⌉ + 8 bits for n keys, so at most 1/256 of all possible fingerprints occur, for any n. With
 //! a fixed number of bits, the false-positive rate would grow with n. The number of pages is chosen so that a page can
@@ -40,8 +40,9 @@
 //! assert!((10_000..20_000).filter(|&i| may_hold(i)).count() <= 10_000 / 256);
 //! ```
 
+use super::hashes::{Hashes, STORED_BITS, SortedHashes};
 use super::page::{self, Fingerprint, MAX_BITS, Page, PageEncoder};
-use crate::base::{LargeVec, PAGE};
+use crate::base::PAGE;
 use crate::device::AlignedBuf;
 
 /// The number of bits of a filter's fingerprint beyond ⌈log₂ n⌉. The false-positive rate is 2⁻⁸.
@@ -146,32 +147,31 @@ pub(super) struct Cutter {
     prints: Vec<Fingerprint>,
     /// The next page.
     page: u32,
-    /// The first item of the next page.
-    item: usize,
     /// The number of entries in the pages that are filled already.
     entries: u64,
 }
 
 impl Cutter {
     fn new(meta: QuotientMeta, value_bits: u32) -> Cutter {
-        Cutter { meta, value_bits, encoder: PageEncoder::default(), prints: Vec::new(), page: 0, item: 0, entries: 0 }
+        Cutter { meta, value_bits, encoder: PageEncoder::default(), prints: Vec::new(), page: 0, entries: 0 }
     }
 
-    /// Fills the next page, which is zeroed, from `items`, which are sorted by their `print`. Returns the number of
-    /// items in this page.
+    /// The last hash of the next page.
+    fn last_hash(&self) -> u64 {
+        self.meta.hashes(self.page).1
+    }
+
+    /// Fills the next page, which is zeroed, from the first of `items`, which are sorted by their `print` and begin with
+    /// the first item of this page. Returns the number of items in this page.
     fn fill<T>(&mut self, page: &mut [u8], items: &[T], print: impl Fn(&T) -> Fingerprint) -> usize {
         assert!(self.page < self.meta.pages, "no page is left to fill");
         let (first, last) = self.meta.hashes(self.page);
-        debug_assert!(
-            items.get(self.item).is_none_or(|item| print(item).high >= first),
-            "an earlier page has this item"
-        );
+        debug_assert!(items.first().is_none_or(|item| print(item).high >= first), "an earlier page has this item");
         self.prints.clear();
-        self.prints.extend(items[self.item..].iter().map(print).take_while(|print| print.low <= last));
+        self.prints.extend(items.iter().map(print).take_while(|print| print.low <= last));
         let (share, bits) = (self.meta.share(self.page), u32::from(self.meta.bits));
         self.entries += self.encoder.encode(page, share, bits, self.value_bits, &self.prints) as u64;
         self.page += 1;
-        self.item += self.prints.len();
         self.prints.len()
     }
 }
@@ -185,10 +185,11 @@ pub(super) fn write_pages<T>(
 ) -> (AlignedBuf, u64) {
     let mut buf = AlignedBuf::zeroed(meta.pages as usize);
     let mut cutter = Cutter::new(*meta, value_bits);
+    let mut item = 0;
     for page in buf.chunks_exact_mut(PAGE) {
-        cutter.fill(page, items, &print);
+        item += cutter.fill(page, &items[item..], &print);
     }
-    debug_assert!(cutter.item == items.len(), "every hash has a page");
+    debug_assert!(item == items.len(), "every hash has a page");
     (buf, cutter.entries)
 }
 
@@ -213,10 +214,10 @@ pub fn prefetch(page: &[u8], hash: u64) -> u64 {
     Page::open(page).map_or(0, |page| page.prefetch(hash))
 }
 
-/// Collects the hashes of a run's keys. Costs 8 bytes a key.
+/// Collects the hashes of a run's keys. Costs 4 bytes a key, or 8 if there are few keys.
 #[derive(Debug, Default)]
 pub struct QuotientBuilder {
-    hashes: LargeVec<u64>,
+    hashes: Hashes,
     room: u64,
 }
 
@@ -226,7 +227,7 @@ impl QuotientBuilder {
         QuotientBuilder::default()
     }
 
-    /// Makes the fingerprints long enough for a merge of `room` entries in total.
+    /// Makes the fingerprints long enough for a merge of `room` entries in total. They have at most 40 bits.
     #[must_use]
     pub fn with_room(self, room: u64) -> QuotientBuilder {
         QuotientBuilder { room, ..self }
@@ -235,7 +236,7 @@ impl QuotientBuilder {
     /// Adds a key by its [`crate::base::key_hash`], in any order.
     #[inline]
     pub fn add(&mut self, hash: u64) {
-        self.hashes.push(hash);
+        self.hashes.add(hash);
     }
 
     /// The number of hashes that were added.
@@ -248,17 +249,17 @@ impl QuotientBuilder {
         self.hashes.is_empty()
     }
 
-    /// Starts sorting the hashes.
-    pub fn sort(self) -> QuotientSort {
-        let QuotientBuilder { hashes, room } = self;
-        QuotientSort { ends: vec![hashes.len()], hashes, room, sorted: 0 }
+    /// Returns the pages of the filter, which are still to be filled.
+    pub fn pages(self) -> QuotientPages {
+        let entries = self.hashes.len() as u64;
+        let bits = fingerprint_bits(entries, RATE_BITS).max(super::maplet::bits_for_room(self.room)).min(STORED_BITS);
+        let meta = QuotientMeta::sized(entries, 1, bits, 0, SLACK);
+        QuotientPages { cutter: Cutter::new(meta, 0), hashes: self.hashes.sorted() }
     }
 
     /// Returns the filter: one block per page, without block headers. Takes about twice the time of sorting the hashes.
     pub fn build(self) -> (QuotientMeta, AlignedBuf) {
-        let mut sort = self.sort();
-        while !sort.step(usize::MAX).1 {}
-        let mut pages = sort.pages();
+        let mut pages = self.pages();
         let mut buf = AlignedBuf::zeroed(pages.meta().pages as usize);
         for page in buf.chunks_exact_mut(PAGE) {
             pages.fill(page);
@@ -267,70 +268,10 @@ impl QuotientBuilder {
     }
 }
 
-/// The most hashes that are sorted in one step.
-const PART: usize = 1 << 15;
-
-/// A filter whose hashes are being sorted in steps. The hashes are divided into parts. The first unsorted part is
-/// halved until it is small, and is then sorted.
-///
-/// ```text
-///   | sorted |  part  |     next      |             the rest              |     each part is below the following ones
-///                     └───────────────┴───────────────────────────────────┴── ends
-/// ```
-#[derive(Debug)]
-pub struct QuotientSort {
-    hashes: LargeVec<u64>,
-    room: u64,
-    /// The number of sorted hashes.
-    sorted: usize,
-    /// The ends of the unsorted parts, in descending order.
-    ends: Vec<usize>,
-}
-
-impl QuotientSort {
-    /// Processes about `most` hashes. Returns the number of processed hashes, and whether all hashes are sorted. A part
-    /// of more than `most` hashes is nevertheless halved in one step, which visits each hash of the part a few times.
-    pub fn step(&mut self, most: usize) -> (usize, bool) {
-        let mut done = 0;
-        while done < most
-            && let Some(&end) = self.ends.last()
-        {
-            let part = &mut self.hashes[self.sorted..end];
-            done += part.len();
-            if part.len() > PART {
-                let middle = part.len() / 2;
-                part.select_nth_unstable(middle);
-                self.ends.push(self.sorted + middle);
-            } else {
-                part.sort_unstable();
-                let least = part.first().copied();
-                debug_assert!(self.hashes[..self.sorted].last().copied() <= least.or(Some(u64::MAX)), "parts ascend");
-                self.sorted = end;
-                self.ends.pop();
-            }
-        }
-        (done, self.ends.is_empty())
-    }
-
-    /// Returns the pages of the filter, which are still to be filled.
-    ///
-    /// # Panics
-    /// If the hashes are not sorted yet.
-    pub fn pages(self) -> QuotientPages {
-        let QuotientSort { mut hashes, room, ends, .. } = self;
-        assert!(ends.is_empty(), "pages follow from sorted hashes");
-        debug_assert!(hashes.is_sorted(), "each part is sorted, and below the next one");
-        hashes.dedup();
-        let entries = hashes.len() as u64;
-        let bits = fingerprint_bits(entries, RATE_BITS).max(super::maplet::bits_for_room(room));
-        QuotientPages { cutter: Cutter::new(QuotientMeta::sized(entries, 1, bits, 0, SLACK), 0), hashes }
-    }
-}
-
 /// A filter whose pages are being written, one after the other.
 #[derive(Debug)]
 pub struct QuotientPages {
-    hashes: LargeVec<u64>,
+    hashes: SortedHashes,
     cutter: Cutter,
 }
 
@@ -345,14 +286,17 @@ impl QuotientPages {
         self.cutter.meta.pages - self.cutter.page
     }
 
-    /// Fills the next page, which is zeroed, except for its block header. Returns the number of hashes in this page.
+    /// Fills the next page, which is zeroed, except for its block header. Returns the number of hashes in this page. The
+    /// first call sorts up to 32,768 hashes. If there are more, some calls sort 1/256 of all hashes.
     ///
     /// # Panics
     /// If no page is left.
     pub fn fill(&mut self, page: &mut [u8]) -> usize {
         assert!(self.left() > 0, "no page is left to fill");
-        let keys = self.cutter.fill(page, &self.hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 });
-        assert!(self.left() > 0 || self.cutter.item == self.hashes.len(), "every hash has a page");
+        let hashes = self.hashes.up_to(self.cutter.last_hash());
+        let keys = self.cutter.fill(page, hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 });
+        assert_eq!(keys, hashes.len(), "the page has all hashes of its share");
+        assert!(self.left() > 0 || self.hashes.is_done(), "every hash has a page");
         keys
     }
 }

@@ -55,8 +55,8 @@ use std::sync::Arc;
 use arena::Tally;
 pub use arena::{CHUNK_BYTES, ChunkPool};
 pub use cursor::Cursor;
-use node::NONE;
-use record::{Record, Scratch};
+use node::{NONE, SLOTS};
+use record::{LINE, Record, Scratch};
 use tree::Tree;
 
 use crate::base::sync::{AtomicUsize, Once, Ordering, RwLock};
@@ -270,8 +270,12 @@ impl Memtable {
         };
         let mut batch = if reverse { last(tree, range, after) } else { first(tree, range, after) };
         debug_assert!(after.is_none_or(|(key, _)| !key.is_empty()), "a position is that of a message");
+        let is_long = max_entries.min(max_bytes / LINE) > SLOTS;
         loop {
             let refs = batch.refs();
+            if is_long {
+                arena.fetch(refs);
+            }
             let go_on = if reverse { refs.iter().rev().all(|&at| push(at)) } else { refs.iter().all(|&at| push(at)) };
             if !go_on || batch.fence == NONE {
                 return;

@@ -24,6 +24,8 @@ use crate::base::{Entry, EntryBlock, Kind, MAX_KEY, MAX_OPERAND, Seqno};
 
 /// The size of a word in bytes.
 pub(super) const WORD: usize = 8;
+/// The size of a cache line in bytes.
+pub(super) const LINE: usize = 64;
 /// The number of words before the key.
 const HEADER: usize = 2;
 /// The most words of a message that a [`Scratch`] holds without an allocation.
@@ -90,6 +92,13 @@ impl<'a> Record<'a> {
     #[inline]
     pub(super) fn at(words: &'a [Word]) -> Record<'a> {
         Record(words)
+    }
+
+    /// A word of the cache line number `line`, counted from the line of the record's first word; 0 beyond the chunk. The
+    /// word may belong to another record.
+    #[inline]
+    pub(super) fn line(self, line: usize) -> u64 {
+        self.0.get(line * LINE / WORD).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     #[inline]

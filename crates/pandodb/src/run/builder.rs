@@ -21,8 +21,8 @@
 //!   The messages never go into one long ordinary leaf, because every lookup would read the whole leaf.
 //! * A builder that is dropped before it is finished frees its pages.
 //!
-//! Memory: a builder uses 8 bytes for each distinct key, a separator and 24 bytes for each leaf, and one write buffer
-//! of at most 1 MiB. The builder of a compressed run also needs memory for two leaves and for a table of 8 or 16 KiB.
+//! Memory: a builder uses 4 bytes for each distinct key (8 if the run has a Bloom filter or few keys), a separator and 24
+//! bytes for each leaf, and one write buffer of at most 1 MiB. The builder of a compressed run also needs memory for two leaves and for a table of 8 or 16 KiB.
 //! While a Bloom filter is written, the whole filter (10 bits for each key) is in memory.
 
 use std::cmp::Ordering;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use super::compressed::{Compression, Compressor, MOST_PAGES};
 use super::inner::{Child, Inner, InnerBuilder, MAX_HEIGHT, MIN_FANOUT, separator};
-use super::leaf::{Leaf, LeafBuilder};
+use super::leaf::{Fit, Leaf, LeafBuilder};
 use super::meta::{self, RunMeta};
 use super::pages::{PageWriter, Placed};
 use super::slots::{CONTINUED, CONTINUES};
@@ -181,8 +181,8 @@ impl RunBuilder {
             Ordering::Equal if entry.seqno < self.last_seqno => false,
             _ => panic!("messages are pushed in order: {} after {}", entry.seqno, self.last_seqno),
         };
-        self.make_room(&entry, new_key)?;
-        self.leaf.add(&entry);
+        let fit = self.make_room(&entry, new_key)?;
+        self.leaf.add(&entry, &fit);
         debug_assert!(self.leaf.size() <= self.leaf_limit, "room was made for the entry");
         self.count(&entry);
         if new_key {
@@ -236,14 +236,21 @@ impl RunBuilder {
         }
     }
 
-    /// Makes room for `entry`: lets the leaf being filled grow, or closes it.
-    fn make_room(&mut self, entry: &Entry<'_>, new_key: bool) -> Result<()> {
-        let need = self.leaf.size_with(entry);
-        if need <= self.leaf_limit {
-            return Ok(());
+    /// Makes room for `entry`: lets the leaf being filled grow, or closes it. Returns how the entry fits then.
+    #[inline]
+    fn make_room(&mut self, entry: &Entry<'_>, new_key: bool) -> Result<Fit> {
+        let fit = self.leaf.fit(entry);
+        if fit.size <= self.leaf_limit {
+            return Ok(fit);
         }
+        self.make_more_room(entry, new_key, fit)
+    }
+
+    /// The rest of [`RunBuilder::make_room`], for an entry that exceeds the limit of the leaf.
+    fn make_more_room(&mut self, entry: &Entry<'_>, new_key: bool, fit: Fit) -> Result<Fit> {
+        let need = fit.size;
         if self.gathering {
-            return self.gather(entry, new_key, need);
+            return self.gather(entry, new_key, fit);
         }
         let grown = need.next_multiple_of(PAGE);
         let may_grow = if self.leaf.is_empty() {
@@ -255,30 +262,29 @@ impl RunBuilder {
         };
         if may_grow {
             self.leaf_limit = grown;
-            return Ok(());
+            return Ok(fit);
         }
         self.close_leaf(!new_key)?;
-        self.bound_leaf(entry, new_key);
-        Ok(())
+        Ok(self.bound_leaf(entry, new_key))
     }
 
     /// Like [`RunBuilder::make_room`], for a leaf that will be compressed.
-    fn gather(&mut self, entry: &Entry<'_>, new_key: bool, need: usize) -> Result<()> {
+    fn gather(&mut self, entry: &Entry<'_>, new_key: bool, fit: Fit) -> Result<Fit> {
         let whole = self.leaf.is_empty() || !new_key;
-        if whole && need <= MOST_PAGES * PAGE {
-            self.leaf_limit = need.next_multiple_of(PAGE);
-            return Ok(());
+        if whole && fit.size <= MOST_PAGES * PAGE {
+            self.leaf_limit = fit.size.next_multiple_of(PAGE);
+            return Ok(fit);
         }
         if !whole && self.close_compressed()? {
-            self.bound_leaf(entry, new_key);
-            return Ok(());
+            return Ok(self.bound_leaf(entry, new_key));
         }
         self.scatter()?;
         self.make_room(entry, new_key)
     }
 
-    /// Sets the separator before the next leaf, which begins with `entry`, and the size up to which it is filled.
-    fn bound_leaf(&mut self, entry: &Entry<'_>, new_key: bool) {
+    /// Sets the separator before the next leaf, which begins with `entry`, and the size up to which it is filled. Returns
+    /// how the entry fits.
+    fn bound_leaf(&mut self, entry: &Entry<'_>, new_key: bool) -> Fit {
         self.leaf_separator.clear();
         if new_key {
             self.leaf_separator.extend_from_slice(separator(&self.last_key, entry.key));
@@ -286,7 +292,9 @@ impl RunBuilder {
             self.leaf_separator.extend_from_slice(entry.key);
             self.leaf_separator.push(0);
         }
-        self.begin_leaf(self.leaf.size_with(entry).next_multiple_of(PAGE));
+        let fit = self.leaf.fit(entry);
+        self.begin_leaf(fit.size.next_multiple_of(PAGE));
+        fit
     }
 
     /// Begins a leaf whose first entry takes `least` bytes.
@@ -320,8 +328,8 @@ impl RunBuilder {
             if !self.leaf.is_empty() {
                 new_key = self.last_key != entry.key;
             }
-            self.make_room(&entry, new_key)?;
-            self.leaf.add(&entry);
+            let fit = self.make_room(&entry, new_key)?;
+            self.leaf.add(&entry, &fit);
             // The loop sets `last_key` again: after the loop, `last_key` is the key that was pushed last.
             self.last_key.clear();
             self.last_key.extend_from_slice(entry.key);
@@ -360,7 +368,7 @@ impl RunBuilder {
 
     /// Does a part of the work of [`RunBuilder::finish`]. The part takes about as long as compacting `budget` bytes. It
     /// may take longer, because some steps cannot be divided: writing the inner levels, building a Bloom filter, and
-    /// halving a part of the hashes. Returns `true` if only a little work is left. No message may be pushed after the
+    /// sorting a part of the hashes. Returns `true` if only a little work is left. No message may be pushed after the
     /// first call.
     ///
     /// # Errors
@@ -464,10 +472,7 @@ impl RunBuilder {
     /// completely written.
     fn write_filter(&mut self, most: usize) -> Result<bool> {
         let Filter::Making(maker) = &mut self.filter else { return Ok(true) };
-        let (mut keys, prepared) = maker.prepare(most);
-        if !prepared {
-            return Ok(false);
-        }
+        let mut keys = 0;
         if self.meta.filter.pages == 0 {
             self.meta.filter = FilterMeta { first: self.pages.placed_pages(), ..maker.meta() };
         }

@@ -278,6 +278,14 @@ impl RunCursor {
         Some(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value })
     }
 
+    /// Whether the next entry is in the current leaf and certainly has another key than the current entry.
+    #[inline]
+    pub(super) fn is_last_of_key(&self) -> bool {
+        let window = &self.window;
+        debug_assert!(!self.reverse, "asked by compactions, which go up");
+        window.len() > 1 && self.leaves.leaf().differ(window.start, window.start + 1)
+    }
+
     /// Moves to the next entry in the cursor's direction. Does nothing past the end. Takes about 30 ns within a leaf.
     ///
     /// # Errors

@@ -18,7 +18,7 @@
 //! search for *x* finds the first leaf of *x*, and a search for a key just above *x* finds the last leaf of *x*.
 
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
-use crate::base::codec::{get_varint, put_varint, varint_len};
+use crate::base::codec::{get_varint, varint_len};
 use crate::base::{MAX_KEY, PAGE};
 use crate::space::MAX_BLOCK_PAGES;
 
@@ -249,18 +249,17 @@ impl InnerBuilder {
         let size = (self.children.len(), self.entry_bytes(self.prefix_len));
         let prefix = &self.separators[..self.prefix_len];
         let mut writer = SlotsWriter::start(block, size, prefix, 0, (self.level, base));
-        let mut fixed = Vec::new();
         let mut at = 0;
         for (i, (child, len)) in self.children.iter().enumerate() {
             let rest = if i == 0 { &[][..] } else { &self.separators[at + self.prefix_len..at + len] };
             at += len;
-            fixed.clear();
-            put_varint(&mut fixed, child.position - base);
-            put_varint(&mut fixed, u64::from(child.pages));
+            writer.begin(i, head(rest));
+            writer.varint(child.position - base);
+            writer.varint(u64::from(child.pages));
             if self.level > 1 {
-                put_varint(&mut fixed, child.leaf);
+                writer.varint(child.leaf);
             }
-            writer.entry(i, head(rest), [&fixed, rest, &[]]);
+            writer.append(rest);
         }
         assert_eq!(at, self.separators.len(), "all separators are encoded");
         writer.finish();

@@ -12,7 +12,7 @@
 //! which the description of the run holds ([`super::RunMeta::stamped`]).
 //!
 //! The key of an entry is the block's prefix followed by the rest of the key. A writer calls [`LeafBuilder::add`] as
-//! long as [`LeafBuilder::size_with`] is within its limit, and then [`LeafBuilder::encode`]. A reader calls
+//! long as the size that [`LeafBuilder::fit`] returns is within its limit, and then [`LeafBuilder::encode`]. A reader calls
 //! [`Leaf::check`] once for bytes from disk, and then [`Leaf::of`] and the accessors, which cannot fail.
 //!
 //! Invariants, which [`Leaf::check`] checks: entries strictly ascend by key, and within a key the newest is first;
@@ -23,7 +23,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::slots::{BASE, CONTINUED, CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
-use crate::base::codec::{get_varint, put_varint, varint_len};
+use crate::base::codec::{get_varint, varint_len};
 use crate::base::{BlobRef, Entry, Kind, MAX_KEY, MAX_VALUE, PAGE, Seqno, seeded};
 
 /// A leaf over checked bytes.
@@ -153,6 +153,13 @@ impl<'a> Leaf<'a> {
         parse_slot(&self.bytes[range.clone()], range.start, self.slots.base).expect("the block was checked")
     }
 
+    /// Whether the keys of two entries certainly differ, because their heads do.
+    #[inline]
+    pub fn differ(&self, i: usize, j: usize) -> bool {
+        let heads = self.slots.heads(self.bytes);
+        heads[i] != heads[j]
+    }
+
     /// The part of an entry's key that follows the prefix.
     #[inline]
     pub fn rest(&self, slot: &Slot) -> &'a [u8] {
@@ -239,6 +246,17 @@ struct Pending {
     value_len: u32,
 }
 
+/// The state of a [`LeafBuilder`] after an entry is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// An upper bound of the size in bytes that the block would have.
+    pub size: usize,
+    prefix_len: usize,
+    min_seqno: u64,
+    max_seqno: u64,
+    fixed_bytes: usize,
+}
+
 /// Collects the entries of one leaf. The builder can be reused, because [`LeafBuilder::clear`] keeps the memory.
 #[derive(Default)]
 pub struct LeafBuilder {
@@ -272,38 +290,41 @@ impl LeafBuilder {
         self.bound(self.pending.len(), self.prefix_len, self.bytes.len(), self.fixed_bytes, spread)
     }
 
-    /// An upper bound of the size in bytes that the block would have if `entry` were added.
+    /// How the leaf would change if `entry` were added.
     #[inline]
-    pub fn size_with(&self, entry: &Entry<'_>) -> usize {
-        let (prefix_len, min, max) = if self.is_empty() {
+    pub fn fit(&self, entry: &Entry<'_>) -> Fit {
+        let (prefix_len, min_seqno, max_seqno) = if self.is_empty() {
             (entry.key.len(), entry.seqno.0, entry.seqno.0)
         } else {
             let shared = common_prefix(&self.bytes[..self.prefix_len], entry.key);
             (shared, self.min_seqno.min(entry.seqno.0), self.max_seqno.max(entry.seqno.0))
         };
         let bytes = self.bytes.len() + entry.key.len() + entry.value.len();
-        let fixed = self.fixed_bytes + 1 + varint_len(entry.key.len() as u64);
-        self.bound(self.pending.len() + 1, prefix_len, bytes, fixed, max - min)
+        let fixed_bytes = self.fixed_bytes + 1 + varint_len(entry.key.len() as u64);
+        let size = self.bound(self.pending.len() + 1, prefix_len, bytes, fixed_bytes, max_seqno - min_seqno);
+        Fit { size, prefix_len, min_seqno, max_seqno, fixed_bytes }
     }
 
-    /// Adds an entry, which must follow all other entries.
+    /// Adds an entry, which must follow all other entries. `fit` is the result of [`LeafBuilder::fit`] for it.
     #[inline]
-    pub fn add(&mut self, entry: &Entry<'_>) {
+    pub fn add(&mut self, entry: &Entry<'_>, fit: &Fit) {
         debug_assert!(entry.key.len() <= MAX_KEY && entry.value.len() <= MAX_VALUE, "a reader accepts the entry");
-        if self.is_empty() {
-            self.prefix_len = entry.key.len();
-            (self.min_seqno, self.max_seqno) = (entry.seqno.0, entry.seqno.0);
-        } else {
-            self.prefix_len = common_prefix(&self.bytes[..self.prefix_len], entry.key);
-            self.min_seqno = self.min_seqno.min(entry.seqno.0);
-            self.max_seqno = self.max_seqno.max(entry.seqno.0);
-        }
-        self.fixed_bytes += 1 + varint_len(entry.key.len() as u64);
+        debug_assert_eq!(*fit, self.fit(entry), "the leaf has not changed since");
+        self.prefix_len = fit.prefix_len;
+        (self.min_seqno, self.max_seqno) = (fit.min_seqno, fit.max_seqno);
+        self.fixed_bytes = fit.fixed_bytes;
         self.bytes.extend_from_slice(entry.key);
         self.bytes.extend_from_slice(entry.value);
         #[expect(clippy::cast_possible_truncation, reason = "keys and values are shorter than 2^32 bytes")]
         let (key_len, value_len) = (entry.key.len() as u32, entry.value.len() as u32);
         self.pending.push(Pending { kind: entry.kind, seqno: entry.seqno, key_len, value_len });
+    }
+
+    /// Adds an entry of any size.
+    #[cfg(test)]
+    pub fn push(&mut self, entry: &Entry<'_>) {
+        let fit = self.fit(entry);
+        self.add(entry, &fit);
     }
 
     /// The entries, in the order in which they were added.
@@ -319,12 +340,20 @@ impl LeafBuilder {
 
     /// The exact size of the entries in bytes.
     fn entry_bytes(&self) -> usize {
-        let of_one = |pending: &Pending| {
-            let rest = pending.key_len as usize - self.prefix_len;
-            let seqno = varint_len(pending.seqno.0 - self.min_seqno);
-            1 + seqno + varint_len(rest as u64) + rest + pending.value_len as usize
+        let (count, spread) = (self.pending.len(), self.max_seqno - self.min_seqno);
+        let rests = self.bytes.len() - count * self.prefix_len;
+        let seqnos = match varint_len(spread) {
+            1 => count,
+            _ => self.pending.iter().map(|pending| varint_len(pending.seqno.0 - self.min_seqno)).sum(),
         };
-        self.pending.iter().map(of_one).sum()
+        // If all lengths of keys have one byte, the lengths of their rests have one byte, too.
+        let lens = match self.fixed_bytes == 2 * count {
+            true => count,
+            false => {
+                self.pending.iter().map(|pending| varint_len(u64::from(pending.key_len) - self.prefix_len as u64)).sum()
+            }
+        };
+        count + seqnos + lens + rests
     }
 
     /// The exact size of the block in bytes, without the zeros at its end.
@@ -347,17 +376,18 @@ impl LeafBuilder {
         let prefix = &self.bytes[..self.prefix_len];
         let size = (self.pending.len(), self.entry_bytes());
         let mut writer = SlotsWriter::start(block, size, prefix, flags, (pages_before, self.min_seqno));
-        let mut fixed = Vec::with_capacity(1 + 10 + 3);
         let mut at = 0;
         for (i, pending) in self.pending.iter().enumerate() {
             let value_at = at + pending.key_len as usize;
             let end = value_at + pending.value_len as usize;
-            let rest = &self.bytes[at + self.prefix_len..value_at];
-            fixed.clear();
-            fixed.push(pending.kind as u8);
-            put_varint(&mut fixed, pending.seqno.0 - self.min_seqno);
-            put_varint(&mut fixed, rest.len() as u64);
-            writer.entry(i, head(rest), [&fixed, rest, &self.bytes[value_at..end]]);
+            // The rest of the key, followed by the value.
+            let bytes = &self.bytes[at + self.prefix_len..end];
+            let rest = &bytes[..value_at - at - self.prefix_len];
+            writer.begin(i, head(rest));
+            writer.byte(pending.kind as u8);
+            writer.varint(pending.seqno.0 - self.min_seqno);
+            writer.varint(rest.len() as u64);
+            writer.append(bytes);
             at = end;
         }
         assert_eq!(at, self.bytes.len(), "all entries are encoded");

@@ -65,7 +65,7 @@ pub use cursor::RunCursor;
 pub(crate) use cursor::beyond;
 pub use filter_prefetch::FilterPrefetch;
 pub use inner::{Child, Inner, InnerBuilder};
-pub use leaf::{Leaf, LeafBuilder, Slot};
+pub use leaf::{Fit, Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;
 pub use merge::MergeCursor;
 pub use meta::{RunMeta, read_footer};

@@ -17,9 +17,9 @@
 //! first bytes of keys that share a long prefix are all equal. A search takes 60 ns with heads, and 166 ns with full
 //! keys. If heads are equal, the rest of the keys is compared.
 //!
-//! Steps: a writer calls [`SlotsWriter::start`], then [`SlotsWriter::entry`] for each entry, then
-//! [`SlotsWriter::finish`]. A reader calls [`Slots::check`] once for bytes from disk, and [`Slots::of`] for checked
-//! bytes.
+//! Steps: a writer calls [`SlotsWriter::start`], then for each entry [`SlotsWriter::begin`] and the methods that append
+//! its bytes, then [`SlotsWriter::finish`]. A reader calls [`Slots::check`] once for bytes from disk, and [`Slots::of`]
+//! for checked bytes.
 //!
 //! Invariant: [`Slots`] knows the positions of the parts; leaf and inner blocks know the contents of an entry. Once
 //! [`Slots::check`] has accepted a block, no access is outside the parts. Source: 002 §3.3.
@@ -30,6 +30,7 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
+use crate::base::codec::varint_len;
 use crate::base::{MAX_KEY, PAGE};
 use crate::space::BLOCK_HEADER;
 
@@ -278,10 +279,10 @@ impl<'a> SlotsWriter<'a> {
         SlotsWriter { bytes, slots, next: frame }
     }
 
-    /// Appends the `i`-th entry, given its head and the parts of its bytes.
+    /// Begins the `i`-th entry, which has this head. The bytes that are appended until the next call belong to the entry.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "offsets are below `end`, for which the width was chosen")]
-    pub(super) fn entry(&mut self, i: usize, head: u32, parts: [&[u8]; 3]) {
+    pub(super) fn begin(&mut self, i: usize, head: u32) {
         debug_assert!(i < self.slots.count && self.next < self.slots.end, "no more entries than announced");
         let at = self.slots.heads_at() + i * 4;
         self.bytes[at..at + 4].copy_from_slice(&head.to_le_bytes());
@@ -292,10 +293,48 @@ impl<'a> SlotsWriter<'a> {
             let at = self.slots.offsets_at() + i * 2;
             self.bytes[at..at + 2].copy_from_slice(&(self.next as u16).to_le_bytes());
         }
-        for part in parts {
-            self.bytes[self.next..self.next + part.len()].copy_from_slice(part);
-            self.next += part.len();
+    }
+
+    /// Appends a byte to the current entry.
+    #[inline]
+    pub(super) fn byte(&mut self, byte: u8) {
+        self.bytes[self.next] = byte;
+        self.next += 1;
+    }
+
+    /// Appends a number to the current entry, in the encoding of [`crate::base::codec::put_varint`].
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "each byte takes seven bits")]
+    pub(super) fn varint(&mut self, value: u64) {
+        let len = varint_len(value);
+        match self.bytes[self.next..].first_chunk_mut::<4>() {
+            // Without a branch for each byte, because the lengths of seqnos are hard to predict. The bytes behind the
+            // number become zeros, as they are behind the last entry.
+            Some(room) if len <= 4 => {
+                let value = value as u32;
+                let sevens = [value, value >> 7, value >> 14, value >> 21].map(|part| part as u8 & 0x7f);
+                let follows = 0x0080_8080 & ((1u32 << (8 * (len - 1))) - 1);
+                *room = (u32::from_le_bytes(sevens) | follows).to_le_bytes();
+                self.next += len;
+            }
+            _ => self.long_varint(value),
         }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "each byte takes seven bits")]
+    fn long_varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.byte(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.byte(value as u8);
+    }
+
+    /// Appends bytes to the current entry.
+    #[inline]
+    pub(super) fn append(&mut self, part: &[u8]) {
+        self.bytes[self.next..self.next + part.len()].copy_from_slice(part);
+        self.next += part.len();
     }
 
     /// Ends the body and checks its length.

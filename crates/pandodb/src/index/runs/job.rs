@@ -90,6 +90,14 @@ struct Separation {
     values: ValueWriter,
 }
 
+impl Separation {
+    /// Whether the value of `entry` is moved out of the run.
+    #[inline]
+    fn is_for(&self, entry: &Entry<'_>) -> bool {
+        entry.kind == Kind::Put && ValueWriter::is_worth(entry.value.len(), self.above)
+    }
+}
+
 /// Groups messages by key, folds each group, and writes the result.
 struct Folding {
     builder: RunBuilder,
@@ -145,12 +153,13 @@ impl Folding {
         }
     }
 
-    /// Adds the next message in order.
+    /// Adds the next message in order. If `last_of_key` is set, the next message has another key.
     ///
     /// # Errors
     /// [`Error::Corruption`] if `entry` is not after the previous message. Each input is in order, so in that case two
     /// inputs hold the same message.
-    fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+    #[inline]
+    fn push(&mut self, entry: Entry<'_>, last_of_key: bool) -> Result<()> {
         if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
             if last.key != entry.key {
                 self.close_group()?;
@@ -159,34 +168,53 @@ impl Folding {
                 return Err(Error::corruption("inputs of a compaction", 0, detail).in_file(DATA_FILE, 0));
             }
         }
+        if last_of_key && self.group.is_empty() {
+            // The message need not be copied.
+            return self.write(std::slice::from_ref(&entry));
+        }
         self.group.push(entry);
         Ok(())
     }
 
     /// Folds the collected messages of one key and writes the result.
     fn close_group(&mut self) -> Result<()> {
-        if self.group.is_empty() {
-            return Ok(());
-        }
+        let messages = std::mem::take(&mut self.group);
+        let first;
+        let many: Vec<Entry<'_>>;
+        let group = match messages.len() {
+            0 => return Ok(()),
+            1 => {
+                first = messages.get(0);
+                std::slice::from_ref(&first)
+            }
+            _ => {
+                many = messages.iter().collect();
+                &many
+            }
+        };
+        self.write(group)?;
+        self.group = messages;
+        self.group.clear();
+        Ok(())
+    }
+
+    /// Folds `group`, which are all messages of one key, and writes the result.
+    fn write(&mut self, group: &[Entry<'_>]) -> Result<()> {
         debug_assert!(
-            self.group.iter().zip(self.group.iter().skip(1)).all(|(a, b)| a.key == b.key && a.seqno > b.seqno),
+            group.windows(2).all(|pair| pair[0].key == pair[1].key && pair[0].seqno > pair[1].seqno),
             "messages of one key, newest first"
         );
-        let first = self.group.get(0);
-        let many: Vec<Entry<'_>>;
-        let group = if self.group.len() == 1 {
-            std::slice::from_ref(&first)
-        } else {
-            many = self.group.iter().collect();
-            &many
-        };
-        let tombs = self.tombstones.seqnos(first.key);
+        let tombs = self.tombstones.seqnos(group[0].key);
+        if let ([entry], []) = (group, tombs)
+            && entry.kind == Kind::Put
+            && !self.separation.as_ref().is_some_and(|separation| separation.is_for(entry))
+        {
+            // Most keys have one message, which stays as it is.
+            return self.builder.push(*entry);
+        }
         fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
         for mut entry in self.out.entries(group) {
-            if let Some(separation) = &mut self.separation
-                && entry.kind == Kind::Put
-                && ValueWriter::is_worth(entry.value.len(), separation.above)
-            {
+            if let Some(separation) = self.separation.as_mut().filter(|separation| separation.is_for(&entry)) {
                 self.reference.clear();
                 separation.values.push(entry.value)?.encode(&mut self.reference);
                 entry = Entry { kind: Kind::BlobPut, value: &self.reference, ..entry };
@@ -199,7 +227,6 @@ impl Folding {
             self.builder.push(entry)?;
         }
         self.output.dropped_blobs.extend(self.out.dropped_blobs.drain(..).map(|blob| blob.extent()));
-        self.group.clear();
         Ok(())
     }
 
@@ -274,9 +301,11 @@ impl PackJob {
             if self.block.is_empty() {
                 return Ok((done, self.folding.prepare(budget - done)?));
             }
-            for entry in self.block.iter() {
+            let mut entries = self.block.iter().peekable();
+            while let Some(entry) = entries.next() {
                 debug_assert!(entry.seqno <= self.batch.through, "a memtable holds messages up to `through`");
-                self.folding.push(entry)?;
+                let last_of_key = entries.peek().is_some_and(|next| next.key != entry.key);
+                self.folding.push(entry, last_of_key)?;
             }
             if let Some(rows) = &self.rows {
                 absorb(rows, self.cursor.continues_key(), &self.block);
@@ -420,7 +449,7 @@ impl MergeJob {
                     break;
                 };
                 done += (entry.key.len() + entry.value.len() + 8) as u64;
-                self.folding.push(entry)?;
+                self.folding.push(entry, merge.is_last_of_key())?;
                 merge.advance().inspect_err(|_| self.failed = merge.failed())?;
             }
         }
@@ -509,8 +538,8 @@ mod tests {
         let mut folding =
             Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, Stripes::default(), None, false, &[]);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
-        folding.push(entry(5)).unwrap();
-        folding.push(entry(3)).unwrap();
-        assert!(folding.push(entry(3)).unwrap_err().is_corruption());
+        folding.push(entry(5), false).unwrap();
+        folding.push(entry(3), false).unwrap();
+        assert!(folding.push(entry(3), false).unwrap_err().is_corruption());
     }
 }

@@ -201,7 +201,7 @@ fn the_pool_holds_and_charges_uncompressed_leaves() {
 /// A small compressed leaf as it is stored.
 fn small_leaf() -> Vec<u8> {
     let mut leaf = LeafBuilder::default();
-    rows(80, |_| 70).iter().for_each(|message| leaf.add(&message.entry()));
+    rows(80, |_| 70).iter().for_each(|message| leaf.push(&message.entry()));
     let mut compressor = Compressor::default();
     let pages = compressor.compress(&leaf, 3, slots::CONTINUED).expect("the leaf compresses well");
     let mut block = vec![0xaa; pages as usize * PAGE];

@@ -83,7 +83,7 @@ fn flip_all(bytes: &[u8], end: usize, mut read: impl FnMut(&[u8]) -> bool) -> (u
 fn a_damaged_leaf_that_passes_its_check_can_be_read() {
     let messages = random_messages(3, 24, 2, 40);
     let mut builder = LeafBuilder::default();
-    messages.iter().for_each(|message| builder.add(&message.entry()));
+    messages.iter().for_each(|message| builder.push(&message.entry()));
     let mut block = AlignedBuf::zeroed(builder.pages() as usize);
     builder.encode(&mut block, 0, 0);
     let end = u32::from_le_bytes(block[24..28].try_into().unwrap()) as usize;

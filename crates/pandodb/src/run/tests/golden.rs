@@ -22,7 +22,7 @@ fn leaf() {
     let merge = Message { kind: Kind::Merge, ..put(b"apple", 9, b"+1".to_vec()) };
     let delete = Message { kind: Kind::Delete, ..put(b"apricot", 300, Vec::new()) };
     for message in [merge, put(b"apple", 7, b"red".to_vec()), delete] {
-        builder.add(&message.entry());
+        builder.push(&message.entry());
     }
     let mut block = vec![0xaa; PAGE];
     builder.encode(&mut block, 3, slots::CONTINUES);
@@ -53,7 +53,7 @@ fn leaf() {
 #[test]
 fn compressed_leaf() {
     let mut leaf = LeafBuilder::default();
-    (0..18u64).for_each(|i| leaf.add(&put(&[b'k', b'a' + i as u8], 5 + i, vec![b'v'; 300]).entry()));
+    (0..18u64).for_each(|i| leaf.push(&put(&[b'k', b'a' + i as u8], 5 + i, vec![b'v'; 300]).entry()));
     let mut plain = vec![0; 2 * PAGE];
     leaf.encode(&mut plain, 3, 0);
     let stored = concat!(

@@ -109,11 +109,18 @@ fn a_merge_is_the_sorted_union() {
             };
             let mut merge = MergeCursor::new(slices.iter().enumerate().map(cursor).collect(), reverse).unwrap();
             let all = expected(&messages, &range, reverse);
-            for message in &all {
+            let (mut lasts, mut known) = (0, 0);
+            for (i, message) in all.iter().enumerate() {
                 assert!(merge.entry() == Some(message.entry()), "{ways} ways, reverse {reverse}");
+                if !reverse {
+                    let is_last = all.get(i + 1).is_none_or(|next| next.key != message.key);
+                    assert!(is_last || !merge.is_last_of_key(), "another message of the key follows");
+                    (lasts, known) = (lasts + u32::from(is_last), known + u32::from(merge.is_last_of_key()));
+                }
                 merge.advance().unwrap();
             }
-            assert!(merge.entry().is_none());
+            assert!(merge.entry().is_none() && (reverse || !merge.is_last_of_key()));
+            assert!(known * 4 >= lasts, "{known} of {lasts} keys were known to have no further message");
         }
     }
     let mut none = MergeCursor::new(Vec::new(), false).unwrap();

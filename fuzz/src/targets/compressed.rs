@@ -36,7 +36,7 @@ fn run(data: &[u8]) {
     for i in 0..leaf.len() {
         leaf.key(i, &mut key);
         let slot = leaf.slot(i);
-        builder.add(&Entry { key: &key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
+        builder.push(&Entry { key: &key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
     }
     if builder.pages() as usize > MOST {
         return;
@@ -68,7 +68,7 @@ fn seeds() -> Vec<Vec<u8>> {
             let mut value = vec![0; len];
             value[zeros..].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
             let key = format!("key{i:06}");
-            builder.add(&Entry { key: key.as_bytes(), seqno: Seqno(i + 1), kind: Kind::Put, value: &value });
+            builder.push(&Entry { key: key.as_bytes(), seqno: Seqno(i + 1), kind: Kind::Put, value: &value });
         }
         trimmed(compress(&builder, 1).expect("compression saves enough"))
     };

@@ -65,9 +65,9 @@ fn build(entries: &[Owned], pages_before: u32, flags: u16) -> Vec<u8> {
     let mut builder = LeafBuilder::default();
     for (key, seqno, kind, value) in entries {
         let entry = Entry { key, seqno: *seqno, kind: *kind, value };
-        let bound = builder.size_with(&entry);
-        builder.add(&entry);
-        assert!(builder.size() <= bound, "size_with must bound the size of the leaf");
+        let fit = builder.fit(&entry);
+        builder.add(&entry, &fit);
+        assert!(builder.size() <= fit.size, "`fit` must bound the size of the leaf");
     }
     let mut block = vec![0xAA; builder.pages() as usize * PAGE];
     assert!(block.len() <= builder.size().next_multiple_of(PAGE));

@@ -67,6 +67,10 @@ pub struct BenchArgs {
     /// The store's memory limit.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub memory_budget: usize,
+    /// The size of a full memtable. By default memtables grow while none waits to be packed, and the cache has the
+    /// rest.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memtable: Option<usize>,
     /// The distribution of the accessed rows; by default each workload's own distribution.
     #[arg(long, value_enum)]
     pub dist: Option<DistName>,

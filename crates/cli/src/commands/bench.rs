@@ -65,13 +65,16 @@ fn measure(args: &BenchArgs) -> Outcome {
     let mut show =
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
     let opener = Pando::new(args.index.clone()).io(args.io.into());
-    let (filters, compression) = (args.filters, args.compression);
-    let opener = opener.tuned(move |builder| {
-        let builder = builder.compression(compression.into());
-        match filters {
-            Some(filters) => builder.filters(filters.into()),
-            None => builder,
+    let (filters, compression, memtable) = (args.filters, args.compression, args.memtable);
+    let opener = opener.tuned(move |mut builder| {
+        builder = builder.compression(compression.into());
+        if let Some(filters) = filters {
+            builder = builder.filters(filters.into());
         }
+        if let Some(bytes) = memtable {
+            builder = builder.memtable_bytes(bytes);
+        }
+        builder
     });
     let result = bench::run(&plan, &opener, &mut show);
     show.bar.finish_and_clear();

@@ -8,12 +8,13 @@
 //! ```
 //!
 //! Steps: [`Hashes::add`] stores the first [`FEW`] hashes as they come. If there are more, each hash goes to the part
-//! that its first bits name. [`Hashes::sorted`] ends the collection. [`SortedHashes::up_to`] sorts one part after the
-//! other when their hashes are needed, so that sorting is divided into small steps.
+//! that its first bits name. [`Hashes::sorted`] ends the collection, and sorts the hashes if they are few. Otherwise
+//! [`SortedHashes::up_to`] sorts one part after the other when their hashes are needed, so that sorting is divided into
+//! small steps.
 //!
-//! A filter uses at most the first [`STORED_BITS`] bits of a hash, so the last bits are left out of the parts. A part
-//! needs 4 bytes for each hash. The blocks are never copied when more hashes come, in contrast to a vector, which for a
-//! moment needs its old and its new memory.
+//! A quotient filter that is built from hashes uses at most the first [`STORED_BITS`] bits of each, so the last bits
+//! are left out of the parts. A part needs 4 bytes for each hash. The blocks are never copied when more hashes come, in
+//! contrast to a vector, which for a moment needs its old and its new memory.
 //!
 //! Invariant: a part has the hashes of its first bits only, so each part is above the parts before it.
 //!
@@ -21,8 +22,8 @@
 
 use crate::base::LargeVec;
 
-/// The number of bits of a hash that are kept. They suffice for 2³² keys with one false positive in 256; filters of
-/// more keys have more false positives.
+/// The number of bits of a hash that are kept. They suffice for one false positive in 256 with 4 billion keys, or with
+/// 2 billion keys in one maplet. With more keys there are more false positives.
 pub const STORED_BITS: u32 = PART_BITS + u32::BITS;
 const PART_BITS: u32 = 8;
 const PARTS: usize = 1 << PART_BITS;
@@ -36,7 +37,7 @@ const BLOCK: usize = 1 << 16;
 const _: () = assert!(BLOCK.is_multiple_of(CHUNK as usize) && FEW > 0 && STORED_BITS <= u64::BITS);
 
 /// The hashes of a run's keys, in any order. Costs 8 bytes for each of the first 32,768 keys. If there are more keys,
-/// costs 4 bytes for each key, and up to 256 KiB.
+/// costs about 4 bytes for each key, and up to 576 KiB for chunks and a block that are partly filled.
 #[derive(Debug, Default)]
 pub struct Hashes {
     few: LargeVec<u64>,
@@ -75,7 +76,7 @@ impl Hashes {
 
     /// Ends the collection, to read the hashes in order.
     pub fn sorted(self) -> SortedHashes {
-        let mut sorted: Vec<u64> = self.few.to_vec();
+        let mut sorted = self.few;
         sort(&mut sorted, 0);
         SortedHashes { parts: self.many, next_part: 0, sorted, taken: 0 }
     }
@@ -136,25 +137,26 @@ impl Parts {
     }
 
     /// Appends the hashes of a part to `to`, in any order, with zeros for the bits that are not stored.
-    fn gather(&self, number: usize, to: &mut Vec<u64>) {
+    fn gather(&self, number: usize, to: &mut LargeVec<u64>) {
         let Part { mut chunk, mut filled } = self.parts[number];
         let first_bits = (number as u64) << (u64::BITS - PART_BITS);
         while chunk != FIRST {
             let at = chunk_at(chunk as usize);
             let stored = &self.blocks[at / BLOCK][at % BLOCK..][..filled as usize];
-            to.extend(stored.iter().map(|&bits| first_bits | u64::from(bits) << (u64::BITS - STORED_BITS)));
+            let hashes = stored.iter().map(|&bits| first_bits | u64::from(bits) << (u64::BITS - STORED_BITS));
+            hashes.for_each(|hash| to.push(hash));
             (chunk, filled) = (self.before[chunk as usize], CHUNK);
         }
     }
 }
 
-/// Hashes that are read in order. Hashes that occur twice are returned once.
+/// Hashes that are read in order. Of hashes with equal stored bits, one is returned.
 #[derive(Debug)]
 pub struct SortedHashes {
     parts: Option<Box<Parts>>,
     next_part: usize,
     /// Sorted hashes, of which the first `taken` were returned.
-    sorted: Vec<u64>,
+    sorted: LargeVec<u64>,
     taken: usize,
 }
 
@@ -176,8 +178,10 @@ impl SortedHashes {
     /// Sorts the next part. Returns `false` if there is none.
     fn sort_next(&mut self) -> bool {
         let Some(parts) = self.parts.as_ref().filter(|_| self.next_part < PARTS) else { return false };
-        self.sorted.drain(..self.taken);
-        self.taken = 0;
+        // These are less than what a page of a filter holds.
+        let rest = self.sorted[self.taken..].to_vec();
+        (self.sorted, self.taken) = (LargeVec::new(), 0);
+        rest.iter().for_each(|hash| self.sorted.push(*hash));
         let from = self.sorted.len();
         parts.gather(self.next_part, &mut self.sorted);
         sort(&mut self.sorted, from);
@@ -190,7 +194,7 @@ impl SortedHashes {
 }
 
 /// Sorts the hashes from the number `from` on, which are above all others, and keeps one of each group of equal hashes.
-fn sort(hashes: &mut Vec<u64>, from: usize) {
+fn sort(hashes: &mut LargeVec<u64>, from: usize) {
     hashes[from..].sort_unstable();
     hashes.dedup();
     debug_assert!(hashes.is_sorted(), "parts ascend");

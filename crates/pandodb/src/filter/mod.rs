@@ -11,8 +11,8 @@
 //! ([`Filters`]). Quotient filters can be merged into a maplet without the keys, so the runs of a tree that uses
 //! maplets have quotient filters. `docs/decisions/0017-quotient-filters-and-maplets.md` compares the three kinds.
 //!
-//! Steps: [`FilterBuilder::add`] collects hashes. [`FilterBuilder::make`] starts a [`FilterMaker`], which fills the pages
-//! one at a time. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
+//! Steps: [`FilterBuilder::add`] collects hashes. [`FilterBuilder::make`] starts a [`FilterMaker`], which fills the
+//! pages one at a time. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
 //! ([`FilterMeta::may_contain`]).
 //!
 //! Invariant, for all kinds of filters: a probe for an added key never answers "no".
@@ -167,7 +167,8 @@ impl FilterBuilder {
         }
     }
 
-    /// Starts making the filter. A Bloom filter is built by this call, in one step.
+    /// Starts making the filter. A Bloom filter is built by this call, in one step. For a quotient filter, the call
+    /// sorts the hashes of up to 32,768 keys.
     pub fn make(self) -> FilterMaker {
         match self {
             FilterBuilder::Bloom(builder) => FilterMaker::Bloom(builder.pages(), builder.build()),

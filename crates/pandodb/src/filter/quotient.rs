@@ -21,7 +21,8 @@
 //! The prefixes of the hashes can be read back from the pages, in order. So filters and maplets are merged without
 //! their keys ([`super::maplet::Merge`]). A merge cannot make the prefixes longer. So a filter that will be merged is
 //! built with fingerprints that are long enough for the sum of all entries ([`QuotientBuilder::with_room`]). Each
-//! doubling of this sum costs one bit per entry.
+//! doubling of this sum costs one bit per entry. A builder keeps 40 bits of each hash, so the fingerprints of filters
+//! for more than 4 billion keys are no longer.
 //!
 //! ```
 //! use pandodb::base::{PAGE, key_hash};
@@ -161,8 +162,8 @@ impl Cutter {
         self.meta.hashes(self.page).1
     }
 
-    /// Fills the next page, which is zeroed, from the first of `items`, which are sorted by their `print` and begin with
-    /// the first item of this page. Returns the number of items in this page.
+    /// Fills the next page, which is zeroed, from the first of `items`, which are sorted by their `print` and begin
+    /// with the first item of this page. Returns the number of items in this page.
     fn fill<T>(&mut self, page: &mut [u8], items: &[T], print: impl Fn(&T) -> Fingerprint) -> usize {
         assert!(self.page < self.meta.pages, "no page is left to fill");
         let (first, last) = self.meta.hashes(self.page);
@@ -227,7 +228,7 @@ impl QuotientBuilder {
         QuotientBuilder::default()
     }
 
-    /// Makes the fingerprints long enough for a merge of `room` entries in total. They have at most 40 bits.
+    /// Makes the fingerprints long enough for a merge of `room` entries in total, but not longer than 40 bits.
     #[must_use]
     pub fn with_room(self, room: u64) -> QuotientBuilder {
         QuotientBuilder { room, ..self }
@@ -249,7 +250,7 @@ impl QuotientBuilder {
         self.hashes.is_empty()
     }
 
-    /// Returns the pages of the filter, which are still to be filled.
+    /// Returns the pages of the filter, which are still to be filled. Sorts the hashes if there are at most 32,768.
     pub fn pages(self) -> QuotientPages {
         let entries = self.hashes.len() as u64;
         let bits = fingerprint_bits(entries, RATE_BITS).max(super::maplet::bits_for_room(self.room)).min(STORED_BITS);
@@ -286,8 +287,8 @@ impl QuotientPages {
         self.cutter.meta.pages - self.cutter.page
     }
 
-    /// Fills the next page, which is zeroed, except for its block header. Returns the number of hashes in this page. The
-    /// first call sorts up to 32,768 hashes. If there are more, some calls sort 1/256 of all hashes.
+    /// Fills the next page, which is zeroed, except for its block header. Returns the number of hashes in this page. If
+    /// there are more than 32,768 hashes, some calls sort 1/256 of them.
     ///
     /// # Panics
     /// If no page is left.

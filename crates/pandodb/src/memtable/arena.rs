@@ -406,8 +406,8 @@ impl Arena {
         front.0 = Room { at: number * CHUNK_WORDS, end: number * CHUNK_WORDS + len };
     }
 
-    /// Reads a word of the first cache lines of each record. The lines of all records come from memory at the same time.
-    /// A caller that then copies the records one after the other finds them in the processor's cache.
+    /// Reads one word of each of the first three cache lines of each record. The waits for memory overlap, because no
+    /// read depends on another. A caller that then copies the records finds them in the processor's cache.
     pub(super) fn fetch(&self, records: &[Ref]) {
         let lines = |record: Record<'_>| record.line(0) ^ record.line(1) ^ record.line(2);
         let sum = records.iter().fold(0, |sum, &at| sum ^ lines(self.record(at)));

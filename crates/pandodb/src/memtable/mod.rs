@@ -121,11 +121,12 @@ impl Memtable {
 
     /// Adds a copy of a point message. Takes about 0.4 µs; O(log n). Several threads may insert concurrently.
     ///
-    /// Returns the generation of the message's leaf, and whether the message continues a long chain of operands. If two messages of a key both have a generation, the newer message has the higher generation, even
-    /// if leaves were split between the two insertions (002 §3.6.4). (If the newer message had been inserted first, the
-    /// older message would have no generation.) Versions of a key may be in several leaves. The newest version goes to
-    /// the leaf of the previous newest version, or to a leaf that was split from that leaf. Each half of a split
-    /// inherits the generation.
+    /// Returns the generation of the message's leaf, and whether the message continues a long chain of operands. If two
+    /// messages of a key both have a generation, the newer message has the higher generation, even if leaves were split
+    /// between the two insertions (002 §3.6.4). (If the newer message had been inserted first, the older message would
+    /// have no generation.) Versions of a key may be in several leaves. The newest version goes to the leaf of the
+    /// previous newest version, or to a leaf that was split from that leaf. Each half of a split inherits the
+    /// generation.
     ///
     /// # Panics
     /// If the memtable already holds the message's (key, seqno), if the message is a range delete, or if its key or
@@ -270,10 +271,11 @@ impl Memtable {
         };
         let mut batch = if reverse { last(tree, range, after) } else { first(tree, range, after) };
         debug_assert!(after.is_none_or(|(key, _)| !key.is_empty()), "a position is that of a message");
-        let is_long = max_entries.min(max_bytes / LINE) > SLOTS;
+        // A short read may end within a leaf, so fetching the whole leaf could load records that it does not return.
+        let fetches_leaves = max_entries.min(max_bytes / LINE) > SLOTS;
         loop {
             let refs = batch.refs();
-            if is_long {
+            if fetches_leaves {
                 arena.fetch(refs);
             }
             let go_on = if reverse { refs.iter().rev().all(|&at| push(at)) } else { refs.iter().all(|&at| push(at)) };

@@ -94,8 +94,8 @@ impl<'a> Record<'a> {
         Record(words)
     }
 
-    /// A word of the cache line number `line`, counted from the line of the record's first word; 0 beyond the chunk. The
-    /// word may belong to another record.
+    /// A word of the cache line number `line`, counted from the line of the record's first word; 0 beyond the chunk.
+    /// The word may belong to another record.
     #[inline]
     pub(super) fn line(self, line: usize) -> u64 {
         self.0.get(line * LINE / WORD).map_or(0, |word| word.load(Ordering::Relaxed))

@@ -21,9 +21,10 @@
 //!   The messages never go into one long ordinary leaf, because every lookup would read the whole leaf.
 //! * A builder that is dropped before it is finished frees its pages.
 //!
-//! Memory: a builder uses 4 bytes for each distinct key (8 if the run has a Bloom filter or few keys), a separator and 24
-//! bytes for each leaf, and one write buffer of at most 1 MiB. The builder of a compressed run also needs memory for two leaves and for a table of 8 or 16 KiB.
-//! While a Bloom filter is written, the whole filter (10 bits for each key) is in memory.
+//! Memory: a builder uses 4 bytes for each distinct key (8 if the run has a Bloom filter or few keys), a separator and
+//! 24 bytes for each leaf, and one write buffer of at most 1 MiB. The builder of a compressed run also needs memory for
+//! two leaves and for a table of 8 or 16 KiB. While a Bloom filter is written, the whole filter (10 bits for each key)
+//! is in memory.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -282,8 +283,8 @@ impl RunBuilder {
         self.make_room(entry, new_key)
     }
 
-    /// Sets the separator before the next leaf, which begins with `entry`, and the size up to which it is filled. Returns
-    /// how the entry fits.
+    /// Sets the separator before the next leaf, which begins with `entry`, and the size up to which it is filled.
+    /// Returns how the entry fits.
     fn bound_leaf(&mut self, entry: &Entry<'_>, new_key: bool) -> Fit {
         self.leaf_separator.clear();
         if new_key {

@@ -12,8 +12,8 @@
 //! which the description of the run holds ([`super::RunMeta::stamped`]).
 //!
 //! The key of an entry is the block's prefix followed by the rest of the key. A writer calls [`LeafBuilder::add`] as
-//! long as the size that [`LeafBuilder::fit`] returns is within its limit, and then [`LeafBuilder::encode`]. A reader calls
-//! [`Leaf::check`] once for bytes from disk, and then [`Leaf::of`] and the accessors, which cannot fail.
+//! long as the size that [`LeafBuilder::fit`] returns is within its limit, and then [`LeafBuilder::encode`]. A reader
+//! calls [`Leaf::check`] once for bytes from disk, and then [`Leaf::of`] and the accessors, which cannot fail.
 //!
 //! Invariants, which [`Leaf::check`] checks: entries strictly ascend by key, and within a key the newest is first;
 //! every key has 1 to 65,535 bytes; a delete has no value; a blob put holds a well-formed reference; every head matches
@@ -320,8 +320,7 @@ impl LeafBuilder {
         self.pending.push(Pending { kind: entry.kind, seqno: entry.seqno, key_len, value_len });
     }
 
-    /// Adds an entry of any size.
-    #[cfg(test)]
+    /// Adds an entry, which must follow all other entries, however large the leaf becomes.
     pub fn push(&mut self, entry: &Entry<'_>) {
         let fit = self.fit(entry);
         self.add(entry, &fit);

@@ -79,15 +79,15 @@ impl MergeCursor {
         self.inputs[*self.losers.first()? as usize].entry()
     }
 
-    /// Whether the current entry is certainly the only one of its key that is still to come. Compares numbers only, and
-    /// no keys, so the result may be `false` although no other entry of the key follows.
+    /// Whether certainly no later entry has the key of the current entry. Compares numbers only, and no keys, so the
+    /// result may be `false` although no such entry follows. For ascending cursors.
     #[inline]
     pub fn is_last_of_key(&self) -> bool {
         let Some(&winner) = self.losers.first() else { return false };
         let head = self.heads[winner as usize];
-        // An input with an entry of the same key has the same head as the winner. If there is such an input, the second
-        // of all inputs has this head too. The second has lost its match against the winner, so it is on the winner's
-        // path.
+        // An input with an entry of the same key has the same head as the winner. If there is such an input, then the
+        // input that would win without the winner has this head too. That input has lost its match against the winner,
+        // so it is on the winner's path.
         let mut node = (winner as usize + self.inputs.len()) / 2;
         while node > 0 {
             if self.heads[self.losers[node] as usize] == head {

@@ -279,7 +279,8 @@ impl<'a> SlotsWriter<'a> {
         SlotsWriter { bytes, slots, next: frame }
     }
 
-    /// Begins the `i`-th entry, which has this head. The bytes that are appended until the next call belong to the entry.
+    /// Begins the `i`-th entry, which has this head. The bytes that are appended until the next call belong to the
+    /// entry.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "offsets are below `end`, for which the width was chosen")]
     pub(super) fn begin(&mut self, i: usize, head: u32) {
@@ -308,8 +309,8 @@ impl<'a> SlotsWriter<'a> {
     pub(super) fn varint(&mut self, value: u64) {
         let len = varint_len(value);
         match self.bytes[self.next..].first_chunk_mut::<4>() {
-            // Without a branch for each byte, because the lengths of seqnos are hard to predict. The bytes behind the
-            // number become zeros, as they are behind the last entry.
+            // Without a branch for each byte, because the processor cannot predict the lengths of seqnos. Up to three
+            // bytes behind the number become zeros. They are not written yet, or are behind the last entry.
             Some(room) if len <= 4 => {
                 let value = value as u32;
                 let sevens = [value, value >> 7, value >> 14, value >> 21].map(|part| part as u8 & 0x7f);
@@ -340,5 +341,30 @@ impl<'a> SlotsWriter<'a> {
     /// Ends the body and checks its length.
     pub(super) fn finish(self) {
         assert_eq!(self.next, self.slots.end, "the entries take the announced number of bytes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::codec::put_varint;
+
+    #[test]
+    fn numbers_of_every_length_are_encoded_up_to_the_end_of_a_block() {
+        for first in (0..64).map(|shift| u64::MAX >> shift) {
+            let mut expected = Vec::new();
+            let numbers: Vec<u64> = (0..2_000).map(|i| first.wrapping_add(i)).collect();
+            numbers.iter().for_each(|number| put_varint(&mut expected, *number));
+            for free in 0..6 {
+                // The entry ends `free` bytes before the end of the block.
+                let frame = frame_bytes(1, 0, expected.len()).0;
+                let mut block = vec![0xAA; frame + expected.len() + free];
+                let mut writer = SlotsWriter::start(&mut block, (1, expected.len()), b"", 0, (0, 0));
+                writer.begin(0, 0);
+                numbers.iter().for_each(|number| writer.varint(*number));
+                writer.finish();
+                assert!(block[frame..][..expected.len()] == expected[..] && block[frame + expected.len()..] == [0; 6][..free]);
+            }
+        }
     }
 }

@@ -363,7 +363,10 @@ mod tests {
                 writer.begin(0, 0);
                 numbers.iter().for_each(|number| writer.varint(*number));
                 writer.finish();
-                assert!(block[frame..][..expected.len()] == expected[..] && block[frame + expected.len()..] == [0; 6][..free]);
+                assert!(
+                    block[frame..][..expected.len()] == expected[..]
+                        && block[frame + expected.len()..] == [0; 6][..free]
+                );
             }
         }
     }

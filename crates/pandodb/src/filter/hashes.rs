@@ -87,16 +87,16 @@ impl Hashes {
 struct Parts {
     parts: [Part; PARTS],
     blocks: Vec<LargeVec<u32>>,
-    /// For each chunk, the chunk of the same part that was filled before it; [`FIRST`] if there is none.
+    /// For each chunk, the chunk of the same part that was filled before it; [`NO_CHUNK`] if there is none.
     before: Vec<u32>,
 }
 
-/// The first chunk of a part has no chunk before it.
-const FIRST: u32 = u32::MAX;
+/// Stands for the chunk of an empty part, and for the chunk before the first chunk of a part.
+const NO_CHUNK: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// The chunk that is being filled; [`FIRST`] if the part is empty.
+    /// The chunk that is being filled; [`NO_CHUNK`] if the part is empty.
     chunk: u32,
     /// The number of hashes in this chunk.
     filled: u32,
@@ -104,7 +104,7 @@ struct Part {
 
 impl Default for Parts {
     fn default() -> Parts {
-        Parts { parts: [Part { chunk: FIRST, filled: CHUNK }; PARTS], blocks: Vec::new(), before: Vec::new() }
+        Parts { parts: [Part { chunk: NO_CHUNK, filled: CHUNK }; PARTS], blocks: Vec::new(), before: Vec::new() }
     }
 }
 
@@ -140,7 +140,7 @@ impl Parts {
     fn gather(&self, number: usize, to: &mut LargeVec<u64>) {
         let Part { mut chunk, mut filled } = self.parts[number];
         let first_bits = (number as u64) << (u64::BITS - PART_BITS);
-        while chunk != FIRST {
+        while chunk != NO_CHUNK {
             let at = chunk_at(chunk as usize);
             let stored = &self.blocks[at / BLOCK][at % BLOCK..][..filled as usize];
             let hashes = stored.iter().map(|&bits| first_bits | u64::from(bits) << (u64::BITS - STORED_BITS));
@@ -172,7 +172,7 @@ impl SortedHashes {
     /// Whether all hashes were returned.
     pub fn is_done(&self) -> bool {
         let rest = self.parts.as_ref().map_or(&[][..], |parts| &parts.parts[self.next_part..]);
-        self.taken == self.sorted.len() && rest.iter().all(|part| part.chunk == FIRST)
+        self.taken == self.sorted.len() && rest.iter().all(|part| part.chunk == NO_CHUNK)
     }
 
     /// Sorts the next part. Returns `false` if there is none.

@@ -474,8 +474,8 @@ impl PageEncoder {
     /// Writes the lowest `width` bits of each cell, without gaps.
     #[expect(clippy::cast_possible_truncation, reason = "the lower word is written first")]
     fn write_entries(&self, mut to: &mut [u8], width: u32) {
-        // Complete words are written once. Adding each entry to the bytes in memory would take three times as long,
-        // because the processor cannot forward a stored word to a load that overlaps it partly.
+        // Complete words are written once. If each entry was added to the bytes in memory, each load would wait for the
+        // store before it, because a processor cannot forward a stored word to a load that overlaps it partly.
         let (mut pending, mut bits) = (0u128, 0);
         for cell in &self.cells {
             pending |= u128::from(cell & ((1 << width) - 1)) << bits;

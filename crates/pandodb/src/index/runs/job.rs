@@ -153,8 +153,8 @@ impl Folding {
         }
     }
 
-    /// Adds the next message in order. If `last_of_key` is set, the next message certainly has another
-    /// key; otherwise this is unknown.
+    /// Adds the next message in order. If `last_of_key` is set, the next message certainly has another key; otherwise
+    /// this is unknown.
     ///
     /// # Errors
     /// [`Error::Corruption`] if `entry` is not after the previous message. Each input is in order, so in that case two

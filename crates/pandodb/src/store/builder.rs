@@ -67,9 +67,10 @@ impl StoreBuilder {
     }
 
     /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. It also determines the
-    /// sizes of nodes and log segments. By default these are chosen for an eighth of the memory budget, and memtables
-    /// grow to three eighths if none waits to be written to the data file; either is at most 1/32 of the disk space that
-    /// the store occupies or can still use when it is opened.
+    /// sizes of nodes and log segments. By default memtables grow to three eighths of the memory budget if none waits to
+    /// be written to the data file, and otherwise to an eighth or more; nodes are chosen for memtables of a quarter, and
+    /// log segments for an eighth. Each of these sizes is at most 1/32 of the disk space that the store occupies or can
+    /// still use when it is opened.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.config.memtable_bytes = Some(bytes);
         self
@@ -273,6 +274,7 @@ impl StoreBuilder {
         let config = &self.config;
         vec![
             ("memtable_bytes", config.largest_memtable().to_string()),
+            ("least_memtable_bytes", config.least_memtable().to_string()),
             ("unit_bytes", config.unit().to_string()),
             ("pool_bytes", config.pool().to_string()),
             ("row_cache_bytes", config.rows().to_string()),

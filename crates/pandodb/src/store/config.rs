@@ -52,8 +52,6 @@ pub(crate) struct Config {
     pub disk_bytes: Option<u64>,
 }
 
-/// The size at which memtables are sealed by default, in units ([`Config::memtable`]).
-const MEMTABLES: usize = 3;
 /// A default memtable takes at most 1/DISK_MEMTABLES of the disk. The reason: the log, the reserve and the smallest
 /// compaction each need as much space as several memtables.
 const DISK_MEMTABLES: u64 = 32;
@@ -94,9 +92,15 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The unit of sizes in bytes: the sizes of nodes, log segments and steps of background work are multiples or
-    /// fractions of it. The default is an eighth of the budget, but less on a small disk.
+    /// The unit of sizes of the indexes, in bytes: the sizes of nodes and leaves and the debt of compactions are multiples
+    /// of it. The default is a quarter of the budget, but less on a small disk.
     pub(crate) fn unit(&self) -> usize {
+        self.memtable_bytes.unwrap_or(self.of_disk().min(self.memory_budget / 4)).max(MIN_MEMTABLE)
+    }
+
+    /// The size in bytes at which memtables are sealed while others wait to be packed. The default is an eighth of the
+    /// budget, but less on a small disk. Log segments and the time between checkpoints follow from it.
+    pub(crate) fn least_memtable(&self) -> usize {
         self.memtable_bytes.unwrap_or(self.of_disk().min(self.memory_budget / 8)).max(MIN_MEMTABLE)
     }
 
@@ -104,8 +108,8 @@ impl Config {
     /// budget, but less on a small disk. Larger memtables cause fewer compactions, and the pool has their memory while
     /// they are not filled.
     pub(crate) fn largest_memtable(&self) -> usize {
-        let largest = self.of_disk().min(self.memory_budget / 8 * MEMTABLES);
-        self.memtable_bytes.unwrap_or(largest).max(self.unit())
+        let largest = self.of_disk().min(self.memory_budget / 8 * 3);
+        self.memtable_bytes.unwrap_or(largest).max(self.least_memtable())
     }
 
     /// The bytes that a memtable of a store on a small disk may have.
@@ -165,18 +169,19 @@ impl Config {
 
     /// Bytes of a log segment. The default is a quarter of a memtable, limited to 64 KiB to 16 MiB.
     pub(crate) fn segment(&self) -> u64 {
-        self.segment_bytes.unwrap_or((self.unit() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
+        self.segment_bytes
+            .unwrap_or((self.least_memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
     }
 
     /// The disk space that each kind of work needs on a full disk. The log needs a segment for each stream; background
     /// work needs space for a packed memtable or a piece of a compaction, with its filter; a checkpoint needs space for
     /// its nodes and its catalogue.
     pub(crate) fn shares(&self) -> Shares {
-        let (unit, largest) = (self.unit() as u64, self.largest_memtable() as u64);
-        let piece = (4 * unit).min(PIECE).max(largest);
+        let (least, largest) = (self.least_memtable() as u64, self.largest_memtable() as u64);
+        let piece = (4 * least).min(PIECE).max(largest);
         assert!(piece >= largest, "a packed memtable fits into a piece");
         Shares {
-            checkpoint: (unit / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
+            checkpoint: (least / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
             freeing: self.segment() * self.streams() as u64,
             background: piece + piece / 4 + *CHECKPOINT_SHARE.start(),
         }

@@ -229,8 +229,8 @@ pub(super) mod tests {
     fn writers_do_not_pay_for_a_compaction_that_was_asked_for() {
         let store = store(1, 1 << 20);
         let keyspace = store.keyspace("keyspace 0").expect("it is there");
-        (0..4_000u32).for_each(|i| keyspace.put(i.to_be_bytes(), [7; 300]).expect("written"));
-        (0..40u32).for_each(|i| keyspace.delete((i * 100).to_be_bytes()).expect("deleted"));
+        (0..16_000u32).for_each(|i| keyspace.put(i.to_be_bytes(), [7; 300]).expect("written"));
+        (0..160u32).for_each(|i| keyspace.delete((i * 100).to_be_bytes()).expect("deleted"));
         store.settle().expect("settled");
         assert_eq!(store.engine.debt(), Debt::default());
         keyspace.state.index.compact(&KeyRange::all()).expect("asked for");

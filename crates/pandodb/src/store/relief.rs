@@ -312,7 +312,7 @@ impl Engine {
     /// If a delete waits for space in the log, seals all memtables, because these memtables retain the log. Returns
     /// whether a delete was waiting.
     fn seal_for_starved(&self) -> bool {
-        let worth = self.keyspaces.active() >= self.config.unit() as u64 / 8 && self.debt().memory_bytes == 0;
+        let worth = self.keyspaces.active() >= self.config.least_memtable() as u64 / 8 && self.debt().memory_bytes == 0;
         if !worth || !self.pressure.starved.swap(false, Relaxed) {
             return false;
         }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! All keyspaces share one memory limit for memtables ([`Engine::seal_at`]). If no write comes for some time, memtables
-//! of more than a unit are sealed, so that the pool gets their memory back. Locks: first the sequencer, which is quiesced, then the table of
-//! keyspaces.
+//! above the least limit are sealed, so that the pool gets their memory back. Locks: first the sequencer, which is
+//! quiesced, then the table of keyspaces.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -34,16 +34,17 @@ const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
 
 impl Engine {
     /// The memory limit of the active memtables in bytes. Memtables that wait to be packed take their memory from the
-    /// same part of the budget, so the limit falls while they wait. It does not fall below the unit, because each seal
-    /// has a fixed cost. On a full disk it is the unit, because a smaller memtable needs less space when it is packed.
+    /// same part of the budget, so the limit falls while they wait. It does not fall below `Config::least_memtable`,
+    /// because each seal has a fixed cost. On a full disk it has this least value, because a smaller memtable needs less
+    /// space when it is packed.
     pub(super) fn seal_at(&self) -> u64 {
-        let (unit, largest) = (self.config.unit() as u64, self.config.largest_memtable() as u64);
+        let (least, largest) = (self.config.least_memtable() as u64, self.config.largest_memtable() as u64);
         if self.pressure.pressed.load(Relaxed) || self.reserve.is_short() {
-            return unit;
+            return least;
         }
         let shared = (largest + largest / 2).saturating_sub(self.debt().memory_bytes);
-        let limit = largest.min(shared).max(unit);
-        assert!((unit..=largest).contains(&limit), "{limit} bytes");
+        let limit = largest.min(shared).max(least);
+        assert!((least..=largest).contains(&limit), "{limit} bytes");
         limit
     }
 
@@ -59,9 +60,9 @@ impl Engine {
     /// Whether memtables must be sealed. Returns `None` if no memtable must be sealed. Otherwise the value says whether
     /// all memtables must be sealed, because they refer to too many bytes of large values.
     fn is_full(&self) -> Option<bool> {
-        let (unit, limit) = (self.config.unit() as u64, self.seal_at());
+        let (least, limit) = (self.config.least_memtable() as u64, self.seal_at());
         let active = self.keyspaces.active();
-        let heavy = self.figures.blob_bytes.load(Relaxed) >= unit * BLOB_FACTOR;
+        let heavy = self.figures.blob_bytes.load(Relaxed) >= least * BLOB_FACTOR;
         if !heavy && !self.is_filled() {
             return None;
         }

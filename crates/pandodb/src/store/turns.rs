@@ -76,7 +76,7 @@ impl Engine {
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
             return self.relieve();
         }
-        let waits = self.checkpointer.uncovered() >= MOST_UNCOVERED * self.config.unit() as u64;
+        let waits = self.checkpointer.uncovered() >= MOST_UNCOVERED * self.config.least_memtable() as u64;
         if waits && self.take_checkpoint(self.checkpointer.wait_for_turn()) == Turn::Stuck || !self.prepare_log() {
             return Turn::Stuck;
         }
@@ -110,7 +110,7 @@ impl Engine {
             }
         }
         if self.is_at_rest() {
-            if self.keyspaces.active() > self.config.unit() as u64 {
+            if self.keyspaces.active() > self.config.least_memtable() as u64 {
                 self.seal_filled();
                 return Turn::Worked(1);
             }
@@ -133,7 +133,7 @@ impl Engine {
             keyspace.retire_sealed();
             let uncovered = self.checkpointer.note_packed(bytes);
             // Do not request a checkpoint for every small memtable, so that many small memtables share one checkpoint.
-            if uncovered >= self.config.unit() as u64 / 4 || self.debt().memory_bytes == 0 {
+            if uncovered >= self.config.least_memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
                 self.checkpointer.request();
                 self.background.scheduler.wake();
             }

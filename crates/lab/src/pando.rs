@@ -304,7 +304,9 @@ impl Session for PandoSession<'_> {
 
     fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
-        let next = || rows(&mut key, &mut value).then(|| (std::mem::take(&mut key), std::mem::take(&mut value)));
+        // The next row is probably as long as this one.
+        let take = |buffer: &mut Vec<u8>| std::mem::replace(buffer, Vec::with_capacity(buffer.len()));
+        let next = || rows(&mut key, &mut value).then(|| (take(&mut key), take(&mut value)));
         Ok(self.keyspace.load_sorted(std::iter::from_fn(next))?)
     }
 

@@ -101,7 +101,7 @@ const BUSY: (u64, u64) = (3, 16);
 
 /// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`,
-/// `rows` and `rows-merge`, `close-read`, `dead`.
+/// `rows` and `rows-merge`, `close-read`, `dead`, `load`.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -117,6 +117,7 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::RowOfNewerRoot,
     SeededBug::AnswerAfterClose,
     SeededBug::DeadRangeUnwatched,
+    SeededBug::ChunksLeftBehind,
 ];
 
 /// Every other seeded bug.

@@ -15,6 +15,7 @@ mod close;
 mod commit;
 mod crash;
 mod dead;
+mod load;
 mod memtable;
 mod pack;
 mod pool;
@@ -112,6 +113,7 @@ pub fn all() -> &'static [Scenario] {
             scenario("folds", pack::FOLDS, false, prepare_empty, pack::folds),
             beside("dead", dead::DEAD, dead::dead, SeededBug::DeadRangeUnwatched),
             beside("pops", dead::POPS, dead::pops, SeededBug::PopOverlooksPut),
+            beside("load", load::LOAD, load::load, SeededBug::ChunksLeftBehind),
             scenario("full", pack::FULL, false, prepare_empty, pack::full),
             scenario("swap", swap::SWAP, false, swap::prepare, swap::swap),
             scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),

@@ -1,0 +1,211 @@
+//! A sorted load of several chunks has a helper thread. However the load or its helper ends, the keyspace has all rows
+//! of the load or none, and no page stays allocated.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use pandodb::device::mem::MemDevice;
+use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
+use pandodb::device::{Device, File, JoinHandle, OpenHow};
+use pandodb::{Error, IndexOptions, Keyspace, KeyspaceOptions, Store};
+
+const ROWS: u32 = 40_000;
+
+/// What the device does to helpers.
+const WORKS: u32 = 0;
+const FAILS: u32 = 1;
+const PANICS: u32 = 2;
+const NO_THREAD: u32 = 3;
+
+#[derive(Debug, Default)]
+struct Fate {
+    what: AtomicU32,
+    helpers: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Trap {
+    device: Arc<MemDevice>,
+    fate: Arc<Fate>,
+}
+
+impl DeviceWrapper for Trap {
+    fn inner(&self) -> &dyn Device {
+        &*self.device
+    }
+
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        Ok(Arc::new(TrapFile { file: self.device.open(name, how)?, fate: self.fate.clone() }))
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        if name == "pando-load" {
+            self.fate.helpers.fetch_add(1, SeqCst);
+            if self.fate.what.load(SeqCst) == NO_THREAD {
+                return Err(io::Error::other("no thread"));
+            }
+        }
+        self.device.spawn(name, body)
+    }
+}
+
+#[derive(Debug)]
+struct TrapFile {
+    file: Arc<dyn File>,
+    fate: Arc<Fate>,
+}
+
+impl FileWrapper for TrapFile {
+    fn inner(&self) -> &dyn File {
+        &*self.file
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        if std::thread::current().name() == Some("pando-load") {
+            match self.fate.what.load(SeqCst) {
+                FAILS => return Err(io::Error::other("broken")),
+                PANICS => panic!("the trap"),
+                _ => {}
+            }
+        }
+        self.file.write_at(offset, buf)
+    }
+}
+
+struct World {
+    fate: Arc<Fate>,
+    store: Store,
+    keyspace: Keyspace,
+}
+
+/// A store with an older value of some rows, and without background work.
+fn world(index: &str, background_threads: usize) -> World {
+    let fate = Arc::<Fate>::default();
+    let device = Arc::new(Trap { device: MemDevice::new(), fate: fate.clone() });
+    let builder = Store::builder("s").device(device).memory_budget(16 << 20);
+    let store = builder.background_threads(background_threads).open().unwrap();
+    let options = KeyspaceOptions::default().index(index.parse::<IndexOptions>().unwrap());
+    let keyspace = store.keyspace_with("k", options).unwrap();
+    (0..ROWS).step_by(100).for_each(|i| keyspace.put(key(i), "old").unwrap());
+    store.pack().unwrap();
+    store.settle().unwrap();
+    World { fate, store, keyspace }
+}
+
+fn key(i: u32) -> String {
+    format!("row {i:08}")
+}
+
+/// Some values are large, so that they are written by the caller.
+fn value(i: u32) -> Vec<u8> {
+    vec![i as u8; if i.is_multiple_of(1000) { 70_000 } else { 200 }]
+}
+
+fn rows() -> impl Iterator<Item = (String, Vec<u8>)> {
+    (0..ROWS).map(|i| (key(i), value(i)))
+}
+
+impl World {
+    /// Bytes of the data file that are in use, when nothing is waiting to be freed.
+    fn used(&self) -> u64 {
+        self.store.settle().unwrap();
+        self.store.checkpoint().unwrap();
+        self.store.checkpoint().unwrap();
+        self.store.stats().unwrap().allocated_bytes
+    }
+
+    fn assert_old(&self, used: u64) {
+        assert_eq!(self.keyspace.iter().count(), ROWS as usize / 100);
+        assert_eq!(self.keyspace.get(key(100)).unwrap().unwrap(), b"old");
+        assert_eq!(self.used(), used, "no page of the load stays allocated");
+        assert!(self.store.verify().unwrap().is_clean());
+    }
+
+    fn assert_loaded(&self) {
+        let mut found = self.keyspace.iter();
+        for (key, value) in rows() {
+            let row = found.next().unwrap().unwrap();
+            assert!(*row.0 == *key.as_bytes() && *row.1 == *value, "{key}");
+        }
+        assert!(found.next().is_none());
+        assert!(self.store.verify().unwrap().is_clean());
+    }
+}
+
+#[test]
+fn a_helper_builds_large_loads_only() {
+    for index in ["stbe", "cola"] {
+        for (threads, helpers) in [(0, 0), (1, 1)] {
+            let world = world(index, threads);
+            assert_eq!(world.keyspace.load_sorted(rows().take(100)).unwrap(), 100);
+            assert_eq!(world.fate.helpers.load(SeqCst), 0, "a load of one chunk");
+            assert_eq!(world.keyspace.load_sorted(rows()).unwrap(), ROWS.into());
+            assert_eq!(world.fate.helpers.load(SeqCst), helpers);
+            world.assert_loaded();
+        }
+    }
+}
+
+#[test]
+fn a_load_needs_no_helper() {
+    let world = world("stbe", 1);
+    world.fate.what.store(NO_THREAD, SeqCst);
+    assert_eq!(world.keyspace.load_sorted(rows()).unwrap(), ROWS.into());
+    assert_eq!(world.fate.helpers.load(SeqCst), 1, "the device was asked once");
+    world.assert_loaded();
+}
+
+#[test]
+fn an_error_of_the_helper_is_returned() {
+    for index in ["stbe", "cola"] {
+        let world = world(index, 1);
+        let used = world.used();
+        world.fate.what.store(FAILS, SeqCst);
+        let error = world.keyspace.load_sorted(rows()).unwrap_err();
+        assert!(matches!(&error, Error::Io { .. }), "{error}");
+        world.fate.what.store(WORKS, SeqCst);
+        world.assert_old(used);
+        assert_eq!(world.keyspace.load_sorted(rows()).unwrap(), ROWS.into());
+        world.assert_loaded();
+    }
+}
+
+#[test]
+fn a_panic_of_the_helper_reaches_the_caller() {
+    let world = world("stbe", 1);
+    let used = world.used();
+    world.fate.what.store(PANICS, SeqCst);
+    let panicked = catch_unwind(AssertUnwindSafe(|| world.keyspace.load_sorted(rows())));
+    assert!(panicked.is_err());
+    world.fate.what.store(WORKS, SeqCst);
+    world.assert_old(used);
+}
+
+#[test]
+fn a_source_that_fails_or_panics_ends_the_helper() {
+    let world = world("cola", 1);
+    let used = world.used();
+    let fails = |i: u32| if i == ROWS - 1 { Err(Error::Closed) } else { Ok((key(i), value(i))) };
+    assert!(matches!(world.keyspace.try_load_sorted((0..ROWS).map(fails)), Err(Error::Closed)));
+    let unsorted = rows().chain([(key(5), value(5))]);
+    assert!(matches!(world.keyspace.load_sorted(unsorted), Err(Error::InvalidArgument { .. })));
+    let panics = rows().inspect(|(of, _)| assert!(*of != key(ROWS - 1), "the source panics"));
+    assert!(catch_unwind(AssertUnwindSafe(|| world.keyspace.load_sorted(panics))).is_err());
+    assert_eq!(world.fate.helpers.load(SeqCst), 3);
+    world.assert_old(used);
+}
+
+#[test]
+fn a_close_ends_a_load_with_a_helper() {
+    let World { store, keyspace, .. } = world("stbe", 1);
+    let mut store = Some(store);
+    let closes = rows().inspect(|(of, _)| {
+        if *of == key(ROWS / 2) {
+            store.take().unwrap().close().unwrap();
+        }
+    });
+    let error = keyspace.load_sorted(closes).unwrap_err();
+    assert!(matches!(error, Error::Closed), "{error}");
+}

@@ -302,8 +302,15 @@ fn a_child_waits_for_no_thread_of_the_parent() {
 /// The pages that a sorted load has written belong to the load of the parent.
 #[test]
 fn the_child_leaves_a_sorted_load_alone() {
-    const ROWS: u32 = 20_000;
     let _alone = alone();
+    // Before the load has a helper thread, and after that.
+    fork_in_a_sorted_load(1);
+    fork_in_a_sorted_load(10_000);
+}
+
+/// Forks when a sorted load of 20,000 rows asks for the row `at`.
+fn fork_in_a_sorted_load(at: u32) {
+    const ROWS: u32 = 20_000;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = filled_at_rest(&path);
@@ -311,7 +318,7 @@ fn the_child_leaves_a_sorted_load_alone() {
     let value = |i: u32| vec![i as u8; if i.is_multiple_of(100) { 20_000 } else { 300 }];
     let mut is_child = false;
     let rows = (0..ROWS).map(|i| {
-        if i == ROWS / 2 {
+        if i == at {
             match fork().expect("forked") {
                 Fork::Parent(pid) => Child { pid }.join(),
                 Fork::Child => is_child = true,

@@ -1,5 +1,5 @@
-//! A sorted load of several chunks has a helper thread. However the load or its helper ends, the keyspace has all rows
-//! of the load or none, and no page stays allocated.
+//! A sorted load of several chunks has a helper thread. Whether the load succeeds, fails, panics or is closed, the
+//! keyspace has all rows of the load or none, and no page stays allocated.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,11 +18,22 @@ const WORKS: u32 = 0;
 const FAILS: u32 = 1;
 const PANICS: u32 = 2;
 const NO_THREAD: u32 = 3;
+/// Syncs of helpers fail: they sync when they attach the load.
+const FAILS_SYNC: u32 = 4;
+/// Syncs of helpers panic.
+const PANICS_AT_SYNC: u32 = 5;
 
 #[derive(Debug, Default)]
 struct Fate {
     what: AtomicU32,
     helpers: AtomicU64,
+}
+
+impl Fate {
+    /// What the device does to the current thread.
+    fn of_thread(&self) -> u32 {
+        if std::thread::current().name() == Some("pando-load") { self.what.load(SeqCst) } else { WORKS }
+    }
 }
 
 #[derive(Debug)]
@@ -63,35 +74,44 @@ impl FileWrapper for TrapFile {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
-        if std::thread::current().name() == Some("pando-load") {
-            match self.fate.what.load(SeqCst) {
-                FAILS => return Err(io::Error::other("broken")),
-                PANICS => panic!("the trap"),
-                _ => {}
-            }
+        match self.fate.of_thread() {
+            FAILS => return Err(io::Error::other("broken")),
+            PANICS => panic!("the trap"),
+            _ => {}
         }
         self.file.write_at(offset, buf)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        match self.fate.of_thread() {
+            FAILS_SYNC => return Err(io::Error::other("broken")),
+            PANICS_AT_SYNC => panic!("the trap"),
+            _ => {}
+        }
+        self.file.sync()
     }
 }
 
 struct World {
+    device: Arc<MemDevice>,
     fate: Arc<Fate>,
     store: Store,
     keyspace: Keyspace,
 }
 
-/// A store with an older value of some rows, and without background work.
+/// A store with an older value of some rows, in which no background work is left to do.
 fn world(index: &str, background_threads: usize) -> World {
     let fate = Arc::<Fate>::default();
-    let device = Arc::new(Trap { device: MemDevice::new(), fate: fate.clone() });
-    let builder = Store::builder("s").device(device).memory_budget(16 << 20);
+    let device = MemDevice::new();
+    let trap = Arc::new(Trap { device: device.clone(), fate: fate.clone() });
+    let builder = Store::builder("s").device(trap).memory_budget(16 << 20);
     let store = builder.background_threads(background_threads).open().unwrap();
     let options = KeyspaceOptions::default().index(index.parse::<IndexOptions>().unwrap());
     let keyspace = store.keyspace_with("k", options).unwrap();
     (0..ROWS).step_by(100).for_each(|i| keyspace.put(key(i), "old").unwrap());
     store.pack().unwrap();
     store.settle().unwrap();
-    World { fate, store, keyspace }
+    World { device, fate, store, keyspace }
 }
 
 fn key(i: u32) -> String {
@@ -177,29 +197,61 @@ fn a_panic_of_the_helper_reaches_the_caller() {
     let world = world("stbe", 1);
     let used = world.used();
     world.fate.what.store(PANICS, SeqCst);
-    let panicked = catch_unwind(AssertUnwindSafe(|| world.keyspace.load_sorted(rows())));
-    assert!(panicked.is_err());
+    assert_eq!(panic_of(|| world.keyspace.load_sorted(rows())), "the helper of a sorted load panicked");
     world.fate.what.store(WORKS, SeqCst);
     world.assert_old(used);
+}
+
+/// The message of the panic that `body` causes.
+fn panic_of<T>(body: impl FnOnce() -> T) -> String {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(body)) else { panic!("no panic") };
+    panic.downcast_ref::<&str>().map(|text| (*text).to_owned()).or(panic.downcast_ref().cloned()).expect("a message")
+}
+
+/// A new store on the device of `world`, which has no load.
+fn assert_old_after_reopening(device: Arc<MemDevice>) {
+    let store = Store::builder("s").device(device).memory_budget(16 << 20).open().unwrap();
+    let keyspace = store.open_keyspace("k").unwrap().unwrap();
+    assert_eq!(keyspace.iter().count(), ROWS as usize / 100);
+    assert!(store.verify().unwrap().is_clean());
+}
+
+#[test]
+fn a_failed_attachment_poisons_the_store() {
+    for fate in [FAILS_SYNC, PANICS_AT_SYNC] {
+        let World { device, fate: trap, store, keyspace } = world("stbe", 1);
+        trap.what.store(fate, SeqCst);
+        if fate == FAILS_SYNC {
+            let error = keyspace.load_sorted(rows()).unwrap_err();
+            assert!(matches!(&error, Error::Io { .. }), "{error}");
+            assert!(matches!(keyspace.put("later", "1"), Err(Error::Poisoned { .. })));
+        } else {
+            assert_eq!(panic_of(|| keyspace.load_sorted(rows())), "the helper of a sorted load panicked");
+        }
+        assert_eq!(keyspace.iter().count(), ROWS as usize / 100);
+        drop((keyspace, store));
+        assert_old_after_reopening(device);
+    }
 }
 
 #[test]
 fn a_source_that_fails_or_panics_ends_the_helper() {
     let world = world("cola", 1);
     let used = world.used();
-    let fails = |i: u32| if i == ROWS - 1 { Err(Error::Closed) } else { Ok((key(i), value(i))) };
-    assert!(matches!(world.keyspace.try_load_sorted((0..ROWS).map(fails)), Err(Error::Closed)));
+    let fails = |i: u32| if i == ROWS - 1 { Err("the source fails".into()) } else { Ok((key(i), value(i))) };
+    let failed: Result<u64, Box<dyn std::error::Error>> = world.keyspace.try_load_sorted((0..ROWS).map(fails));
+    assert_eq!(failed.unwrap_err().to_string(), "the source fails");
     let unsorted = rows().chain([(key(5), value(5))]);
     assert!(matches!(world.keyspace.load_sorted(unsorted), Err(Error::InvalidArgument { .. })));
     let panics = rows().inspect(|(of, _)| assert!(*of != key(ROWS - 1), "the source panics"));
-    assert!(catch_unwind(AssertUnwindSafe(|| world.keyspace.load_sorted(panics))).is_err());
-    assert_eq!(world.fate.helpers.load(SeqCst), 3);
+    assert_eq!(panic_of(|| world.keyspace.load_sorted(panics)), "the source panics");
+    assert_eq!(world.fate.helpers.load(SeqCst), 3, "each load had started a helper");
     world.assert_old(used);
 }
 
 #[test]
 fn a_close_ends_a_load_with_a_helper() {
-    let World { store, keyspace, .. } = world("stbe", 1);
+    let World { device, fate, store, keyspace } = world("stbe", 1);
     let mut store = Some(store);
     let closes = rows().inspect(|(of, _)| {
         if *of == key(ROWS / 2) {
@@ -208,4 +260,6 @@ fn a_close_ends_a_load_with_a_helper() {
     });
     let error = keyspace.load_sorted(closes).unwrap_err();
     assert!(matches!(error, Error::Closed), "{error}");
+    assert_eq!(fate.helpers.load(SeqCst), 1);
+    assert_old_after_reopening(device);
 }

@@ -102,6 +102,12 @@ impl EntryBlock {
         self.bytes.len()
     }
 
+    /// The number of bytes of memory that the entries take.
+    #[inline]
+    pub fn memory(&self) -> usize {
+        self.bytes.len() + self.slots.len() * size_of::<Slot>()
+    }
+
     /// The `i`-th entry.
     ///
     /// # Panics

@@ -186,7 +186,8 @@ bugs! {
     /// A sync claims the newest seqno of any stream, although a lower seqno may have entered a stream after the sync
     /// had examined that stream.
     SyncClaimsPastGap,
-    /// The helper of a sorted load attaches the load although it has not taken all chunks yet, so the last rows are lost.
+    /// The helper of a sorted load attaches the load although it has not taken all chunks yet, so the last rows are
+    /// lost.
     ChunksLeftBehind,
 
     // ---- messages that a compaction keeps ----

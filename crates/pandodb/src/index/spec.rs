@@ -148,7 +148,7 @@ pub(crate) fn compression_value(compression: Compression) -> u64 {
 pub struct Settings {
     /// The variant of the structure.
     pub mode: Mode,
-    /// Bytes of a full memtable.
+    /// The unit of sizes: the bytes of the memtables for which the sizes of the structure are chosen.
     pub memtable_bytes: u64,
     /// The operator that folds operands. Without an operator the operands are kept unfolded.
     pub operator: Option<Operator>,

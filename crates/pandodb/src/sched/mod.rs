@@ -12,17 +12,17 @@
 //! ([`Scheduler::pay`]); wait until the price is paid.
 //!
 //! * **No stall at a limit.** The price grows with the debt, so each write is slowed down a little. At a steady rate of
-//!   writes, the debt is about [`SPREAD`] memtables times the write amplification of compactions.
+//!   writes, the debt is about [`SPREAD`] units times the write amplification of compactions.
 //! * **A steady rate.** A writer pays its price by waiting for the time that the workers usually need for this many
 //!   bytes ([`Pace`]). The writer does not wait until a worker has finished anything, so a worker that waits for a sync
 //!   or loses its core does not stall writers. A new compaction adds its whole debt at one moment, but writers pay this
-//!   debt gradually, over [`SPREAD`] memtables.
+//!   debt gradually, over [`SPREAD`] units of writes.
 //! * **Short waits spin.** A writer that must wait for some microseconds polls the clock instead of sleeping, as long
 //!   as polling saves time ([`SpinPolicy`]).
 //! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB of its size (rounded up), and at most 64 ms in
 //!   total. The next write pays the rest of what it owes. The price and the longest wait double for each memtable
 //!   beyond the usual number that waits to be packed, because nothing else limits the memory of memtables. The longest
-//!   wait also doubles, repeatedly, as the compaction debt grows beyond 128 memtables. Otherwise a writer would outrun
+//!   wait also doubles, repeatedly, as the compaction debt grows beyond 128 units. Otherwise a writer would outrun
 //!   a slow disk, and each read would search all runs that were not compacted yet. No wait is longer than one second.
 //! * **No price for other work**: compactions that do not fit on a full disk, and compactions that a caller requested,
 //!   cost writers nothing.
@@ -70,13 +70,13 @@ pub const FOREGROUND_STEP: u64 = 64 << 10;
 const SLACK: u64 = 8 << 20;
 /// An idle background thread looks for work again after this time.
 const REST: Duration = Duration::from_millis(100);
-/// The debt of compactions falls to about a third (1/e) within the writes of this many memtables.
+/// The debt of compactions falls to about a third (1/e) within the writes of this many units.
 pub const SPREAD: u64 = 8;
 /// The value of [`Load::rate`] that means one byte of work for each byte written.
 pub const RATE_UNIT: u64 = 1 << 16;
-/// The compaction debt, in memtables, up to which the longest wait does not double.
+/// The compaction debt, in units, up to which the longest wait does not double.
 const USUAL: u64 = 16 * SPREAD;
-/// The longest wait doubles for each `PILE` memtables of compaction debt beyond [`USUAL`].
+/// The longest wait doubles for each `PILE` units of compaction debt beyond [`USUAL`].
 const PILE: u64 = 8 * SPREAD;
 
 const _: () = assert!(FOREGROUND_STEP <= BACKGROUND_STEP, "a writer pauses for less than a worker");
@@ -96,8 +96,10 @@ pub struct Load {
     pub rate: u64,
     /// The number of bytes that still fit into the active memtables.
     pub room: u64,
-    /// The size of a full memtable in bytes.
+    /// The smallest size of a full memtable in bytes.
     pub memtable: u64,
+    /// The unit of sizes in bytes, of which compaction debt is a multiple.
+    pub unit: u64,
     /// The number of memtables that wait to be packed, beyond the usual number.
     pub crowd: u64,
 }
@@ -105,12 +107,12 @@ pub struct Load {
 impl Load {
     /// The price of writing `bytes` bytes: the bytes of background work that the writer must wait for. A pure function.
     ///
-    /// Owed work must be done while writers fill [`SPREAD`] memtables, or earlier if a deadline requires it. Sealed
+    /// Owed work must be done while writers write [`SPREAD`] units, or earlier if a deadline requires it. Sealed
     /// memtables must be written before the active memtable is full, because a full active memtable leaves no room for
     /// writes.
     pub fn price(&self, bytes: u64) -> u64 {
-        let memtable = u128::from(self.memtable.max(1));
-        let spread = u128::from(bytes) * u128::from(self.work) / (memtable * u128::from(SPREAD));
+        let unit = u128::from(self.unit.max(1));
+        let spread = u128::from(bytes) * u128::from(self.work) / (unit * u128::from(SPREAD));
         let by_deadline = u128::from(bytes) * u128::from(self.rate) / u128::from(RATE_UNIT);
         let work = spread.max(by_deadline);
         // Count only a part of the room, so that the price rises before the room is used up.
@@ -125,7 +127,7 @@ impl Load {
     /// also doubles for each [`PILE`] of compaction debt beyond [`USUAL`]. Of the two numbers of doublings, the larger
     /// one applies.
     pub fn patience(&self, bytes: u64) -> Duration {
-        let piles = (self.work / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
+        let piles = (self.work / self.unit.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
         MOMENT * u32::try_from(moments).expect("the moments and the doublings are bounded")
     }
@@ -145,7 +147,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Creates the account of a store with memtables of `memtable_bytes`.
+    /// Creates the account of a store whose smallest memtables have `memtable_bytes`.
     pub fn new(memtable_bytes: u64) -> Account {
         Account { owed: AtomicU64::new(0), earned: AtomicU64::new(0), slack: SLACK.min(memtable_bytes / 4) }
     }
@@ -216,7 +218,7 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates the scheduler of a store with memtables of `memtable_bytes`.
+    /// Creates the scheduler of a store whose smallest memtables have `memtable_bytes`.
     pub fn new(memtable_bytes: u64) -> Scheduler {
         Scheduler {
             account: Account::new(memtable_bytes),
@@ -241,7 +243,7 @@ impl Scheduler {
         self
     }
 
-    /// The size of a step in bytes: `most`, but at most a quarter of a memtable.
+    /// The size of a step in bytes: `most`, but at most a quarter of the smallest memtable.
     pub fn step(&self, most: u64) -> u64 {
         most.min(self.memtable_bytes / 4)
     }
@@ -426,7 +428,7 @@ mod tests {
 
     #[test]
     fn the_price_rises_with_the_debt_and_with_the_memtable() {
-        let free = Load { memory: 0, work: 0, rate: 0, room: 32 * MIB, memtable: 32 * MIB, crowd: 0 };
+        let free = Load { memory: 0, work: 0, rate: 0, room: 32 * MIB, memtable: 32 * MIB, unit: 32 * MIB, crowd: 0 };
         assert_eq!(free.price(1000), 0);
         let owing = Load { work: 64 * MIB, ..free };
         assert_eq!(owing.price(1000), 64 * 1000 / (32 * SPREAD));
@@ -448,7 +450,7 @@ mod tests {
 
     #[test]
     fn the_longest_wait_grows_with_the_write_and_the_debt_up_to_a_limit() {
-        let free = Load { memory: 0, work: 0, rate: 0, room: MIB, memtable: MIB, crowd: 0 };
+        let free = Load { memory: 0, work: 0, rate: 0, room: MIB, memtable: MIB, unit: MIB, crowd: 0 };
         let moments = |load: Load, bytes| load.patience(bytes).as_millis() as u64;
         assert_eq!([0, 100, 2 << 10, 5 << 10, 1 << 30].map(|bytes| moments(free, bytes)), [1, 1, 2, 3, MAX_MOMENTS]);
         let crowded = |crowd| moments(Load { crowd, ..free }, 100);
@@ -463,7 +465,7 @@ mod tests {
         let pace = Pace::default();
         let (mut now, mut owed, mut most) = (Duration::from_secs(1), 0, 0);
         for _ in 0..1000 * memtable / write {
-            let load = Load { memory: 0, work: owed, rate: 0, room: memtable, memtable, crowd: 0 };
+            let load = Load { memory: 0, work: owed, rate: 0, room: memtable, memtable, unit: memtable, crowd: 0 };
             let until = pace
                 .charge(load.price(write), now, pace::SLACK_ASLEEP)
                 .map(|until| until.min(now + load.patience(write)));

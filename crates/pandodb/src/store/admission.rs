@@ -21,7 +21,7 @@ impl Engine {
         if debt.total() == 0 {
             return Ok(());
         }
-        let (memtable, full) = (self.config.unit() as u64, self.seal_at());
+        let (memtable, full) = (self.config.least_memtable() as u64, self.seal_at());
         debug_assert!(memtable > 0, "a memtable has a size");
         // If background work makes no progress, refuse writes before they fill the memory. Deletes may use a little
         // more memory than other writes.
@@ -38,7 +38,8 @@ impl Engine {
             return Ok(());
         }
         let (work, rate) = if self.is_stalled() { (0, 0) } else { (debt.work_bytes, self.core.share.owed.rate()) };
-        let load = Load { memory: debt.memory_bytes, work, rate, room, memtable, crowd };
+        let unit = self.config.unit() as u64;
+        let load = Load { memory: debt.memory_bytes, work, rate, room, memtable, unit, crowd };
         let price = load.price(bytes);
         if self.config.background_threads > 0 {
             let waited = self.background.scheduler.pay(price, load.patience(bytes), now, &|| self.device.now());

@@ -67,10 +67,12 @@ impl StoreBuilder {
     }
 
     /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. It also determines the
-    /// sizes of nodes and log segments. By default memtables grow to three eighths of the memory budget if none waits to
-    /// be written to the data file, and otherwise to an eighth or more; nodes are chosen for memtables of a quarter, and
-    /// log segments for an eighth. Each of these sizes is at most 1/32 of the disk space that the store occupies or can
-    /// still use when it is opened.
+    /// sizes of nodes and log segments.
+    ///
+    /// By default a memtable is full at three eighths of the memory budget if no other memtable waits to be written to the
+    /// data file. The more memtables wait, the smaller this size becomes, down to an eighth. Nodes have the sizes that
+    /// they would have with `memtable_bytes` of a quarter of the budget, log segments those for an eighth. All these
+    /// memtable sizes are limited to 1/32 of the disk space that the store occupies or can still use when it is opened.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.config.memtable_bytes = Some(bytes);
         self

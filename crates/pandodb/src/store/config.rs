@@ -92,8 +92,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The unit of sizes of the indexes, in bytes: the sizes of nodes and leaves and the debt of compactions are multiples
-    /// of it. The default is a quarter of the budget, but less on a small disk.
+    /// The unit of sizes of the indexes, in bytes. The sizes of nodes and leaves are multiples of it, and so is the size
+    /// of the writes over which compaction debt is spread. The default is a quarter of the budget, but less on a small
+    /// disk.
     pub(crate) fn unit(&self) -> usize {
         self.memtable_bytes.unwrap_or(self.of_disk().min(self.memory_budget / 4)).max(MIN_MEMTABLE)
     }
@@ -167,7 +168,7 @@ impl Config {
         self.memory_budget - work - rows
     }
 
-    /// Bytes of a log segment. The default is a quarter of a memtable, limited to 64 KiB to 16 MiB.
+    /// Bytes of a log segment. The default is a quarter of the smallest memtable, limited to 64 KiB to 16 MiB.
     pub(crate) fn segment(&self) -> u64 {
         self.segment_bytes
             .unwrap_or((self.least_memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))

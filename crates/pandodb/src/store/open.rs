@@ -79,7 +79,7 @@ pub(crate) fn open(
     reserve.note_store(&core.data.stats());
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let snapshots: Arc<Snapshots> = Arc::default();
-    let scheduler = Scheduler::new(config.unit() as u64).watching(config.io != Io::Sleeping);
+    let scheduler = Scheduler::new(config.least_memtable() as u64).watching(config.io != Io::Sleeping);
     let mut engine = Engine {
         device: device.clone(),
         core,

@@ -39,7 +39,7 @@ const WAITS: u32 = 20;
 
 /// If more sealed memtables than this number exist on a full disk, a delete waits until one of them is packed.
 const MOST_WAITING: u64 = 2;
-/// The disk space that the largest compaction needs, in memtables. It rewrites a leaf of the default index.
+/// The disk space that the largest compaction needs, in units. It rewrites a leaf of the default index.
 const LARGEST_WORK: u64 = 16;
 
 /// The disk space of the smallest run, which has one leaf, one inner block and one filter block.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   root  b0 b1 │ run 1 run 2 … run n      appended as the newest branches, then one rebalancing pass
-//!                    │     │        └─▶ into an empty tree: leaves of one or two runs each, which no compaction rewrites
+//!                    │     │        └─▶ into an empty tree: leaves of a few runs each, which no compaction rewrites
 //!                    └─────┴─▶ else: flushed by the same triggers as packed memtables
 //! ```
 //!
@@ -64,9 +64,10 @@ impl LoadsRuns for Stbe {
         builder.with_filter(filter).with_compression(self.shape.compression).cached_in(self.core.pool.clone())
     }
 
-    /// A run fills a leaf.
+    /// Two runs fill a leaf. The memory of a builder grows with its run, so a run of a whole leaf would need twice as
+    /// much.
     fn run_bytes(&self) -> u64 {
-        self.shape.leaf_bytes
+        self.shape.leaf_bytes.div_ceil(2)
     }
 
     fn checkpoint_with<'a>(&'a self, loaded: &LoadedRuns) -> Result<Box<dyn Checkpoint + 'a>> {

@@ -39,7 +39,7 @@ const FANOUT: OptionSpec = OptionSpec {
 
 const LEAF_MEMTABLES: OptionSpec = OptionSpec {
     name: "leaf_memtables",
-    about: "Target size of a leaf of the trunk, in memtables.",
+    about: "Target size of a leaf of the trunk, in quarters of the memory budget (or in memtables of a fixed size).",
     default: 4,
     values: Values::Range(1, 256),
 };
@@ -104,7 +104,9 @@ impl StbeOptions {
         StbeOptions(self.0.set(&FANOUT, children as u64))
     }
 
-    /// Target size of a leaf of the trunk, 1 to 256 memtables; the default is 4. This option is for experiments.
+    /// Target size of a leaf of the trunk, 1 to 256; the default is 4. The unit is the memtable size if
+    /// [`StoreBuilder::memtable_bytes`](crate::StoreBuilder::memtable_bytes) sets it, and else a quarter of the memory
+    /// budget. This option is for experiments.
     #[must_use]
     pub fn leaf_memtables(self, memtables: u64) -> StbeOptions {
         StbeOptions(self.0.set(&LEAF_MEMTABLES, memtables))

@@ -6,12 +6,13 @@
 //!            attach(range) ─────────▶ Builder::finish ─▶ outcome ─▶ caller
 //! ```
 //!
-//! 1. The helper ends after its first error. The caller gets this error from its next call.
-//! 2. If the caller drops the helper, the helper drops its builder, which frees all pages of the load. The drop waits
-//!    for this.
-//! 3. A panic of the helper becomes a panic of the caller.
+//! 1. The helper ends after its first error. The caller gets this error from its next call. A panic of the helper becomes
+//!    a panic of this call.
+//! 2. If the caller drops the helper instead, the helper drops its builder, which frees all pages of the load. The drop
+//!    waits for this, and ignores an error or a panic of the helper.
 //!
-//! Invariant: the outcome is set exactly once, as the last act of the helper. By then its builder is dropped.
+//! Invariant: the outcome is set exactly once, after the builder of the helper was dropped. The caller joins the thread
+//! before it returns, so nothing of the helper outlives the load.
 //!
 //! Locks: the lock of the queue is taken alone. No other lock is taken while it is held.
 
@@ -25,13 +26,13 @@ use crate::device::JoinHandle;
 use crate::store::engine::Engine;
 use crate::store::state::KeyspaceState;
 
-/// What the helper does when no full chunk is left.
+/// What the helper does.
 enum Order {
-    /// It waits for the next chunk.
+    /// It pushes full chunks, and waits for the next one when none is left.
     Wait,
-    /// It attaches the load.
+    /// It pushes the full chunks and then attaches the load.
     Attach(KeyRange),
-    /// It drops the load.
+    /// It drops the load at once.
     Drop,
 }
 
@@ -41,13 +42,13 @@ struct State {
     order: Order,
     /// Whether the helper has ended.
     has_ended: bool,
-    /// The result of the helper, until the caller takes it. A helper that has panicked leaves none.
+    /// The result of the helper, until the caller takes it, which ends the load. A helper that has panicked leaves none.
     outcome: Option<Result<()>>,
 }
 
 struct Queue {
     state: Mutex<State>,
-    /// Notified when a chunk is passed or returned, when an order is given, and when the helper ends.
+    /// Notified when a chunk is passed or taken, when an order is given, and when the helper ends.
     changed: Condvar,
     /// The number of full chunks that may wait.
     most: usize,
@@ -141,9 +142,9 @@ impl Helper {
     /// Starts a helper for chunks of `chunk_bytes`. Returns `None` if the store has no background threads or the system
     /// refuses the thread.
     pub fn start(engine: &Arc<Engine>, state: &Arc<KeyspaceState>, chunk_bytes: usize) -> Option<Helper> {
-        /// Waiting chunks take at most 1/SHARE of the memory budget.
+        /// Waiting chunks take at most 1/SHARE of the memory budget, but at least one chunk may wait.
         const SHARE: usize = 64;
-        /// While a piece of the run is written to the device, about this number of chunks arrives.
+        /// A builder writes its run in pieces of 1 MiB. This number of chunks has as many bytes.
         const MOST: usize = if EXPLORED { 2 } else { 16 };
         if engine.config.background_threads == 0 {
             return None;
@@ -155,7 +156,8 @@ impl Helper {
         let (theirs, of, keyspace) = (queue.clone(), engine.clone(), state.clone());
         let body = Box::new(move || run(&theirs, &of, &keyspace));
         let thread = Some(engine.device.spawn("pando-load", body).ok()?);
-        let reserved = most * chunk_bytes;
+        // The caller fills one more chunk, and the helper empties another.
+        let reserved = (most + 2) * chunk_bytes;
         engine.core.pool.hold(reserved);
         Some(Helper { queue, engine: engine.clone(), thread, reserved })
     }
@@ -163,7 +165,10 @@ impl Helper {
     /// Passes a chunk to the helper, and replaces it by an empty one. Waits while too many chunks wait.
     ///
     /// # Errors
-    /// The error that has ended the helper.
+    /// The error that has ended the helper. The load must then be dropped.
+    ///
+    /// # Panics
+    /// If the helper has panicked.
     pub fn pass(&self, chunk: &mut EntryBlock) -> Result<()> {
         self.check_process()?;
         let mut state = self.queue.state.lock();
@@ -184,6 +189,9 @@ impl Helper {
     ///
     /// # Errors
     /// As [`Builder::finish`], and the error that has ended the helper.
+    ///
+    /// # Panics
+    /// If the helper has panicked.
     pub fn attach(mut self, range: KeyRange) -> Result<()> {
         self.check_process()?;
         self.join(Order::Attach(range)).expect("the helper of a sorted load panicked")

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   rows ─▶ checked ─▶ large values: own extents ─▶ chunk of 64 KiB                     the thread of the caller
-//!                                                        └─▶ gate ─▶ SortedLoad::push   a helper, if there are several chunks
+//!                                                        └─▶ gate ─▶ SortedLoad::push   a helper, for several chunks
 //!   end  ─▶ SortedLoad::finish ─▶ memtables of the keyspace packed ─▶ data file synced
 //!   ┌ durable root ┌ sequencer, quiesced ────────────────────────────────────────────────────────┐
 //!   │              │ memtable sealed and packed ─▶ seqno, record in the log ─▶ fresh memtable    │ commits wait
@@ -47,7 +47,7 @@ use crate::base::sync::EXPLORED;
 use crate::base::{Entry, EntryBlock, Error, KeyRange, Kind, Result, Seqno, range::successor};
 use crate::space::values::ValueWriter;
 
-/// Rows are passed to the index in chunks of this many bytes.
+/// Rows are passed to the index in chunks that take about this many bytes of memory.
 const CHUNK: usize = if EXPLORED { 4 } else { 64 << 10 };
 /// An error shows at most this many bytes of a key.
 const SHOWN: usize = 64;
@@ -65,10 +65,10 @@ impl Keyspace {
     /// load. Snapshots that were taken before the end do not see it. An empty load does nothing.
     ///
     /// Commits of other threads wait only while the finished rows are attached. This takes about as long as a
-    /// checkpoint. The load needs the memory of one compaction and at most 1/64 of the memory budget more, and twice the
-    /// disk space of rows that it overwrites until they are compacted. In a store with background threads, a thread that
-    /// lives as long as the call writes the rows while `rows` makes the next ones. Rows of 124 bytes take about 0.15 µs
-    /// of processor time each.
+    /// checkpoint. The load needs the memory of one compaction, and twice the disk space of rows that it overwrites until
+    /// they are compacted. In a store with background threads, a thread that lives as long as the call writes the rows
+    /// while `rows` makes the next ones. Up to 18 chunks of 64 KiB exist for this, less if the memory budget is below
+    /// 64 MiB. Rows of 124 bytes take about 0.2 µs of processor time each.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -85,6 +85,9 @@ impl Keyspace {
     /// After an error the keyspace has no row of the load, unless the error is [`Error::Indeterminate`].
     /// [`Error::InvalidArgument`] with the number and the key of the row: if a key is not above the key of the row
     /// before it, or for the reasons of [`Keyspace::put`]. [`Error::DiskFull`], [`Error::Poisoned`], [`Error::Io`].
+    ///
+    /// # Panics
+    /// If the thread of the load panics.
     pub fn load_sorted<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, rows: impl IntoIterator<Item = (K, V)>) -> Result<u64> {
         self.try_load_sorted(rows.into_iter().map(Ok))
     }
@@ -105,6 +108,9 @@ impl Keyspace {
     ///
     /// # Errors
     /// The errors of the source and of [`Keyspace::load_sorted`].
+    ///
+    /// # Panics
+    /// As [`Keyspace::load_sorted`].
     pub fn try_load_sorted<K: AsRef<[u8]>, V: AsRef<[u8]>, E: From<crate::Error>>(
         &self,
         rows: impl IntoIterator<Item = std::result::Result<(K, V), E>>,
@@ -223,9 +229,11 @@ impl<'a> Load<'a> {
             (Kind::Put, value)
         };
         self.chunk.push(Entry { key, seqno: Seqno::UNASSIGNED, kind, value });
-        if self.chunk.bytes() < CHUNK {
+        if self.chunk.memory() < CHUNK {
             return Ok(());
         }
+        // A forked child must not start a thread.
+        self.of.engine.check_writable()?;
         if matches!(self.sink, Sink::Index)
             && let Some(helper) = Helper::start(&self.of.engine.0, &self.of.state, CHUNK)
         {
@@ -320,7 +328,7 @@ impl<'a> Load<'a> {
 impl Drop for Load<'_> {
     fn drop(&mut self) {
         if self.of.engine.access.is_inherited() {
-            // What was written belongs to the load of the parent process. A helper takes care of itself.
+            // What was written belongs to the load of the parent process. `Helper` checks this itself when it is dropped.
             if let Sink::Here(builder) = std::mem::replace(&mut self.sink, Sink::Index) {
                 std::mem::forget(builder);
             }

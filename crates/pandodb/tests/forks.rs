@@ -303,21 +303,24 @@ fn a_child_waits_for_no_thread_of_the_parent() {
 #[test]
 fn the_child_leaves_a_sorted_load_alone() {
     let _alone = alone();
-    // Before the load has a helper thread, and after that.
-    fork_in_a_sorted_load(1);
-    fork_in_a_sorted_load(10_000);
+    // Without and with a helper thread. A load of 100 rows has none in any case. If the fork is at the row 1, the load
+    // has none yet.
+    for fill in [filled_at_rest, filled] {
+        for (rows, at) in [(20_000, 10_000), (20_000, 1), (100, 50)] {
+            fork_in_a_sorted_load(fill, rows, at);
+        }
+    }
 }
 
-/// Forks when a sorted load of 20,000 rows asks for the row `at`.
-fn fork_in_a_sorted_load(at: u32) {
-    const ROWS: u32 = 20_000;
+/// Forks when a sorted load of `count` rows asks for the row `at`.
+fn fork_in_a_sorted_load(fill: fn(&Path) -> Store, count: u32, at: u32) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let store = filled_at_rest(&path);
+    let store = fill(&path);
     let keyspace = store.keyspace("k").unwrap();
     let value = |i: u32| vec![i as u8; if i.is_multiple_of(100) { 20_000 } else { 300 }];
     let mut is_child = false;
-    let rows = (0..ROWS).map(|i| {
+    let rows = (0..count).map(|i| {
         if i == at {
             match fork().expect("forked") {
                 Fork::Parent(pid) => Child { pid }.join(),
@@ -332,10 +335,10 @@ fn fork_in_a_sorted_load(at: u32) {
         drop((keyspace, store));
         std::process::exit(i32::from(!matches!(loaded, Err(Error::Forked))));
     }
-    assert_eq!(loaded.unwrap(), ROWS.into());
+    assert_eq!(loaded.unwrap(), count.into());
     store.settle().unwrap();
     (0..2000).for_each(|i| keyspace.put(format!("later {i}"), vec![9; 3_000]).unwrap());
-    for i in 0..ROWS {
+    for i in 0..count {
         assert!(keyspace.get(format!("sorted {i:06}")).unwrap().unwrap() == value(i)[..], "row {i}");
     }
     assert!(store.verify().unwrap().is_clean());

@@ -406,7 +406,7 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
     assert_eq!((&*file, offset, what), ("data", at as u64, "large value"));
 }
 
-/// Regression: the default segment size is a quarter of a memtable, and the default memtable is an eighth of the
+/// Regression: the default segment size is a quarter of the smallest memtable, which is an eighth of the
 /// budget. With some budgets this was not a multiple of a page, so the log refused a size that the store itself had
 /// computed (lab, figure 3.5).
 #[test]

@@ -20,7 +20,8 @@ fn open(device: Arc<dyn Device>) -> Store {
 }
 
 /// The number of keys in a range, and the bytes that a scan over the range reads from a newly opened store. The store
-/// had the rows `rows`. Then those of the first `all` rows for which `stays` is false were deleted in a scattered order.
+/// had the rows `rows`. Then those of the first `all` rows for which `stays` is false were deleted in a scattered
+/// order.
 fn scanned(all: u64, rows: impl Iterator<Item = u64>, stays: impl Fn(u64) -> bool, from: u64, to: u64) -> (u64, u64) {
     let device = MemDevice::new();
     let store = open(device.clone());

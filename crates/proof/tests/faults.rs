@@ -17,7 +17,7 @@ fn no_fault_violates_a_guarantee() {
     // creation. In another run, a directory sync failed because the disk was full, and the store handled the failure as
     // an ordinary refusal. But the failed sync had not made the removal of a segment durable, so a later segment of the
     // same name was missing after a power cut.
-    for seed in [100_279, 100_281, 100_287, 375, 591] {
+    for seed in [100_279, 100_281, 100_287, 375, 591, 123, 125] {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }
     println!("{} runs: {}", tally.runs, tally.words());

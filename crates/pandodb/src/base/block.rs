@@ -102,10 +102,15 @@ impl EntryBlock {
         self.bytes.len()
     }
 
-    /// The number of bytes of memory that the entries take.
+    /// The number of bytes of memory that the entries take, without spare capacity.
     #[inline]
     pub fn memory(&self) -> usize {
         self.bytes.len() + self.slots.len() * size_of::<Slot>()
+    }
+
+    /// The number of bytes of memory that the block takes, with spare capacity.
+    pub fn allocated(&self) -> usize {
+        self.bytes.capacity() + self.slots.capacity() * size_of::<Slot>()
     }
 
     /// The `i`-th entry.

@@ -98,7 +98,8 @@ pub struct Load {
     pub room: u64,
     /// The smallest size of a full memtable in bytes.
     pub memtable: u64,
-    /// The unit of sizes in bytes, of which compaction debt is a multiple.
+    /// The unit of sizes in bytes, in which compaction debt is measured. By default it is a quarter of the memory
+    /// budget.
     pub unit: u64,
     /// The number of memtables that wait to be packed, beyond the usual number.
     pub crowd: u64,
@@ -432,9 +433,11 @@ mod tests {
         assert_eq!(free.price(1000), 0);
         let owing = Load { work: 64 * MIB, ..free };
         assert_eq!(owing.price(1000), 64 * 1000 / (32 * SPREAD));
+        assert_eq!(Load { unit: 64 * MIB, ..owing }.price(1000), 64 * 1000 / (64 * SPREAD));
         let packing = Load { memory: 32 * MIB, room: 31 * MIB, ..free };
         let nearly_full = Load { room: 3 * MIB, ..packing };
         assert!(packing.price(1000) < 1200 && nearly_full.price(1000) > 20_000);
+        assert_eq!(Load { unit: 64 * MIB, ..nearly_full }.price(1000), nearly_full.price(1000), "no matter of units");
         assert_eq!(
             Load { crowd: 3, ..owing }.price(1000),
             8 * owing.price(1000),
@@ -455,8 +458,9 @@ mod tests {
         assert_eq!([0, 100, 2 << 10, 5 << 10, 1 << 30].map(|bytes| moments(free, bytes)), [1, 1, 2, 3, MAX_MOMENTS]);
         let crowded = |crowd| moments(Load { crowd, ..free }, 100);
         assert_eq!([0, 1, 3, 100].map(crowded), [1, 2, 8, 1 << MOST_CROWD]);
-        let piled = |memtables| moments(Load { work: memtables * MIB, ..free }, 100);
+        let piled = |units| moments(Load { work: units * MIB, ..free }, 100);
         assert_eq!([USUAL, USUAL + PILE, USUAL + 3 * PILE, 1 << 30].map(piled), [1, 2, 8, 1 << MOST_CROWD]);
+        assert_eq!(moments(Load { unit: 2 * MIB, work: (USUAL + PILE) * MIB, ..free }, 100), 1);
     }
 
     /// Simulates a thread that makes writes of `write` bytes without a pause, and workers that compact `rate` bytes a

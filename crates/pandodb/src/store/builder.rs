@@ -69,10 +69,11 @@ impl StoreBuilder {
     /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. It also determines the
     /// sizes of nodes and log segments.
     ///
-    /// By default a memtable is full at three eighths of the memory budget if no other memtable waits to be written to the
-    /// data file. The more memtables wait, the smaller this size becomes, down to an eighth. Nodes have the sizes that
-    /// they would have with `memtable_bytes` of a quarter of the budget, log segments those for an eighth. All these
-    /// memtable sizes are limited to 1/32 of the disk space that the store occupies or can still use when it is opened.
+    /// By default a memtable is full at three eighths of the memory budget if no other memtable waits to be written to
+    /// the data file. The more memtables wait, the smaller this size becomes, down to an eighth. Nodes have the sizes
+    /// that they would have with `memtable_bytes` of a quarter of the budget, log segments those for an eighth. All
+    /// these memtable sizes are limited to 1/32 of the disk space that the store occupies or can still use when it is
+    /// opened.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.config.memtable_bytes = Some(bytes);
         self
@@ -85,8 +86,9 @@ impl StoreBuilder {
     }
 
     /// Sets the number of threads for packing and compaction, from 0 to 64. The default is 1. An additional thread
-    /// takes checkpoints and mostly waits for the disk. With 0, writers do this work themselves in small steps, and the
-    /// store is deterministic.
+    /// takes checkpoints and mostly waits for the disk, and a sorted load of more than 64 KiB has a thread of its own.
+    /// With 0, none of these threads exists: writers do this work themselves in small steps, and the store is
+    /// deterministic.
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.config.background_threads = threads;
         self

@@ -92,9 +92,9 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The unit of sizes of the indexes, in bytes. The sizes of nodes and leaves are multiples of it, and so is the size
-    /// of the writes over which compaction debt is spread. The default is a quarter of the budget, but less on a small
-    /// disk.
+    /// The unit of sizes of the indexes, in bytes. The sizes of nodes and leaves are multiples of it, and so is the
+    /// size of the writes over which compaction debt is spread. The default is a quarter of the budget, but less on a
+    /// small disk.
     pub(crate) fn unit(&self) -> usize {
         self.memtable_bytes.unwrap_or(self.of_disk().min(self.memory_budget / 4)).max(MIN_MEMTABLE)
     }

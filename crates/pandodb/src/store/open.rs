@@ -183,5 +183,5 @@ fn keyspaces(
 /// The pool of memory for the memtables of a store.
 fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
     let kept = config.unit().div_ceil(CHUNK_BYTES) + 1;
-    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.unit()))
+    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.largest_memtable()))
 }

@@ -148,7 +148,7 @@ impl Replayer<'_> {
     /// each leaf of the tree. The nodes of the tree would then not fit into memory.
     ///
     /// Debt from before the opening is left to background work. Each replayed memtable causes compactions of at most
-    /// four times [`SPREAD`] times its size. Therefore the time of an opening is proportional to the log. If the disk
+    /// four times [`SPREAD`] units. Therefore the time of an opening is proportional to the log. If the disk
     /// may be too small for packing and compaction, no compaction is done.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;

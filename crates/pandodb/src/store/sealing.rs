@@ -35,8 +35,8 @@ const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
 impl Engine {
     /// The memory limit of the active memtables in bytes. Memtables that wait to be packed take their memory from the
     /// same part of the budget, so the limit falls while they wait. It does not fall below `Config::least_memtable`,
-    /// because each seal has a fixed cost. On a full disk it has this least value, because a smaller memtable needs less
-    /// space when it is packed.
+    /// because each seal has a fixed cost. On a full disk it has this least value, because a smaller memtable needs
+    /// less space when it is packed.
     pub(super) fn seal_at(&self) -> u64 {
         let (least, largest) = (self.config.least_memtable() as u64, self.config.largest_memtable() as u64);
         if self.pressure.pressed.load(Relaxed) || self.reserve.is_short() {

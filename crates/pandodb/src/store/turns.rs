@@ -18,8 +18,8 @@ use crate::index::Progress;
 use crate::sched::Turn;
 
 /// Workers pack at most this number of the smallest full memtables, or other memtables of the same total size. They
-/// then wait for the checkpoint that covers these memtables. The reason: until this checkpoint, the log of these memtables and freed
-/// pages are kept.
+/// then wait for the checkpoint that covers these memtables. The reason: until this checkpoint, the log of these
+/// memtables and freed pages are kept.
 const MOST_UNCOVERED: u64 = 8;
 
 impl Engine {

@@ -38,7 +38,7 @@ const _: () = assert!(MAX_LEVEL < 64, "a level fits the shifts of its capacity")
 pub struct Growth {
     /// G: the ratio of the size of a level to the size of the level above.
     pub factor: u64,
-    /// m: the size of a packed memtable, in bytes.
+    /// m: the unit of sizes, in bytes: the size of a memtable for which the capacities are chosen.
     pub memtable_bytes: u64,
 }
 

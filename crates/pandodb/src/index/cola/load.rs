@@ -53,7 +53,7 @@ impl LoadsRuns for Cola {
     }
 
     fn run_bytes(&self) -> u64 {
-        (2 * self.sizes.growth.memtable_bytes).min(MOST_RUN_BYTES)
+        self.sizes.growth.memtable_bytes.min(MOST_RUN_BYTES)
     }
 
     fn checkpoint_with<'a>(&'a self, loaded: &LoadedRuns) -> Result<Box<dyn Checkpoint + 'a>> {

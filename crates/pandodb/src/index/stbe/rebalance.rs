@@ -2,7 +2,7 @@
 //! §3.4–3.5).
 //!
 //! Steps for an inner node. The flush happens on the way down, the other steps on the way up:
-//! 1. *Flush* while a trigger holds. There are three triggers. First, the node has more than `F` memtables of live
+//! 1. *Flush* while a trigger holds. There are three triggers. First, the node has more than `F` units of live
 //!    data; in this case it flushes to the child with the most data. Second, a child has more than `3F` live branches.
 //!    Third, deletes in the node hide much data of a leaf below the node ([`super::deletes`]). A flush passes
 //!    references: the child's list of branches grows, and the parent's `next` advances. A branch may delete all keys of
@@ -43,9 +43,9 @@ const MAX_PASSES: usize = 64;
 /// The sizes and settings that determine the structure of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// `F`: the maximum number of children of a node. A node flushes at `F` memtables of live data.
+    /// `F`: the maximum number of children of a node. A node flushes at `F` · `m` bytes of live data.
     pub fanout: usize,
-    /// `m`: the number of bytes of a packed memtable.
+    /// `m`: the unit of sizes, in bytes: the size of a memtable for which the sizes of nodes are chosen.
     pub memtable_bytes: u64,
     /// Target size of a leaf, in bytes.
     pub leaf_bytes: u64,

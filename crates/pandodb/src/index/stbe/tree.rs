@@ -213,11 +213,14 @@ impl Stbe {
     /// time, because as long as a request is open, each root swap flushes all new data of its range to the leaf, in
     /// small pieces. REQUIRES: the caller holds `inner`.
     fn request_wanted(&self, inner: &mut Inner) -> Result<bool> {
-        if inner.trunk.forced.iter().any(|request| request.optional) {
+        let mut trunk = inner.trunk.clone();
+        // A compaction that met damage has left its request behind. The damaged inputs are excluded now, so the request
+        // may have nothing left to compact.
+        if self.drop_fulfilled(inner, &mut trunk) {
             return Ok(false);
         }
-        let Some(first) = inner.trunk.scans.take_first() else { return Ok(false) };
-        let (mut trunk, mut requested, mut next) = (inner.trunk.clone(), Ok(false), Some(first));
+        let Some(first) = trunk.scans.take_first() else { return Ok(false) };
+        let (mut requested, mut next) = (Ok(false), Some(first));
         // A leaf may need no compaction any more.
         while let (Ok(false), Some(range)) = (&requested, next.take()) {
             trunk.forced.push(Forced { range, before: self.core.ids.next(), optional: true });

@@ -6,13 +6,16 @@
 //!            attach(range) ─────────▶ Builder::finish ─▶ outcome ─▶ caller
 //! ```
 //!
-//! 1. The helper ends after its first error. The caller gets this error from its next call. A panic of the helper becomes
-//!    a panic of this call.
+//! 1. The helper ends after its first error. The caller gets this error from its next call. A panic of the helper
+//!    becomes a panic of this call.
 //! 2. If the caller drops the helper instead, the helper drops its builder, which frees all pages of the load. The drop
 //!    waits for this, and ignores an error or a panic of the helper.
 //!
-//! Invariant: the outcome is set exactly once, after the builder of the helper was dropped. The caller joins the thread
-//! before it returns, so nothing of the helper outlives the load.
+//! 3. Waking a thread costs as much as building some rows. So the helper is woken when a quarter of the queue is full,
+//!    and a waiting caller when half of it is empty.
+//!
+//! Invariants: `bytes` is the memory of the full chunks. The outcome is set exactly once, after the builder of the
+//! helper was dropped. The caller joins the thread before it returns, so nothing of the helper outlives the load.
 //!
 //! Locks: the lock of the queue is taken alone. No other lock is taken while it is held.
 
@@ -26,7 +29,7 @@ use crate::device::JoinHandle;
 use crate::store::engine::Engine;
 use crate::store::state::KeyspaceState;
 
-/// What the helper does.
+/// The caller's order to the helper.
 enum Order {
     /// It pushes full chunks, and waits for the next one when none is left.
     Wait,
@@ -38,20 +41,24 @@ enum Order {
 
 struct State {
     full: VecDeque<EntryBlock>,
+    /// Bytes of memory of the full chunks.
+    bytes: usize,
     empty: Vec<EntryBlock>,
     order: Order,
     /// Whether the helper has ended.
     has_ended: bool,
-    /// The result of the helper, until the caller takes it, which ends the load. A helper that has panicked leaves none.
+    /// The result of the helper, until the caller takes it, which ends the load. A helper that has panicked leaves
+    /// none.
     outcome: Option<Result<()>>,
 }
 
 struct Queue {
     state: Mutex<State>,
-    /// Notified when a chunk is passed or taken, when an order is given, and when the helper ends.
+    /// Notified when enough chunks are passed or taken, when an order is given, and when the helper ends.
     changed: Condvar,
-    /// The number of full chunks that may wait.
+    /// The caller waits while the full chunks take this many bytes of memory.
     most: usize,
+    chunk_bytes: usize,
 }
 
 /// The next task of a helper.
@@ -71,7 +78,12 @@ impl Queue {
             }
             let is_attached_early = seeded!(ChunksLeftBehind: matches!(state.order, Order::Attach(_)), false);
             if !is_attached_early && let Some(chunk) = state.full.pop_front() {
-                self.changed.notify_all();
+                let before = state.bytes;
+                state.bytes -= chunk.memory();
+                assert!(!state.full.is_empty() || state.bytes == 0, "the sum of the full chunks");
+                if state.bytes <= self.most / 2 && before > self.most / 2 {
+                    self.changed.notify_all();
+                }
                 return Task::Push(chunk);
             }
             if let Order::Attach(range) = &state.order {
@@ -81,10 +93,22 @@ impl Queue {
         }
     }
 
-    /// Keeps an empty chunk for reuse.
+    /// Adds a full chunk.
+    fn add(&self, state: &mut State, chunk: EntryBlock) {
+        let before = state.bytes;
+        state.bytes += chunk.memory();
+        state.full.push_back(chunk);
+        if state.bytes >= self.most / 4 && before < self.most / 4 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Keeps an empty chunk for reuse, unless long rows have made it large.
     fn give_back(&self, mut chunk: EntryBlock) {
         chunk.clear();
-        self.state.lock().empty.push(chunk);
+        if chunk.allocated() <= 2 * self.chunk_bytes {
+            self.state.lock().empty.push(chunk);
+        }
     }
 
     /// Records that the helper has ended.
@@ -149,15 +173,17 @@ impl Helper {
         if engine.config.background_threads == 0 {
             return None;
         }
-        let most = (engine.config.memory_budget / SHARE / chunk_bytes).clamp(1, MOST);
-        let (full, empty) = (VecDeque::with_capacity(most), Vec::with_capacity(most + 1));
-        let state_of_queue = State { full, empty, order: Order::Wait, has_ended: false, outcome: None };
-        let queue = Arc::new(Queue { state: Mutex::new(state_of_queue), changed: Condvar::new(), most });
+        let chunks = (engine.config.memory_budget / SHARE / chunk_bytes).clamp(1, MOST);
+        let (full, empty) = (VecDeque::with_capacity(chunks), Vec::with_capacity(chunks + 1));
+        let empty_state = State { full, bytes: 0, empty, order: Order::Wait, has_ended: false, outcome: None };
+        let (state_of_queue, most) = (Mutex::new(empty_state), chunks * chunk_bytes);
+        let queue = Arc::new(Queue { state: state_of_queue, changed: Condvar::new(), most, chunk_bytes });
         let (theirs, of, keyspace) = (queue.clone(), engine.clone(), state.clone());
         let body = Box::new(move || run(&theirs, &of, &keyspace));
         let thread = Some(engine.device.spawn("pando-load", body).ok()?);
-        // The caller fills one more chunk, and the helper empties another.
-        let reserved = (most + 2) * chunk_bytes;
+        // The caller fills one more chunk, and the helper empties another. With their spare capacity chunks may take
+        // twice their size.
+        let reserved = 2 * (chunks + 2) * chunk_bytes;
         engine.core.pool.hold(reserved);
         Some(Helper { queue, engine: engine.clone(), thread, reserved })
     }
@@ -171,17 +197,18 @@ impl Helper {
     /// If the helper has panicked.
     pub fn pass(&self, chunk: &mut EntryBlock) -> Result<()> {
         self.check_process()?;
-        let mut state = self.queue.state.lock();
-        while state.full.len() >= self.queue.most && !state.has_ended {
-            self.queue.changed.wait(&mut state);
+        let (queue, mut state) = (&*self.queue, self.queue.state.lock());
+        if state.bytes >= queue.most {
+            while state.bytes > queue.most / 2 && !state.has_ended {
+                queue.changed.wait(&mut state);
+            }
         }
         if state.has_ended {
             let outcome = state.outcome.take().expect("the helper of a sorted load panicked");
             return Err(outcome.expect_err("without an order, only an error ends a helper"));
         }
         let empty = state.empty.pop().unwrap_or_default();
-        state.full.push_back(std::mem::replace(chunk, empty));
-        self.queue.changed.notify_all();
+        queue.add(&mut state, std::mem::replace(chunk, empty));
         Ok(())
     }
 
@@ -197,8 +224,8 @@ impl Helper {
         self.join(Order::Attach(range)).expect("the helper of a sorted load panicked")
     }
 
-    /// Returns an error in a forked child, which has no helper and must not wait for one. The helper itself notices that
-    /// the store accepts no writes.
+    /// Returns an error in a forked child, which has no helper and must not wait for one. The helper itself notices
+    /// that the store accepts no writes.
     fn check_process(&self) -> Result<()> {
         if self.engine.access.is_inherited() { self.engine.access.check() } else { Ok(()) }
     }

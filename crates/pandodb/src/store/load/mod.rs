@@ -28,7 +28,7 @@
 //! An index without a loader gets the rows as one batch, which has the limit of a batch.
 //!
 //! In a store with background threads, a thread of the load ([`helper`]) passes the chunks to the index, while the
-//! iterator of the caller makes the next rows. A load of one chunk needs no such thread.
+//! iterator of the caller makes the next rows. A load that fills no chunk needs no such thread.
 //!
 //! Locks: while rows are written, the gate, shared, for one chunk at a time; the iterator of the caller runs without
 //! locks. At the end: a stream's append lock and the sequencer, under the durable root.
@@ -65,10 +65,10 @@ impl Keyspace {
     /// load. Snapshots that were taken before the end do not see it. An empty load does nothing.
     ///
     /// Commits of other threads wait only while the finished rows are attached. This takes about as long as a
-    /// checkpoint. The load needs the memory of one compaction, and twice the disk space of rows that it overwrites until
-    /// they are compacted. In a store with background threads, a thread that lives as long as the call writes the rows
-    /// while `rows` makes the next ones. Up to 18 chunks of 64 KiB exist for this, less if the memory budget is below
-    /// 64 MiB. Rows of 124 bytes take about 0.2 µs of processor time each.
+    /// checkpoint. The load needs the memory of one compaction, and twice the disk space of rows that it overwrites
+    /// until they are compacted. In a store with background threads, a thread passes the rows to the index while `rows`
+    /// makes the next ones. It starts with the first 64 KiB and ends with the call. The rows on their way to it take
+    /// about 1/64 of the memory budget, at most about 2 MiB.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -328,7 +328,8 @@ impl<'a> Load<'a> {
 impl Drop for Load<'_> {
     fn drop(&mut self) {
         if self.of.engine.access.is_inherited() {
-            // What was written belongs to the load of the parent process. `Helper` checks this itself when it is dropped.
+            // What was written belongs to the load of the parent process. `Helper` checks this itself when it is
+            // dropped.
             if let Sink::Here(builder) = std::mem::replace(&mut self.sink, Sink::Index) {
                 std::mem::forget(builder);
             }

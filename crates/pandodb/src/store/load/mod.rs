@@ -48,7 +48,7 @@ use crate::base::{Entry, EntryBlock, Error, KeyRange, Kind, Result, Seqno, range
 use crate::space::values::ValueWriter;
 
 /// Rows are passed to the index in chunks that take about this many bytes of memory.
-const CHUNK: usize = if EXPLORED { 4 } else { 64 << 10 };
+const CHUNK: usize = if EXPLORED { 24 } else { 64 << 10 };
 /// An error shows at most this many bytes of a key.
 const SHOWN: usize = 64;
 
@@ -300,7 +300,9 @@ impl<'a> Load<'a> {
             batch.commit(Durability::Synced)?;
             return Ok(self.rows);
         }
-        self.flush()?;
+        if !self.chunk.is_empty() {
+            self.flush()?;
+        }
         let values = {
             let _gate = of.engine.gate.read();
             of.engine.check_writable()?;

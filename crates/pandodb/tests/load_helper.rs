@@ -238,8 +238,8 @@ fn attach_with_failure(fate: u32, syncs: u64) -> bool {
         Ok(Err(e)) => panic!("{e}"),
     };
     assert!(fate == PANICS_AT_SYNC || ended.is_ok(), "an error is no panic");
-    // The first sync comes before the attachment. A panic there has no effect. When the load succeeds, the checkpoint after
-    // it may still fail.
+    // The first sync comes before the attachment. A panic there has no effect. When the load succeeds, the checkpoint
+    // after it may still fail.
     let is_poisoned = matches!(keyspace.put("row 00000000", "old"), Err(Error::Poisoned { .. }));
     let must_poison = syncs > 0 || fate == FAILS_SYNC;
     assert!(is_loaded == Some(true) || is_poisoned == must_poison, "after {syncs} syncs: {ended:?}");

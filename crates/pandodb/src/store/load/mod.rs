@@ -280,8 +280,7 @@ impl<'a> Load<'a> {
         match &mut self.sink {
             Sink::Here(builder) => builder.push(&self.chunk)?,
             Sink::Helper(helper) => helper.pass(&mut self.chunk)?,
-            Sink::Batch(_) => return Ok(()),
-            Sink::Index => unreachable!("it was replaced above"),
+            Sink::Index | Sink::Batch(_) => unreachable!("replaced above, and a batch fills no chunk"),
         }
         self.chunk.clear();
         Ok(())

@@ -74,7 +74,12 @@ impl Index for Cola {
         // An explicit request retries the slices that were excluded because of damage.
         inner.stuck = Stuck::default();
         let mut world = inner.world.clone();
-        world.forced.push(Forced { range: range.clone(), before: self.core.ids.next(), optional: false });
+        world.forced.push(Forced {
+            range: range.clone(),
+            before: self.core.ids.next(),
+            optional: false,
+            keeps_oldest: false,
+        });
         self.publish(&mut inner, world, &[]);
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! [`Forced`]: a request to compact a range fully.
+//! [`Forced`]: a request to compact a range.
 
 use crate::base::{KeyRange, OwnerId};
 
-/// A request to compact a range fully.
+/// A request to compact a range.
 #[derive(Clone, Debug)]
 pub struct Forced {
     /// The key range of the request.
@@ -13,4 +13,7 @@ pub struct Forced {
     /// Whether the request only makes scans faster. Such a request is forgotten if the disk is almost full. The
     /// requests of callers remain.
     pub optional: bool,
+    /// Whether the oldest run of each leaf stays as it is, so that only the smaller runs above it become one run. A
+    /// structure without leaves ignores this field.
+    pub keeps_oldest: bool,
 }

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use super::deletes::entries;
 use super::jobs::{Candidate, Cause, Merging, Stuck};
-use super::node::{Branch, Node, Trim, Waits};
+use super::node::{Branch, Node, Trim, Waits, is_heavy};
 use super::trunk::concerns;
 use crate::base::{KeyRange, SeededBug, Seqno};
 use crate::index::Debt;
@@ -209,10 +209,16 @@ fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> O
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
     let branches = &leaf.branches[begin..];
-    let asked = requests.iter().filter(|request| concerns(request, leaf, branches)).map(cause_of).min();
+    // The most important request, and the first branch that it asks to compact.
+    let asked = requests.iter().filter_map(|request| {
+        let from = usize::from(request.keeps_oldest && begin == 0);
+        concerns(request, leaf, branches.get(from..)?).then(|| (cause_of(request), from))
+    });
     // What a request has flushed to the leaf may make a compaction due, so a requested leaf has no other cause.
-    let (from, cause) = match (due_in_leaf(leaf, begin, policy), asked) {
-        (due, Some(cause)) if due.is_some() || branches.len() > 1 || needs_rewrite(&branches[0]) => (0, cause),
+    let (from, cause) = match (due_in_leaf(leaf, begin, policy), asked.min()) {
+        (Some(0), Some((cause, _))) => (0, cause),
+        (_, Some((cause, from))) if branches.len() > from + 1 => (from, cause),
+        (_, Some((cause, 0))) if needs_rewrite(&branches[0]) => (0, cause),
         (Some(from), None) => (from, Cause::Due),
         _ => return None,
     };
@@ -237,7 +243,7 @@ fn due_in_leaf(leaf: &Node, begin: usize, policy: Policy) -> Option<usize> {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
             let (first, total) = (branches[0].bytes, branches.iter().map(|branch| branch.bytes).sum::<u64>());
             debug_assert!(first <= total, "the whole is at least as large as a part");
-            let weighs = policy == Policy::Product && (total - first) * 3 >= first;
+            let weighs = policy == Policy::Product && is_heavy(first, total - first);
             let shadowed = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
             let heavy = weighs || shadowed || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);

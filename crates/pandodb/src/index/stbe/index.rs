@@ -98,7 +98,12 @@ impl Index for Stbe {
         inner.swept = 0;
         inner.routes.forgive();
         let mut trunk = inner.trunk.clone();
-        trunk.forced.push(Forced { range: range.clone(), before: self.core.ids.next(), optional: false });
+        trunk.forced.push(Forced {
+            range: range.clone(),
+            before: self.core.ids.next(),
+            optional: false,
+            keeps_oldest: false,
+        });
         self.rebalance(&inner, &mut trunk)?;
         self.publish(&mut inner, trunk, &[]);
         Ok(())

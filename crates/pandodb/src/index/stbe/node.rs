@@ -396,6 +396,11 @@ impl Node {
     }
 }
 
+/// Whether the small runs of a leaf together are large enough to be compacted with its large run.
+pub fn is_heavy(large: u64, small: u64) -> bool {
+    small.saturating_mul(3) >= large
+}
+
 /// Estimated bytes of `slice` inside `range`: 0 only if the slice holds nothing in this range.
 pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
     let least = u64::from(!SeededBug::WeightlessTombstones.is_on());

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::node::{Branch, Child, Node};
-use super::scans::Scans;
+use super::scans::{PathSize, Scans};
 use super::trunk::Trunk;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
@@ -312,12 +312,14 @@ impl Pieces for StbeView {
     }
 
     fn note_spare(&self, piece: &KeyRange, bytes: u64, spare: u64) {
-        let mut node = &self.root;
+        let (mut node, mut runs) = (&self.root, 0);
         while !node.children.is_empty() {
-            node = &node.children[node.child_for(&piece.from)].node;
+            let child = &node.children[node.child_for(&piece.from)];
+            runs += node.live(child).len();
+            node = &child.node;
         }
         debug_assert!(node.range == *piece, "a piece is a leaf");
-        self.scans.note(node, bytes, spare);
+        self.scans.note(node, PathSize { runs: runs + node.branches.len(), bytes }, spare);
     }
 
     fn rows(&self) -> &IndexRows {

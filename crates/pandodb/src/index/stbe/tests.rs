@@ -9,12 +9,13 @@ use std::sync::Arc;
 use super::choose::Choice;
 use super::jobs::Stuck;
 use super::node::{Branch, Node};
+use super::scans::PathSize;
 use super::{Policy, Shape, Stbe};
 use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::Device;
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
-use crate::index::runs::Packs;
+use crate::index::runs::{Packs, Pieces};
 use crate::index::testing::{get, mark, operator, scan, suspend_jobs};
 use crate::index::{Core, IdSource, Index, Inspect, Lookup, Room, RootRecord, SealedBatch, Step};
 use crate::memtable::{ChunkPool, Memtable};
@@ -110,7 +111,8 @@ fn want(tree: &Stbe) -> usize {
     root.walk(&mut |node| {
         if node.is_leaf() {
             leaves += 1;
-            scans.note(node, node.own_bytes(), node.own_bytes().max(1));
+            let path = PathSize { runs: node.branches.len(), bytes: node.own_bytes() };
+            scans.note(node, path, node.own_bytes().max(1));
         }
     });
     assert!(tree.debt().optional_bytes > 0, "leaves are wanted");
@@ -154,6 +156,44 @@ fn wanted_leaves_are_compacted_one_at_a_time() {
     }
     seen.dedup();
     assert_eq!(seen, [2, 1, 0], "each request goes when it is fulfilled");
+}
+
+/// Scans pay first for a compaction of the small runs on a path, which costs little, and then for the rest.
+#[test]
+fn scans_compact_small_runs_first() {
+    let mut bench = filled();
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    for _ in 0..4 {
+        bench.put(60, 40_000);
+        bench.pack_all();
+    }
+    let path = |tree: &Stbe| {
+        let piece = tree.published.load().piece(&KeyRange::all(), false).unwrap();
+        let bytes: u64 = piece.slices.iter().map(|(_, bytes)| bytes).sum();
+        let runs: Vec<u64> = piece.slices.iter().map(|(slice, _)| slice.run().meta().id.0).collect();
+        (piece.range, bytes, runs)
+    };
+    let (range, bytes, runs) = path(&bench.tree);
+    assert_eq!(runs.len(), 5, "four small runs above the leaf");
+    let oldest = *runs.last().unwrap();
+    let small = bytes - bench.tree.published.load().piece(&range, false).unwrap().slices[4].1;
+    bench.tree.published.load().note_spare(&range, bytes, small / 4 - 1);
+    assert_eq!(bench.tree.debt().optional_bytes, 0, "not yet worth a compaction");
+    bench.tree.published.load().note_spare(&range, bytes, 1);
+    assert_eq!(bench.tree.debt().optional_bytes, small, "the oldest run is left alone");
+    bench.drain();
+    let (_, bytes, runs) = path(&bench.tree);
+    assert_eq!((runs.len(), runs[0]), (2, oldest), "the small runs are one run in the leaf");
+    assert_eq!((bench.tree.debt().optional_bytes, forced(&bench.tree)), (0, 0));
+
+    bench.tree.published.load().note_spare(&range, bytes, bytes / 2 - 1);
+    assert_eq!(bench.tree.debt().optional_bytes, 0);
+    bench.tree.published.load().note_spare(&range, bytes, 1);
+    assert_eq!(bench.tree.debt().optional_bytes, bytes);
+    bench.drain();
+    assert_eq!(path(&bench.tree).2.len(), 1);
+    bench.check();
 }
 
 /// A store on a full disk waits in `settle` until no requested work is left. So work that only makes scans faster may not

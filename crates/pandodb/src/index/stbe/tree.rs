@@ -13,7 +13,7 @@ use super::persist;
 use super::read::StbeView;
 use super::rebalance::{Pieces, RebalanceCounters, Rebalancer, Shape};
 use super::route::{RouteJob, Routes};
-use super::scans::Scans;
+use super::scans::{Scans, Wanted};
 use super::trunk::Trunk;
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
@@ -222,8 +222,9 @@ impl Stbe {
         let Some(first) = trunk.scans.take_first() else { return Ok(false) };
         let (mut requested, mut next) = (Ok(false), Some(first));
         // A leaf may need no compaction any more.
-        while let (Ok(false), Some(range)) = (&requested, next.take()) {
-            trunk.forced.push(Forced { range, before: self.core.ids.next(), optional: true });
+        while let (Ok(false), Some(Wanted { range, keeps_oldest, .. })) = (&requested, next.take()) {
+            let before = self.core.ids.next();
+            trunk.forced.push(Forced { range, before, optional: true, keeps_oldest });
             requested = self.rebalance(inner, &mut trunk).map(|()| self.drop_fulfilled(inner, &mut trunk));
             if matches!(requested, Ok(false)) {
                 next = trunk.scans.take_first();

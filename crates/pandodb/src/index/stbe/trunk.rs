@@ -18,7 +18,7 @@ pub(super) struct Trunk {
     pub(super) horizon: Seqno,
     /// The map of the pages of large values that runs of this root refer to.
     pub(super) blobs: BlobMap,
-    /// Ranges to compact fully, because callers asked for it or because scans would be faster.
+    /// Ranges to compact, because callers asked for it or because scans would be faster.
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
@@ -26,7 +26,7 @@ pub(super) struct Trunk {
     pub(super) scans: Arc<Scans>,
 }
 
-/// Whether a request to compact a range concerns the branches of a leaf.
+/// Whether a request to compact a range concerns these branches of a leaf.
 pub(super) fn concerns(request: &Forced, leaf: &Node, branches: &[Branch]) -> bool {
     let is_old = |branch: &Branch| branch.slice.run().meta().id < request.before;
     request.range.overlaps(&leaf.range) && branches.iter().any(is_old)

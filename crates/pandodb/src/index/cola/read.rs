@@ -202,7 +202,7 @@ impl Pieces for ColaView {
     }
 
     /// Scans cause no compactions: each level is compacted when it is full.
-    fn note_spare(&self, _: &KeyRange, _: u64, _: u64) {}
+    fn note_spare(&self, _: &KeyRange, _: u64) {}
 
     fn rows(&self) -> &IndexRows {
         &self.rows

@@ -37,9 +37,8 @@ pub trait Pieces: Send + Sync {
     fn habits(&self) -> &ScanHabits;
 
     /// Notes that a scan of a part of a piece has read `spare` bytes of leaves more than it would have read if all slices
-    /// of the piece were one run. `bytes` is the sum of the bytes of all slices of the piece. The structure may compact
-    /// them.
-    fn note_spare(&self, piece: &KeyRange, bytes: u64, spare: u64);
+    /// of the piece were one run. The structure may compact them.
+    fn note_spare(&self, piece: &KeyRange, spare: u64);
 
     /// The row cache of the structure.
     fn rows(&self) -> &IndexRows;
@@ -56,8 +55,8 @@ pub struct PiecewiseCursor<V: Pieces> {
     merge: Option<MergeCursor>,
     /// The pages that were used since the cursor was opened or since the last seek. `None` until the first piece.
     used: Option<Arc<ScanUse>>,
-    /// The range of the current piece, and the bytes of all its slices.
-    piece: Option<(KeyRange, u64)>,
+    /// The range of the current piece.
+    piece: Option<KeyRange>,
     /// The range and the seqno of the last call of [`RawCursor::leave_out`], for the pieces that are opened later.
     covered: Option<(KeyRange, Seqno)>,
 }
@@ -87,7 +86,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
         assert!(!range.is_empty(), "a piece includes a part of the rest");
         let used = self.used.get_or_insert_default();
         let total = piece.slices.iter().map(|(_, bytes)| bytes).sum();
-        self.piece = Some((piece.range, total));
+        self.piece = Some(piece.range);
         let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
         let uncovered =
             self.covered.as_ref().map(|(covered, seqno)| (beyond_start(&range, covered, self.reverse), *seqno));
@@ -119,10 +118,10 @@ impl<V: Pieces> PiecewiseCursor<V> {
     /// Ends the current piece.
     fn end_piece(&mut self) {
         self.merge = None;
-        if let (Some((range, bytes)), Some(used)) = (self.piece.take(), &self.used) {
+        if let (Some(range), Some(used)) = (self.piece.take(), &self.used) {
             let spare = used.take_spare();
             if spare > 0 {
-                self.view.note_spare(&range, bytes, spare);
+                self.view.note_spare(&range, spare);
             }
         }
     }

@@ -13,7 +13,7 @@ pub struct Forced {
     /// Whether the request only makes scans faster. Such a request is forgotten if the disk is almost full. The
     /// requests of callers remain.
     pub optional: bool,
-    /// Whether the oldest run of each leaf stays as it is, so that only the smaller runs above it become one run. A
-    /// structure without leaves ignores this field.
+    /// Whether only the newer runs of each leaf are compacted with each other, and the oldest run of the leaf stays as it
+    /// is, unless a compaction of the whole leaf is due. `cola` ignores this field.
     pub keeps_oldest: bool,
 }

@@ -8,7 +8,8 @@
 //! * A leaf has one large run, and small runs that together have at most a third of its size. Newly arrived branches
 //!   are compacted with each other. Everything in the leaf is compacted when the small runs have a third of the large
 //!   run's size. This compaction also starts when deletes in the small runs hide a quarter of the large run. Deletes
-//!   have few bytes, so the size of the small runs alone would not start the compaction ([`super::deletes`]).
+//!   have few bytes, so the size of the small runs alone would not start the compaction ([`super::deletes`]). A request
+//!   of a caller compacts everything in the leaf; a request for scans sometimes only the small runs ([`super::scans`]).
 //! * A branch that an earlier compaction could not read (*stuck*) is never compacted. In a leaf, the branches newer
 //!   than a stuck branch are still compacted with each other, as if the stuck branch and all older branches did not
 //!   exist.
@@ -209,7 +210,7 @@ fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> O
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
     let branches = &leaf.branches[begin..];
-    // The most important request, and the first branch that it asks to compact.
+    // The requests: why, and the first branch that each asks to compact. Callers come before scans.
     let asked = requests.iter().filter_map(|request| {
         let from = usize::from(request.keeps_oldest && begin == 0);
         concerns(request, leaf, branches.get(from..)?).then(|| (cause_of(request), from))

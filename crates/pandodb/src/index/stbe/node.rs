@@ -89,12 +89,21 @@ pub struct Node {
     /// The error that made both copies of the node unreadable. Such a node has only a range and a height. The field is
     /// set only in a store that is open for reading.
     pub lost: Option<Error>,
-    /// What scans of this leaf have cost, see [`Scans`](super::scans::Scans). The changed copies of a leaf share the
-    /// counter.
-    pub(super) scanned: Arc<Counter>,
+    /// What scans of this leaf have paid. The changed copies of a leaf share the counters.
+    pub(super) paid: Arc<Paid>,
     /// The cached compaction debt of this subtree; computed on first use.
     pub(super) waits: OnceLock<Waits>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
+}
+
+/// The bytes of unneeded blocks that the scans of a leaf have read, until they pay for a compaction
+/// ([`Scans`](super::scans::Scans)).
+#[derive(Debug, Default)]
+pub(super) struct Paid {
+    /// The part for a compaction of all runs on the path but the oldest.
+    pub(super) newer: Counter,
+    /// The part for a compaction of all runs on the path.
+    pub(super) whole: Counter,
 }
 
 /// The compactions that wait in a subtree, if there are no requests and no damage. Nodes are immutable, so the cached
@@ -116,7 +125,7 @@ impl Node {
     pub fn new(range: KeyRange, height: u32) -> Node {
         let (branches, children) = (Vec::new(), Vec::new());
         let (waits, stored) = (OnceLock::new(), OnceLock::new());
-        Node { range, height, branches, children, lost: None, scanned: Arc::default(), waits, stored }
+        Node { range, height, branches, children, lost: None, paid: Arc::default(), waits, stored }
     }
 
     /// Makes a node that represents an unreadable node.
@@ -135,7 +144,7 @@ impl Node {
             branches: self.branches.clone(),
             children: self.children.clone(),
             lost: self.lost.clone(),
-            scanned: self.scanned.clone(),
+            paid: self.paid.clone(),
             waits: OnceLock::new(),
             stored: OnceLock::new(),
         }

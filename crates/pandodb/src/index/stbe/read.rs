@@ -311,15 +311,22 @@ impl Pieces for StbeView {
         &self.scans.habits
     }
 
-    fn note_spare(&self, piece: &KeyRange, bytes: u64, spare: u64) {
-        let (mut node, mut runs) = (&self.root, 0);
+    fn note_spare(&self, piece: &KeyRange, spare: u64) {
+        let (mut node, mut path) = (&self.root, PathSize::default());
         while !node.children.is_empty() {
-            let child = &node.children[node.child_for(&piece.from)];
-            runs += node.live(child).len();
+            let i = node.child_for(&piece.from);
+            let child = &node.children[i];
+            // What is live for a node has about the same number of bytes for each child of the node.
+            path.newer /= node.children.len() as u64;
+            path.newer += node.live_bytes(i);
+            path.runs += node.live_branches(i);
             node = &child.node;
         }
         debug_assert!(node.range == *piece, "a piece is a leaf");
-        self.scans.note(node, PathSize { runs: runs + node.branches.len(), bytes }, spare);
+        path.runs += node.branches.len();
+        path.oldest = node.branches.first().map_or(0, |branch| branch.bytes);
+        path.newer += node.own_bytes() - path.oldest;
+        self.scans.note(node, path, spare);
     }
 
     fn rows(&self) -> &IndexRows {

@@ -1,7 +1,7 @@
 //! [`Scans`]: what the scans of a tree cost, and the leaves that are compacted because of it.
 //!
 //! ```text
-//!   a scan of a leaf ──first leaves of runs──▶ Node::scanned ── half of a compaction's bytes ──▶ wanted ──▶ Trunk::forced
+//!   a scan of a leaf ──first leaves of runs──▶ Node::paid ── the price of a compaction ──▶ wanted ──▶ Trunk::forced
 //! ```
 //!
 //! A scan reads at least one leaf block of each run on the path to its keys. If these runs were compacted into one run, the
@@ -9,12 +9,13 @@
 //! hold rows that the scan would read after a compaction, too.
 //!
 //! 1. Each scan adds the bytes of the first block of each run but one to a counter of the leaf.
-//! 2. When the counter reaches half of the bytes of the compaction, the leaf is *wanted*, and the counter starts again at
-//!    zero. So such compactions process at most twice the bytes of the unneeded blocks that scans have read, whatever the
-//!    pattern of scans and writes.
-//! 3. If there are more than two runs, and all runs but the leaf's oldest one are small, the compaction leaves out the
-//!    oldest run. Its price is a quarter of its bytes, because it saves all unneeded blocks but one. The last one is saved
-//!    when further scans have paid for a compaction of both runs that remain.
+//! 2. When the counter reaches the *price* of the compaction, half of its bytes, the leaf is *wanted*, and the counter
+//!    starts again at zero. So such compactions process about twice the bytes of the unneeded blocks that scans have read,
+//!    whatever the pattern of scans and writes.
+//! 3. If there are more than two runs, and all of them but the oldest together have less than a third of its bytes, a
+//!    compaction of the newer runs saves nearly as much as one of all runs, and costs much less. So it has a counter and a
+//!    price of its own, a quarter of its bytes. Of r - 1 unneeded blocks it saves all but one, which goes to the first
+//!    counter.
 //! 4. A worker that has nothing else to do turns the wanted leaves into requests, one at a time: everything above the
 //!    leaf is flushed to it and compacted in it (`choose`).
 //!
@@ -27,15 +28,18 @@ use std::sync::Arc;
 
 use super::node::{Node, is_heavy};
 use crate::base::KeyRange;
-use crate::base::sync::{Mutex, Ordering::Relaxed};
+use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
 use crate::index::Debt;
 use crate::index::owed::Owing;
 use crate::run::ScanHabits;
 
-/// A leaf is wanted when its scans have read unneeded blocks of 1/`PRICE` of the bytes of its compaction.
+/// The price of a compaction of all runs is 1/`PRICE` of its bytes.
 const PRICE: u64 = 2;
-/// The same for a compaction that leaves out the oldest run. Such compactions are cheaper for what they save.
-const PRICE_OF_SMALL: u64 = 4;
+/// The price of a compaction of the newer runs is 1/`PRICE_OF_NEWER` of its bytes.
+const PRICE_OF_NEWER: u64 = 4;
+/// Newer runs count as at least 1/`LEAST` of the oldest run, because a compaction also costs what does not depend on its
+/// bytes.
+const LEAST: u64 = 16;
 
 /// The costs of the scans of one tree. All roots of the tree share them.
 pub(super) struct Scans {
@@ -46,13 +50,15 @@ pub(super) struct Scans {
     wanted: Mutex<VecDeque<Wanted>>,
 }
 
-/// The runs that a scan of a leaf reads: those of the leaf, and those above it that are live for the leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The runs on the path to a leaf that hold data for it: those of the leaf, and those above it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PathSize {
     /// The number of the runs.
     pub(super) runs: usize,
-    /// Their bytes in the leaf's range.
-    pub(super) bytes: u64,
+    /// The bytes of the leaf's oldest run.
+    pub(super) oldest: u64,
+    /// The estimated bytes that all other runs hold for the leaf.
+    pub(super) newer: u64,
 }
 
 /// A leaf to compact.
@@ -74,23 +80,35 @@ impl Scans {
     /// run.
     pub(super) fn note(&self, leaf: &Node, path: PathSize, spare: u64) {
         debug_assert!(leaf.is_leaf(), "scans read leaves");
-        let oldest = leaf.branches.first().map_or(0, |branch| branch.bytes);
-        let small = path.bytes.saturating_sub(oldest);
-        let keeps_oldest = path.runs > 2 && !is_heavy(oldest, small);
-        let (bytes, share) = if keeps_oldest { (small, PRICE_OF_SMALL) } else { (path.bytes, PRICE) };
-        let price = (bytes / share).max(1);
-        if leaf.scanned.fetch_add(spare, Relaxed) + spare < price || !self.compact {
+        if !self.compact {
             return;
         }
-        // Of several scans that arrive here at the same time, the first one takes all.
-        if leaf.scanned.swap(0, Relaxed) < price {
-            return;
+        let PathSize { runs, oldest, newer } = path;
+        let separate = runs > 2 && !is_heavy(oldest, newer);
+        let to_newer = if separate { spare - spare / (runs as u64 - 1) } else { 0 };
+        if pays(&leaf.paid.whole, spare - to_newer, (oldest + newer) / PRICE) {
+            leaf.paid.newer.store(0, Relaxed);
+            self.want(leaf, oldest + newer, false);
+        } else if separate && pays(&leaf.paid.newer, to_newer, newer.max(oldest / LEAST) / PRICE_OF_NEWER) {
+            self.want(leaf, newer, true);
         }
+    }
+
+    /// Adds a leaf to the wanted ones, unless it is there already.
+    fn want(&self, leaf: &Node, bytes: u64, keeps_oldest: bool) {
+        let bytes = bytes.max(1);
         let mut wanted = self.wanted.lock();
-        if wanted.iter().all(|wanted| !wanted.range.overlaps(&leaf.range)) {
-            let bytes = bytes.max(1);
-            wanted.push_back(Wanted { range: leaf.range.clone(), keeps_oldest, bytes });
-            self.owing.change(|own| own.optional_bytes += bytes);
+        match wanted.iter_mut().find(|wanted| wanted.range.overlaps(&leaf.range)) {
+            Some(other) => {
+                if other.keeps_oldest && !keeps_oldest && other.range == leaf.range {
+                    self.owing.change(|own| own.optional_bytes += bytes.saturating_sub(other.bytes));
+                    (other.keeps_oldest, other.bytes) = (false, bytes.max(other.bytes));
+                }
+            }
+            None => {
+                wanted.push_back(Wanted { range: leaf.range.clone(), keeps_oldest, bytes });
+                self.owing.change(|own| own.optional_bytes += bytes);
+            }
         }
     }
 
@@ -112,4 +130,11 @@ impl Scans {
             own.optional_bytes += wanted.iter().map(|wanted| wanted.bytes).sum::<u64>();
         });
     }
+}
+
+/// Adds `spare` to a counter. If the counter reaches the price, this takes everything from it and returns true.
+fn pays(counter: &Counter, spare: u64, price: u64) -> bool {
+    let price = price.max(1);
+    // Of several scans that reach the price at the same time, the first one takes all.
+    counter.fetch_add(spare, Relaxed) + spare >= price && counter.swap(0, Relaxed) >= price
 }

@@ -64,7 +64,7 @@ pub struct Choice<'a> {
     /// The compaction policy. It must not change between calls on one trunk, because nodes cache results that were
     /// computed with it.
     pub policy: Policy,
-    /// The requests of callers.
+    /// The requests of callers and of scans.
     pub forced: &'a [Forced],
     /// Branches that could not be read. They are excluded.
     pub stuck: &'a Stuck,

@@ -72,5 +72,5 @@ pub use meta::{RunMeta, read_footer};
 pub use probe::{LeafHit, ProbeStep, RunProbe};
 pub use reader::Run;
 pub use salvage::{Piece, Salvager};
-pub use scan_use::{ScanHabits, ScanUse};
+pub use scan_use::{ScanHabits, ScanUse, Spare};
 pub use slice::RunSlice;

@@ -36,9 +36,19 @@ pub struct ScanUse {
     behind: Counter,
     read: Counter,
     /// The cost of the first leaves of all runs since the last call of [`ScanUse::take_spare`], and of the most costly
-    /// of them, in units of 1/`READ` pages.
+    /// of them, in units of 1/`READ` pages; and the number of these leaves.
     firsts: Counter,
     most: Counter,
+    entered: Counter,
+}
+
+/// First leaves of runs that a scan would not have read if all runs were one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    /// The number of the leaves.
+    pub leaves: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A leaf that was read from the device counts this number of times as much as a cached leaf, which costs a scan about
@@ -101,6 +111,7 @@ impl ScanUse {
             let cost = pages * if read { READ } else { CACHED };
             self.firsts.fetch_add(cost, Relaxed);
             self.most.fetch_max(cost, Relaxed);
+            self.entered.fetch_add(1, Relaxed);
         } else {
             self.behind.fetch_add(pages, Relaxed);
         }
@@ -114,12 +125,12 @@ impl ScanUse {
         self.behind.load(Relaxed)
     }
 
-    /// Bytes of the first leaves of all runs since the last call, except the most costly one. Leaves from the pool count
-    /// with a sixteenth of their bytes.
-    pub fn take_spare(&self) -> u64 {
+    /// The first leaves of all runs since the last call, except the most costly one. Leaves from the pool count with a
+    /// sixteenth of their bytes.
+    pub fn take_spare(&self) -> Spare {
         let (firsts, most) = (self.firsts.swap(0, Relaxed), self.most.swap(0, Relaxed));
         assert!(most <= firsts, "one leaf costs at most as much as all leaves");
-        (firsts - most) * PAGE as u64 / READ
+        Spare { leaves: self.entered.swap(0, Relaxed).saturating_sub(1), bytes: (firsts - most) * PAGE as u64 / READ }
     }
 
     /// The number of leaves that were not in the pool.
@@ -171,13 +182,13 @@ mod tests {
     #[test]
     fn a_compaction_would_save_all_first_leaves_but_one() {
         let used = ScanUse::default();
-        assert_eq!(used.take_spare(), 0);
+        assert_eq!(used.take_spare(), Spare { leaves: 0, bytes: 0 });
         [2, 1, 1].iter().for_each(|&pages| used.enter(pages, true, true));
         used.enter(7, false, true);
-        assert_eq!(used.take_spare(), 2 * PAGE as u64);
+        assert_eq!(used.take_spare(), Spare { leaves: 2, bytes: 2 * PAGE as u64 });
         used.enter(3, true, true);
-        assert_eq!(used.take_spare(), 0, "a single run");
+        assert_eq!(used.take_spare(), Spare { leaves: 0, bytes: 0 }, "a single run");
         (0..2).for_each(|_| used.enter(1, true, false));
-        assert_eq!(used.take_spare(), PAGE as u64 * CACHED / READ);
+        assert_eq!(used.take_spare(), Spare { leaves: 1, bytes: PAGE as u64 * CACHED / READ });
     }
 }

@@ -159,6 +159,13 @@ impl RunSlice {
         })
     }
 
+    /// Whether the interval from the first to the last key that the slice can hold has a part in `range`. Does no I/O.
+    pub fn may_hold_some(&self, range: &KeyRange) -> bool {
+        let meta = self.run.meta();
+        let within = || range.from.as_slice() <= meta.last_key.as_slice() && range.is_above(&meta.first_key);
+        meta.leaf_pages > 0 && self.range.overlaps(range) && within()
+    }
+
     /// Whether the key is in the slice's range.
     #[inline]
     pub fn contains(&self, key: &[u8]) -> bool {

@@ -15,7 +15,7 @@ use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
-use crate::run::ScanHabits;
+use crate::run::{ScanHabits, Spare};
 
 /// An immutable table and the counters that belong to it.
 pub struct ColaView {
@@ -202,7 +202,7 @@ impl Pieces for ColaView {
     }
 
     /// Scans cause no compactions: each level is compacted when it is full.
-    fn note_spare(&self, _: &KeyRange, _: u64) {}
+    fn note_spare(&self, _: &KeyRange, _: Spare) {}
 
     fn rows(&self) -> &IndexRows {
         &self.rows

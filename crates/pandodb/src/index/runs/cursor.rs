@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::base::{EntryBlock, KeyRange, Result, Seqno};
 use crate::index::RawCursor;
 use crate::rows::IndexRows;
-use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice, ScanHabits, ScanUse, beyond};
+use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice, ScanHabits, ScanUse, Spare, beyond};
 
 /// A piece of the key space and the slices that overlap it.
 pub struct Piece {
@@ -36,9 +36,9 @@ pub trait Pieces: Send + Sync {
     /// What the scans of the structure used lately.
     fn habits(&self) -> &ScanHabits;
 
-    /// Notes that a scan of a part of a piece has read `spare` bytes of leaves more than it would have read if all slices
-    /// of the piece were one run. The structure may compact them.
-    fn note_spare(&self, piece: &KeyRange, spare: u64);
+    /// Notes that a scan of a part of a piece has read the leaves `spare` more than it would have read if all slices of the
+    /// piece were one run. The structure may compact them.
+    fn note_spare(&self, piece: &KeyRange, spare: Spare);
 
     /// The row cache of the structure.
     fn rows(&self) -> &IndexRows;
@@ -120,7 +120,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
         self.merge = None;
         if let (Some(range), Some(used)) = (self.piece.take(), &self.used) {
             let spare = used.take_spare();
-            if spare > 0 {
+            if spare.bytes > 0 {
                 self.view.note_spare(&range, spare);
             }
         }

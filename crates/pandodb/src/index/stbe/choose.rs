@@ -213,7 +213,9 @@ fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> O
     // The requests: why, and the first branch that each asks to compact. Callers come before scans.
     let asked = requests.iter().filter_map(|request| {
         let from = usize::from(request.keeps_oldest && begin == 0);
-        concerns(request, leaf, branches.get(from..)?).then(|| (cause_of(request), from))
+        let chosen = branches.get(from..)?;
+        let is_useful = !request.keeps_oldest || chosen.len() > 1;
+        (is_useful && concerns(request, leaf, chosen)).then(|| (cause_of(request), from))
     });
     // What a request has flushed to the leaf may make a compaction due, so a requested leaf has no other cause.
     let (from, cause) = match (due_in_leaf(leaf, begin, policy), asked.min()) {

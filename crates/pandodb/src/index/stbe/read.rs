@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::node::{Branch, Child, Node};
-use super::scans::{PathSize, Scans};
+use super::scans::{Scans, path_to};
 use super::trunk::Trunk;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
@@ -16,7 +16,7 @@ use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
-use crate::run::{RunSlice, ScanHabits};
+use crate::run::{RunSlice, ScanHabits, Spare};
 
 /// An immutable root and the counters that belong to it.
 pub struct StbeView {
@@ -311,22 +311,10 @@ impl Pieces for StbeView {
         &self.scans.habits
     }
 
-    fn note_spare(&self, piece: &KeyRange, spare: u64) {
-        let (mut node, mut path) = (&self.root, PathSize::default());
-        while !node.children.is_empty() {
-            let i = node.child_for(&piece.from);
-            let child = &node.children[i];
-            // What is live for a node has about the same number of bytes for each child of the node.
-            path.newer /= node.children.len() as u64;
-            path.newer += node.live_bytes(i);
-            path.runs += node.live_branches(i);
-            node = &child.node;
-        }
-        debug_assert!(node.range == *piece, "a piece is a leaf");
-        path.runs += node.branches.len();
-        path.oldest = node.branches.first().map_or(0, |branch| branch.bytes);
-        path.newer += node.own_bytes() - path.oldest;
-        self.scans.note(node, path, spare);
+    fn note_spare(&self, piece: &KeyRange, spare: Spare) {
+        let (leaf, path) = path_to(&self.root, piece);
+        debug_assert!(leaf.range == *piece, "a piece is a leaf");
+        self.scans.note(leaf, path, spare);
     }
 
     fn rows(&self) -> &IndexRows {

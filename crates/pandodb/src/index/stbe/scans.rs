@@ -1,21 +1,24 @@
 //! [`Scans`]: what the scans of a tree cost, and the leaves that are compacted because of it.
 //!
 //! ```text
-//!   a scan of a leaf ──first leaves of runs──▶ Node::paid ── the price of a compaction ──▶ wanted ──▶ Trunk::forced
+//!   a scan ──first blocks of runs──▶ Node::paid ── the price of a compaction ──▶ wanted ──▶ Trunk::forced
 //! ```
 //!
 //! A scan reads at least one leaf block of each run on the path to its keys. If these runs were compacted into one run, the
 //! scan would read only one such first block. So the first blocks of the other runs are *unneeded*. Further blocks of a run
 //! hold rows that the scan would read after a compaction, too.
 //!
-//! 1. Each scan adds the bytes of the first block of each run but one to a counter of the leaf.
-//! 2. When the counter reaches the *price* of the compaction, half of its bytes, the leaf is *wanted*, and the counter
-//!    starts again at zero. So such compactions process about twice the bytes of the unneeded blocks that scans have read,
-//!    whatever the pattern of scans and writes.
-//! 3. If there are more than two runs, and all of them but the oldest together have less than a third of its bytes, a
-//!    compaction of the newer runs saves nearly as much as one of all runs, and costs much less. So it has a counter and a
-//!    price of its own, a quarter of its bytes. Of r - 1 unneeded blocks it saves all but one, which goes to the first
-//!    counter.
+//! 1. Each leaf has two counters of the bytes of unneeded blocks: `whole` for a compaction of all runs on the path, and
+//!    `newer` for a compaction of all of them but the oldest run. The second compaction saves all unneeded blocks but one.
+//!    If there are more than two runs, and the newer runs together have less than a third of the bytes of the oldest one,
+//!    it costs much less than the first. Then one unneeded block of each scan is added to `whole`, and the others to
+//!    `newer`. Otherwise all are added to `whole`.
+//! 2. Each compaction has a price: half of its estimated bytes for all runs, a quarter for the newer runs, but at least
+//!    1/64 of the bytes of the oldest run. When a counter reaches the price, the leaf is *wanted*, and the counter starts
+//!    again at zero. So the bytes of such compactions are bounded by the bytes of the unneeded blocks that scans have read,
+//!    as far as the estimates are right.
+//! 3. Newer runs of a third of the oldest one are not considered apart, because the policy compacts the whole leaf when
+//!    they have been flushed to it.
 //! 4. A worker that has nothing else to do turns the wanted leaves into requests, one at a time: everything above the
 //!    leaf is flushed to it and compacted in it (`choose`).
 //!
@@ -26,19 +29,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::node::{Node, is_heavy};
+use super::node::{Branch, Node, is_heavy};
 use crate::base::KeyRange;
 use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
 use crate::index::Debt;
 use crate::index::owed::Owing;
-use crate::run::ScanHabits;
+use crate::run::{ScanHabits, Spare};
 
 /// The price of a compaction of all runs is 1/`PRICE` of its bytes.
 const PRICE: u64 = 2;
 /// The price of a compaction of the newer runs is 1/`PRICE_OF_NEWER` of its bytes.
 const PRICE_OF_NEWER: u64 = 4;
-/// Newer runs count as at least 1/`LEAST` of the oldest run, because a compaction also costs what does not depend on its
-/// bytes.
+/// Newer runs count as at least 1/`LEAST` of the oldest run. Otherwise a few scans would pay for a flush, two root swaps and
+/// a run of a few pages each time that a little data has arrived.
 const LEAST: u64 = 16;
 
 /// The costs of the scans of one tree. All roots of the tree share them.
@@ -76,17 +79,19 @@ impl Scans {
         Scans { habits: ScanHabits::default(), owing, compact, wanted: Mutex::default() }
     }
 
-    /// Notes that a scan has read `spare` bytes more than it would have read if all runs on the path to `leaf` were one
-    /// run.
-    pub(super) fn note(&self, leaf: &Node, path: PathSize, spare: u64) {
+    /// Notes that a scan has read the leaf blocks `spare` more than it would have read if all runs on the path to `leaf`
+    /// were one run.
+    pub(super) fn note(&self, leaf: &Node, path: PathSize, spare: Spare) {
         debug_assert!(leaf.is_leaf(), "scans read leaves");
         if !self.compact {
             return;
         }
         let PathSize { runs, oldest, newer } = path;
-        let separate = runs > 2 && !is_heavy(oldest, newer);
-        let to_newer = if separate { spare - spare / (runs as u64 - 1) } else { 0 };
-        if pays(&leaf.paid.whole, spare - to_newer, (oldest + newer) / PRICE) {
+        // A scan that enters the runs again after a seek has read one block of the oldest run each time.
+        let unneeded = spare.leaves.min(runs.saturating_sub(1) as u64);
+        let separate = unneeded > 1 && !is_heavy(oldest, newer);
+        let to_newer = if separate { spare.bytes - spare.bytes / unneeded } else { 0 };
+        if pays(&leaf.paid.whole, spare.bytes - to_newer, (oldest + newer) / PRICE) {
             leaf.paid.newer.store(0, Relaxed);
             self.want(leaf, oldest + newer, false);
         } else if separate && pays(&leaf.paid.newer, to_newer, newer.max(oldest / LEAST) / PRICE_OF_NEWER) {
@@ -130,6 +135,26 @@ impl Scans {
             own.optional_bytes += wanted.iter().map(|wanted| wanted.bytes).sum::<u64>();
         });
     }
+}
+
+/// The leaf with the first key of `range`, and the size of the runs on the path to it.
+pub(super) fn path_to<'a>(root: &'a Arc<Node>, range: &KeyRange) -> (&'a Node, PathSize) {
+    let (mut node, mut path) = (root, PathSize::default());
+    while !node.children.is_empty() {
+        let i = node.child_for(&range.from);
+        let child = &node.children[i];
+        // What is live for a node has about the same number of bytes for each child of the node.
+        path.newer /= node.children.len() as u64;
+        path.newer += node.live_bytes(i);
+        // A run without keys of the leaf is not read by scans of the leaf.
+        let holds = |branch: &&Branch| branch.weights[i] > 0 && branch.slice.may_hold_some(range);
+        path.runs += node.live(child).iter().filter(holds).count();
+        node = &child.node;
+    }
+    path.runs += node.branches.len();
+    path.oldest = node.branches.first().map_or(0, |branch| branch.bytes);
+    path.newer += node.own_bytes() - path.oldest;
+    (&**node, path)
 }
 
 /// Adds `spare` to a counter. If the counter reaches the price, this takes everything from it and returns true.

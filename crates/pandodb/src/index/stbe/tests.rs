@@ -9,8 +9,9 @@ use std::sync::Arc;
 use super::choose::Choice;
 use super::jobs::Stuck;
 use super::node::{Branch, Node};
-use super::scans::PathSize;
+use super::scans::{PathSize, path_to};
 use super::{Policy, Shape, Stbe};
+use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::Device;
 use crate::filter::Filters;
@@ -22,7 +23,7 @@ use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
 use crate::resolve::{Operator, Stripes};
 use crate::rows::RowCache;
-use crate::run::Compression;
+use crate::run::{Compression, Spare};
 use crate::space::{DataFile, Prefetch};
 
 const SHAPE: Shape = Shape {
@@ -113,7 +114,8 @@ fn want(tree: &Stbe) -> usize {
             leaves += 1;
             let oldest = node.branches.first().map_or(0, |branch| branch.bytes);
             let path = PathSize { runs: node.branches.len(), oldest, newer: node.own_bytes() - oldest };
-            scans.note(node, path, node.own_bytes().max(1));
+            let spare = Spare { leaves: path.runs.saturating_sub(1) as u64, bytes: node.own_bytes().max(1) };
+            scans.note(node, path, spare);
         }
     });
     assert!(tree.debt().optional_bytes > 0, "leaves are wanted");
@@ -159,75 +161,120 @@ fn wanted_leaves_are_compacted_one_at_a_time() {
     assert_eq!(seen, [2, 1, 0], "each request goes when it is fulfilled");
 }
 
-/// The keys of the last leaf of a tree, and the identities of the runs on the path to it.
-fn last_leaf(tree: &Stbe) -> (KeyRange, Vec<u64>) {
-    let piece = tree.published.load().piece(&KeyRange::all(), true).unwrap();
-    (piece.range, piece.slices.iter().map(|(slice, _)| slice.run().meta().id.0).collect())
-}
-
-/// Lets scans of the last leaf read unneeded bytes until the leaf is wanted. Returns the bytes read and the bytes to
-/// compact.
-fn scan_until_wanted(tree: &Stbe) -> (u64, u64) {
-    let (view, (range, _)) = (tree.published.load_full(), last_leaf(tree));
-    let mut paid = 0;
-    while tree.debt().optional_bytes == 0 {
-        view.note_spare(&range, 64);
-        paid += 64;
+/// The last leaf of a tree, and the size of the runs on the path to it.
+fn last_leaf(tree: &Stbe) -> (Arc<Node>, PathSize) {
+    let root = tree.inner.lock().trunk.root.clone();
+    let mut leaf = root.clone();
+    while let Some(child) = leaf.children.last().map(|child| child.node.clone()) {
+        leaf = child;
     }
-    (paid, tree.debt().optional_bytes)
+    let path = path_to(&root, &leaf.range).1;
+    (leaf, path)
 }
 
-/// Scans pay first for a compaction of the small runs on a path, which costs little, and then for the rest.
-#[test]
-fn scans_compact_small_runs_first() {
-    let mut bench = filled();
+/// A scan of the last leaf that reads `bytes` unneeded bytes in all of `runs` runs.
+fn pay(tree: &Stbe, runs: usize, bytes: u64) {
+    let (leaf, _) = last_leaf(tree);
+    tree.published.load_full().note_spare(&leaf.range, Spare { leaves: runs as u64 - 1, bytes });
+}
+
+/// A tree whose leaves are one run each.
+fn compacted() -> Bench {
+    let bench = filled();
     bench.tree.compact(&KeyRange::all()).unwrap();
     bench.drain();
-    for _ in 0..4 {
+    let root = bench.tree.inner.lock().trunk.root.clone();
+    assert!(root.height >= 2, "inner nodes between the root and the leaves");
+    bench
+}
+
+/// Packs small memtables that have keys in all leaves.
+fn pack_small(bench: &mut Bench, memtables: usize) {
+    for _ in 0..memtables {
         bench.put(60, 40_000);
         bench.pack_all();
     }
-    let (range, runs) = last_leaf(&bench.tree);
-    assert_eq!(runs.len(), 5, "four small runs above a leaf of one run");
-    let oldest = runs[4];
-    let (first, newer) = scan_until_wanted(&bench.tree);
-    // Of four unneeded blocks, the compaction saves three.
-    let price = first / 4 * 3;
-    assert!(price >= newer / 4 && price <= (newer / 4).max(4 << 10), "paid {price} for {newer} bytes");
-    bench.drain();
-    assert_eq!((last_leaf(&bench.tree).1.len(), last_leaf(&bench.tree).1[0]), (2, oldest), "the oldest run stays");
+}
 
-    let (second, whole) = scan_until_wanted(&bench.tree);
-    assert!(whole > 4 * newer, "{whole} bytes in both runs");
-    let paid = first / 4 + second;
-    assert!((whole / 2..whole / 2 + 128).contains(&paid), "paid {paid} for {whole} bytes");
+/// Scans pay first for a compaction of the newer runs on a path, which costs little, and then for the rest.
+#[test]
+fn scans_pay_for_newer_runs_and_for_the_whole_leaf() {
+    let mut bench = compacted();
+    pack_small(&mut bench, 4);
+    let (leaf, path) = last_leaf(&bench.tree);
+    assert_eq!((leaf.branches.len(), path.runs), (1, 5), "four runs above a leaf of one run");
+    let oldest = leaf.branches[0].id;
+    // A quarter of each payment is for the whole leaf.
+    let price = path.newer.max(path.oldest / 16) / 4;
+    pay(&bench.tree, 5, price / 3 * 4 - 4);
+    assert_eq!(bench.tree.debt().optional_bytes, 0, "not yet paid");
+    pay(&bench.tree, 5, 16);
+    assert_eq!(bench.tree.debt().optional_bytes, path.newer);
     bench.drain();
-    assert_eq!(last_leaf(&bench.tree).1.len(), 1);
-    assert_eq!(last_leaf(&bench.tree).0, range);
+    let (leaf, path) = last_leaf(&bench.tree);
+    assert_eq!((leaf.branches.len(), path.runs, leaf.branches[0].id), (2, 2, oldest), "the oldest run stays");
+    assert_eq!(bench.tree.debt().optional_bytes, 0);
+
+    let paid = leaf.paid.whole.load(Relaxed);
+    assert!((price / 4..price).contains(&paid), "{paid} of {price}");
+    pay(&bench.tree, 2, (path.oldest + path.newer) / 2 - paid - 1);
+    assert_eq!(bench.tree.debt().optional_bytes, 0, "not yet paid");
+    pay(&bench.tree, 2, 1);
+    assert_eq!(bench.tree.debt().optional_bytes, path.oldest + path.newer);
+    bench.drain();
+    assert_eq!(last_leaf(&bench.tree).0.branches.len(), 1);
     bench.check();
 }
 
-/// A run above a leaf that has no data for the leaf is not counted. Otherwise scans would request a compaction of the newer
+/// When the whole leaf is paid while the newer runs still wait, both are one compaction, which counts once.
+#[test]
+fn a_paid_leaf_replaces_its_newer_runs() {
+    let mut bench = compacted();
+    pack_small(&mut bench, 4);
+    let path = last_leaf(&bench.tree).1;
+    pay(&bench.tree, 5, path.newer.max(path.oldest / 16) / 2);
+    assert_eq!(bench.tree.debt().optional_bytes, path.newer);
+    pay(&bench.tree, 2, path.oldest + path.newer);
+    assert_eq!(bench.tree.debt().optional_bytes, path.oldest + path.newer);
+    bench.drain();
+    assert_eq!((last_leaf(&bench.tree).0.branches.len(), bench.tree.debt().optional_bytes), (1, 0));
+    bench.check();
+}
+
+/// A run above a leaf that has no keys of the leaf is not counted. Otherwise scans would request a compaction of the newer
 /// runs again and again, although there is only one.
 #[test]
-fn scans_ignore_runs_without_data_for_a_leaf() {
-    let mut bench = filled();
-    bench.tree.compact(&KeyRange::all()).unwrap();
+fn scans_ignore_runs_without_keys_of_a_leaf() {
+    let mut bench = compacted();
+    pack_small(&mut bench, 4);
+    let path = last_leaf(&bench.tree).1;
+    pay(&bench.tree, 5, path.newer.max(path.oldest / 16));
     bench.drain();
-    bench.put(60, 40_000);
-    bench.put(60, 40_000);
-    bench.pack_all();
-    scan_until_wanted(&bench.tree);
-    bench.drain();
-    bench.put(60, 2_000);
-    bench.pack_all();
-    assert_eq!(last_leaf(&bench.tree).1.len(), 3, "two runs in the leaf, and one with other keys above it");
+    let (leaf, path) = last_leaf(&bench.tree);
+    assert_eq!((leaf.branches.len(), path.runs), (2, 2));
+
+    // These keys are in another leaf below the same child of the root.
     let root = bench.tree.inner.lock().trunk.root.clone();
-    assert_eq!(root.live_branches(root.children.len() - 1), 0);
-    scan_until_wanted(&bench.tree);
+    let parent = root.children.last().unwrap().node.clone();
+    let range = parent.children[0].node.range.clone();
+    assert!(range.to <= leaf.range.from, "another leaf");
+    let keys: Vec<Vec<u8>> = bench.model.keys().filter(|key| range.contains(key)).take(60).cloned().collect();
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    for key in keys {
+        bench.seqno += 1;
+        let amount = bench.seqno as i64;
+        memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind: Kind::Put, value: &amount.to_le_bytes() });
+        bench.model.insert(key, amount);
+    }
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    bench.pack_all();
+    let root = bench.tree.inner.lock().trunk.root.clone();
+    assert!(root.live_branches(root.children.len() - 1) > 0, "the root has a run for the child above the leaf");
+    let (_, path) = last_leaf(&bench.tree);
+    assert_eq!(path.runs, 2, "but not for the leaf");
+    pay(&bench.tree, 2, path.oldest + path.newer);
     bench.drain();
-    let leaf = bench.tree.inner.lock().trunk.root.children.last().unwrap().node.clone();
-    assert_eq!(leaf.branches.len(), 1, "the whole leaf was compacted");
+    assert_eq!(last_leaf(&bench.tree).0.branches.len(), 1, "the whole leaf was compacted");
     bench.check();
 }
 

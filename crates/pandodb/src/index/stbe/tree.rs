@@ -13,7 +13,7 @@ use super::persist;
 use super::read::StbeView;
 use super::rebalance::{Pieces, RebalanceCounters, Rebalancer, Shape};
 use super::route::{RouteJob, Routes};
-use super::scans::{Scans, Wanted};
+use super::scans::{Scans, Wanted, path_to};
 use super::trunk::Trunk;
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
@@ -223,6 +223,11 @@ impl Stbe {
         let (mut requested, mut next) = (Ok(false), Some(first));
         // A leaf may need no compaction any more.
         while let (Ok(false), Some(Wanted { range, keeps_oldest, .. })) = (&requested, next.take()) {
+            // Since the scans paid, another compaction may have left nothing to do.
+            if keeps_oldest && path_to(&trunk.root, &range).1.runs <= 2 {
+                next = trunk.scans.take_first();
+                continue;
+            }
             let before = self.core.ids.next();
             trunk.forced.push(Forced { range, before, optional: true, keeps_oldest });
             requested = self.rebalance(inner, &mut trunk).map(|()| self.drop_fulfilled(inner, &mut trunk));

@@ -78,6 +78,9 @@ fn render(stats: &StoreStats) -> String {
         ("reserve_bytes", "Bytes reserved for a full disk.", stats.reserve_bytes),
         ("debt_bytes", "Bytes of pending background work.", stats.debt_bytes),
         ("snapshots", "Live snapshots and open iterators.", stats.snapshots),
+        ("oldest_read_point_lag", "Operations since the oldest of them was made.", stats.oldest_read_point_lag),
+        ("transactions_open", "Open transactions.", stats.transactions.open),
+        ("transactions_bytes", "Memory of open transactions.", stats.transactions.bytes),
         ("healthy", "1, or 0 with trouble: see the program's log.", u64::from(stats.trouble.is_none())),
         ("memory_budget_bytes", "The memory budget.", stats.memory.budget),
         ("replayed_operations", "Operations that were replayed from the log at opening.", stats.replayed_operations),
@@ -106,10 +109,16 @@ fn render(stats: &StoreStats) -> String {
         ("row_hits_total", "Lookups that the row cache answered.", stats.row_hits),
         ("false_positives_total", "Runs that lookups searched without finding the key.", stats.false_positives),
         ("checkpoints_total", "Checkpoints.", stats.checkpoints),
+        ("transaction_commits_total", "Committed transactions.", stats.transactions.commits),
+        ("transaction_reruns_total", "Transactions that were repeated after a conflict.", stats.transactions.reruns),
     ] {
         text.metric(name, "counter", help, plain(value));
     }
     text.summary("commit_seconds", "Latency of commits since the store was opened.", &stats.write_latency);
+    let conflicts = [("key", stats.transactions.key_conflicts), ("range", stats.transactions.range_conflicts)];
+    let conflicts = conflicts.map(|(kind, value)| (label("kind", kind), value));
+    text.metric("transaction_conflicts_total", "counter", "Commits that failed, by what was changed.", conflicts);
+    text.summary("sequencer_hold_seconds", "Time for which a commit excludes all others.", &stats.sequencer_hold);
     text.summary("get_seconds", "Latency of gets since the store was opened.", &stats.read_latency);
     let of_each = |value: fn(&pandodb::KeyspaceStats) -> u64| {
         stats.keyspaces.iter().map(move |keyspace| (label("keyspace", &keyspace.name), value(keyspace)))

@@ -148,8 +148,9 @@ pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfA
 pub use run::Compression;
 #[doc(inline)]
 pub use store::{
-    BackupReport, Batch, BytesByCause, Durability, Keys, Keyspace, KeyspaceAt, KeyspaceInfo, KeyspaceOptions,
-    KeyspaceStats, Latency, MAX_BATCH, MemoryStats, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,
+    BackupReport, Batch, BytesByCause, Durability, Isolation, Keys, Keyspace, KeyspaceAt, KeyspaceInfo,
+    KeyspaceOptions, KeyspaceStats, Latency, MAX_BATCH, MemoryStats, Mismatch, Range, Savepoint, Snapshot, Store,
+    StoreBuilder, StoreStats, Transaction, TransactionOptions, TransactionStats, Untracked, Value,
 };
 
 /// Compiles the example of the README.

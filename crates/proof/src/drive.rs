@@ -8,12 +8,12 @@ use pandodb::base::sync::stand_for_thread;
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{
-    AddI64, Compression, Durability, IndexKind, IndexOptions, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store,
-    StoreBuilder,
+    AddI64, Compression, Durability, Error, IndexKind, IndexOptions, Keyspace, KeyspaceOptions, Mode, Result, Snapshot,
+    Store, StoreBuilder, TransactionOptions,
 };
 
 use crate::indexes;
-use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step, mix};
+use crate::script::{BLOB_THRESHOLD, End, Op, SUMS, Script, State, Step, mix};
 
 /// The sizes of a store, and a few other options.
 #[derive(Clone, Copy, Debug)]
@@ -219,6 +219,7 @@ impl Driver {
     pub fn step(&mut self, step: &Step, before: &State) -> Result<()> {
         match step {
             Step::Commit(ops, durability) => self.commit(ops, *durability),
+            Step::Transact(ops, durability, end) => self.transact(ops, *durability, *end, before),
             Step::Create(name) => self.store.keyspace_with(name, options(name)).map(|_| ()),
             Step::Drop(name) => self.store.drop_keyspace(name),
             Step::LoadSorted(name, rows) => {
@@ -274,6 +275,55 @@ impl Driver {
             }
         }
         batch.commit(durability)
+    }
+
+    /// Runs a transaction. After each operation, reads what the operation has changed; reads a whole keyspace at the end.
+    fn transact(&mut self, ops: &[Op], durability: Durability, end: End, before: &State) -> Result<()> {
+        self.commits += 1;
+        stand_for_thread((mix(self.commits) % self.sizes.streams as u64) as usize);
+        let tx = self.store.begin(TransactionOptions::new().durability(durability))?;
+        let cause = if end == End::Conflict { ops.last() } else { None };
+        let inside = &ops[..ops.len() - usize::from(cause.is_some())];
+        if let Some(Op::Put(name, key, _)) = cause {
+            let found = tx.get(&self.keyspace(name)?, key)?;
+            assert_eq!(found.as_deref(), before.0[*name].get(key).map(Vec::as_slice), "a read of a transaction");
+        }
+        let mut state = before.clone();
+        for op in inside {
+            let (keyspace, key) = (self.keyspace(op.keyspace())?, op.key());
+            match op {
+                Op::Put(_, key, value) => tx.put(&keyspace, key, value)?,
+                Op::Add(key, delta) => tx.merge(&keyspace, key, delta.to_le_bytes())?,
+                Op::Delete(_, key) => tx.delete(&keyspace, key)?,
+                Op::DeleteRange(_, from, to) => tx.delete_range(&keyspace, &from[..]..&to[..])?,
+            }
+            state.apply_op(op);
+            let found = tx.get(&keyspace, key)?;
+            let expected = state.0[op.keyspace()].get(key).map(Vec::as_slice);
+            assert_eq!(found.as_deref(), expected, "a transaction reads what {op:?} has changed");
+        }
+        if let Some(op) = inside.last() {
+            let found = read_all(tx.range(&self.keyspace(op.keyspace())?, ..)?)?;
+            assert_eq!(found, state.0[op.keyspace()], "keyspace {} in a transaction", op.keyspace());
+        }
+        if end == End::Rollback {
+            tx.rollback();
+            return Ok(());
+        }
+        let Some(cause) = cause else { return tx.commit() };
+        self.commit(std::slice::from_ref(cause), durability)?;
+        // A transaction without writes has no conflict.
+        match tx.commit() {
+            Err(Error::Conflict { .. }) => Ok(()),
+            Ok(()) => {
+                assert!(
+                    inside.is_empty(),
+                    "a transaction was committed although {cause:?} had changed what it had read"
+                );
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
     }
 
     /// Reads the oldest snapshot and releases it. Skips keyspaces that were dropped or created after the snapshot was

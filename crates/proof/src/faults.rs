@@ -24,7 +24,7 @@ use crate::full;
 use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
-use crate::script::{Mix, ROWS, Script, State, Step};
+use crate::script::{End, Mix, ROWS, Script, State, Step};
 
 /// All kinds of faults.
 pub const KINDS: [FaultKind; 13] = [
@@ -80,7 +80,8 @@ impl Outcome {
             self.synced = acknowledged;
         }
         // A store that accepts writes again knows whether the failed write took effect.
-        if matches!(step, Step::Commit(..) | Step::LoadSorted(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
+        let writes = matches!(step, Step::Commit(..) | Step::Transact(..)) && !step.effects().is_empty();
+        if writes || matches!(step, Step::LoadSorted(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
             self.uncertain.clear();
         }
     }
@@ -128,7 +129,10 @@ fn harmless(fault: &Fault) -> bool {
 fn refused(step: &Step, error: &Error) -> bool {
     matches!(
         (step, error),
-        (Step::Commit(..) | Step::Create(_) | Step::LoadSorted(..), Error::DiskFull { .. } | Error::Corruption { .. })
+        (
+            Step::Commit(..) | Step::Transact(.., End::Commit) | Step::Create(_) | Step::LoadSorted(..),
+            Error::DiskFull { .. } | Error::Corruption { .. }
+        )
     )
 }
 
@@ -247,10 +251,10 @@ fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
 fn script(number: u64) -> Script {
     if compression(number) == Compression::None {
         let mix = Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 };
-        return Script::generate(number, mix).with_loads(mix);
+        return Script::generate(number, mix).with_transactions().with_loads(mix);
     }
     let mix = Mix { steps: 50, blobs: 5, lazy: 10, buffered: 50, keys: 300 };
-    let mut script = Script::generate(number, mix).with_loads(mix);
+    let mut script = Script::generate(number, mix).with_transactions().with_loads(mix);
     script.steps.insert(script.steps.len() * 3 / 4, Step::Compact(ROWS));
     script
 }

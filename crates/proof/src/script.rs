@@ -2,7 +2,7 @@
 //!
 //! A script is a list of steps generated from a seed. It uses three keyspaces: `rows` (puts, deletes, range deletes,
 //! small and large values), `sums` (counters, changed by merges), and `temp` (like `rows`, but dropped and created
-//! again). A batch may write to all three keyspaces. Any subset of the steps is a valid script too, because
+//! again). A batch or a transaction may write to all three keyspaces. Any subset of the steps is a valid script too, because
 //! [`Script::keep`] also removes operations on a keyspace if it removes the creation of this keyspace.
 
 use std::collections::hash_map::DefaultHasher;
@@ -53,6 +53,13 @@ impl Op {
             Op::Add(..) => SUMS,
         }
     }
+
+    /// The key that the operation changes, or the first key of a range.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Op::Put(_, key, _) | Op::Delete(_, key) | Op::DeleteRange(_, key, _) | Op::Add(key, _) => key,
+        }
+    }
 }
 
 impl fmt::Debug for Op {
@@ -67,11 +74,25 @@ impl fmt::Debug for Op {
     }
 }
 
+/// How a transaction ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It is committed.
+    Commit,
+    /// It is rolled back.
+    Rollback,
+    /// It reads the key that its last operation puts. Then this put is written without the transaction, so the commit
+    /// has a conflict, and only the put has an effect.
+    Conflict,
+}
+
 /// One step of a script.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Commits a batch.
     Commit(Vec<Op>, Durability),
+    /// Runs a serialisable transaction that reads and writes.
+    Transact(Vec<Op>, Durability, End),
     /// Creates a keyspace.
     Create(&'static str),
     /// Drops a keyspace.
@@ -100,7 +121,8 @@ impl Step {
     /// The durability that the acknowledgement of the step guarantees for this step and for all earlier steps.
     pub fn promise(&self) -> Durability {
         match self {
-            Step::Commit(_, durability) | Step::Persist(durability) => *durability,
+            Step::Transact(.., End::Rollback) => Durability::None,
+            Step::Commit(_, durability) | Step::Transact(_, durability, _) | Step::Persist(durability) => *durability,
             Step::Create(_)
             | Step::Drop(_)
             | Step::LoadSorted(..)
@@ -109,6 +131,15 @@ impl Step {
             | Step::Compact(_)
             | Step::Reopen => Durability::Synced,
             Step::Snapshot | Step::Release | Step::Backup => Durability::None,
+        }
+    }
+
+    /// The operations of a batch or of a transaction that take effect.
+    pub fn effects(&self) -> &[Op] {
+        match self {
+            Step::Commit(ops, _) | Step::Transact(ops, _, End::Commit) => ops,
+            Step::Transact(ops, _, End::Conflict) => &ops[ops.len() - 1..],
+            _ => &[],
         }
     }
 }
@@ -124,7 +155,7 @@ impl State {
     /// If the step uses a keyspace that does not exist.
     pub fn apply(&mut self, step: &Step) {
         match step {
-            Step::Commit(ops, _) => ops.iter().for_each(|op| self.apply_op(op)),
+            Step::Commit(..) | Step::Transact(..) => step.effects().iter().for_each(|op| self.apply_op(op)),
             Step::Create(name) => {
                 self.0.entry((*name).to_owned()).or_default();
             }
@@ -139,7 +170,7 @@ impl State {
     /// Whether every keyspace that the step uses exists.
     pub fn takes(&self, step: &Step) -> bool {
         match step {
-            Step::Commit(ops, _) => ops.iter().all(|op| self.0.contains_key(op.keyspace())),
+            Step::Commit(ops, _) | Step::Transact(ops, ..) => ops.iter().all(|op| self.0.contains_key(op.keyspace())),
             Step::Drop(name) | Step::Compact(name) | Step::LoadSorted(name, _) => self.0.contains_key(*name),
             _ => true,
         }
@@ -149,7 +180,11 @@ impl State {
         self.0.get_mut(name).expect("a script uses only keyspaces that exist")
     }
 
-    fn apply_op(&mut self, op: &Op) {
+    /// Applies one operation.
+    ///
+    /// # Panics
+    /// If the operation uses a keyspace that does not exist.
+    pub fn apply_op(&mut self, op: &Op) {
         match op {
             Op::Put(name, key, value) => {
                 self.keyspace(name).insert(key.clone(), value.clone());
@@ -242,6 +277,28 @@ impl Script {
         self
     }
 
+    /// This script with transactions instead of one half of its batches, in one of two scripts. They are drawn from random
+    /// numbers of their own, so the other steps stay the same.
+    #[must_use]
+    pub fn with_transactions(mut self) -> Script {
+        let mut rng = Rng(mix(self.seed ^ 0x0074_7861_6374));
+        if rng.chance(50) {
+            for step in &mut self.steps {
+                if let Step::Commit(ops, durability) = step
+                    && rng.chance(50)
+                {
+                    let end = [End::Commit, End::Commit, End::Commit, End::Rollback, End::Conflict][rng.index(5)];
+                    let mut ops = std::mem::take(ops);
+                    if end == End::Conflict {
+                        ops.push(Op::Put(ROWS, key(rng.below(8)), value(&mut rng, 20)));
+                    }
+                    *step = Step::Transact(ops, *durability, end);
+                }
+            }
+        }
+        self
+    }
+
     /// The script of the steps at `positions`, without operations on keyspaces whose creation is not among these steps.
     #[must_use]
     pub fn keep(&self, positions: &[usize]) -> Script {
@@ -256,6 +313,12 @@ impl Script {
                 Step::Commit(ops, _) => {
                     ops.retain(|op| there.contains(op.keyspace()));
                     !ops.is_empty()
+                }
+                Step::Transact(ops, _, end) => {
+                    // The last operation causes the conflict.
+                    let causes = *end != End::Conflict || there.contains(ROWS);
+                    ops.retain(|op| there.contains(op.keyspace()));
+                    causes && !ops.is_empty()
                 }
                 _ => true,
             };
@@ -313,7 +376,8 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
 /// Inserts sorted loads, see [`Script::with_loads`].
 fn insert_loads(steps: &mut Vec<Step>, seed: u64, mix: Mix) {
     let mut rng = Rng(self::mix(seed ^ 0x6c6f_6164));
-    let first = steps.iter().position(|step| matches!(step, Step::Commit(..))).unwrap_or(steps.len());
+    let first =
+        steps.iter().position(|step| matches!(step, Step::Commit(..) | Step::Transact(..))).unwrap_or(steps.len());
     for _ in 0..(steps.len() as u64 + rng.below(25)) / 25 {
         let share = 10 + rng.below(80);
         let mut rows = Vec::new();

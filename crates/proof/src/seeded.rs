@@ -101,7 +101,8 @@ const BUSY: (u64, u64) = (3, 16);
 
 /// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`,
-/// `rows` and `rows-merge`, `close-read`, `dead`, `load`.
+/// `rows` and `rows-merge`, `close-read`, `dead`, `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`.
+/// The model `footprints` of `crates/explore/loom` catches [`SeededBug::FootprintTorn`].
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -118,6 +119,12 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::AnswerAfterClose,
     SeededBug::DeadRangeUnwatched,
     SeededBug::ChunksLeftBehind,
+    SeededBug::FootprintLacksPut,
+    SeededBug::FootprintRangeExact,
+    SeededBug::FootprintTorn,
+    SeededBug::AppliedIsNext,
+    SeededBug::DirectWriteUncounted,
+    SeededBug::FoldGroundsNewerStripes,
 ];
 
 /// Every other seeded bug.
@@ -248,6 +255,28 @@ pub const HUNTS: &[Hunt] = {
         hunt(LevelWipedForSnapshots, Model, ANY, "a snapshot misses a key that was deleted later"),
         hunt(LevelMovesOverlap, Model, ANY, "a lookup reads only one of two parts with common keys"),
         hunt(LevelNotWritten, Crash, ANY, "a crash loses the newest layer"),
+        hunt(ReadTombstoneMissed, Model, ANY, "a transaction is committed although a key it has read was deleted"),
+        hunt(PackedReadTombstoneMissed, Model, ANY, "the same after the range delete was packed"),
+        hunt(RangeTombstoneMissed, Model, ANY, "a transaction is committed although a range it has read was deleted"),
+        hunt(PackedChangeMissed, Model, ANY, "a transaction is committed although a key it has read was changed"),
+        hunt(PackedRangeMissed, Model, ANY, "a transaction is committed although a range it has read was changed"),
+        hunt(ActiveMemtableNotAsked, Model, ANY, "a transaction is committed although a key it has read was changed"),
+        hunt(SealedMemtablesNotAsked, Model, ANY, "a transaction is committed although a key it has read was changed"),
+        hunt(DeleteIsNoChange, Model, ANY, "a transaction is committed although a key it has read was deleted"),
+        hunt(ReadPointAtCommit, Model, ANY, "a transaction is committed although a key it has read was changed"),
+        hunt(
+            GapBehindLastRow,
+            Model,
+            ANY,
+            "a transaction is committed although its scan would return another last row",
+        ),
+        hunt(BackEndUntracked, Model, ANY, "a transaction is committed although its backward scan would differ"),
+        hunt(AbsenceUntracked, Model, ANY, "a transaction is committed although a key it did not find was written"),
+        hunt(ReadAfterWriteUntracked, Model, ANY, "a transaction is committed although a key it has read was changed"),
+        hunt(PutOverlooksMerge, Model, ANY, "under snapshot isolation a put replaces a merge that it has not seen"),
+        hunt(OwnRangeUnprotected, Model, ANY, "under snapshot isolation a range delete removes a key it has not seen"),
+        hunt(OwnWritesHiddenInRange, Model, ANY, "a scan in a transaction lacks the transaction's own writes"),
+        hunt(OwnRangeDeleteIgnored, Model, ANY, "a get in a transaction finds a key that the transaction has deleted"),
         hunt(VerifyPinsInTurn, Verify, ANY, "verify reports pages of a sound store with two owners"),
         hunt(VerifySkipsFilters, Corrupt, CLOSED, "verify has not read all allocated pages"),
         hunt(VerifySkipsLargeValues, Corrupt, CLOSED, "verify has not read all allocated pages"),

@@ -8,7 +8,7 @@ fn threads_read_exactly_what_was_committed() {
     let tally = run_until(Kind::Histories, 0.., 100_000);
     println!("{} transactions: {}", tally.runs, tally.words());
     tally.none();
-    let parts = ["copies", "reopenings", "checkpoints", "compactions", "flushes", "splits"];
+    let parts = ["copies", "reopenings", "checkpoints", "compactions", "flushes", "splits", "conflicts"];
     parts.into_iter().for_each(|part| assert!(tally.counted(part) > 0, "no {part}"));
 }
 
@@ -17,7 +17,7 @@ fn crashes_and_faults_preserve_isolation() {
     let tally = run_until(Kind::Histories, (0..16).map(|i| 8 * (i / 2) + 6 + i % 2), 25_000);
     println!("{} transactions: {}", tally.runs, tally.words());
     tally.none();
-    let parts = ["crashes", "kills", "power cuts", "faults that struck", "unknown", "refused"];
+    let parts = ["crashes", "kills", "power cuts", "faults that struck", "unknown", "refused", "conflicts"];
     parts.into_iter().for_each(|part| assert!(tally.counted(part) > 0, "no {part}"));
 }
 
@@ -38,11 +38,14 @@ fn clients_that_lie_are_detected() {
         let expected: &[&str] = match canary {
             Canary::OldSnapshot => &["StaleSnapshot"],
             Canary::DoubledMerge => &["DoubledMerge"],
-            Canary::CommittedAnyway => &["LostSeqno", "AbortedRead", "HalfBatch"],
+            Canary::CommittedAnyway => &["LostSeqno", "AbortedRead", "HalfBatch", "FalseConflict"],
             Canary::BlindScan => &["Phantom", "HalfBatch"],
             Canary::HalfBatch => &["StaleRead", "HalfBatch", "Phantom"],
             Canary::OldValue => &["StaleRead", "HalfBatch", "FutureRead", "LostMerge"],
             Canary::LateSnapshot => &["StaleRead", "HalfBatch", "Phantom", "LostMerge"],
+            Canary::SkewedTransaction => &["WriteSkew", "Phantom"],
+            Canary::LastCommitterWins => &["LostUpdate"],
+            Canary::FalseConflict => &["FalseConflict"],
         };
         assert!(expected.iter().any(|name| what.starts_with(name)), "{canary:?} was reported as {what}");
     }
@@ -50,7 +53,7 @@ fn clients_that_lie_are_detected() {
 
 #[test]
 fn the_black_box_detects_clients_that_lie() {
-    for canary in [Canary::LateSnapshot, Canary::CommittedAnyway, Canary::BlindScan] {
+    for canary in [Canary::LateSnapshot, Canary::CommittedAnyway, Canary::BlindScan, Canary::SkewedTransaction] {
         let whats = |seed| run_black_box(seed, canary).failures.into_iter().map(|failure| failure.what).collect();
         let what = noticed(whats).unwrap_or_else(|| panic!("{canary:?} was not detected"));
         println!("{canary:?}: {what}");

@@ -46,6 +46,8 @@ mod resolve {
 
 #[path = "../../../pandodb/src/store/dead_ranges/mod.rs"]
 mod dead_ranges;
+#[path = "../../../pandodb/src/store/footprints.rs"]
+mod footprints;
 #[path = "../../../pandodb/src/memtable/latch.rs"]
 mod latch;
 #[path = "../../../lab/src/pool/claims/locks.rs"]

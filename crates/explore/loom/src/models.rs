@@ -10,8 +10,9 @@ use loom::sync::atomic::{
 use loom::thread::spawn;
 
 use crate::base::seeded::activate;
-use crate::base::{Entry, KeyRange, Kind, RangeTombstone, SeededBug, Seqno};
+use crate::base::{Entry, HashedKey, KeyRange, KeyspaceId, Kind, RangeTombstone, SeededBug, Seqno};
 use crate::dead_ranges::{Allowance, DeadRanges, Skip};
+use crate::footprints::{Footprint, Footprints};
 use crate::latch::Latch;
 use crate::locks::Locks;
 use crate::memtable::{ChunkPool, Memtable};
@@ -23,7 +24,7 @@ use crate::watermark::Watermark;
 pub type Body = fn(mistake: bool);
 
 /// All models.
-pub const ALL: [(&str, Body); 12] = [
+pub const ALL: [(&str, Body); 13] = [
     ("visible", visible),
     ("register", register),
     ("tombstones", tombstones),
@@ -34,6 +35,7 @@ pub const ALL: [(&str, Body); 12] = [
     ("ring", ring),
     ("sleep", sleep),
     ("counts", counts),
+    ("footprints", footprints),
     ("frames", crate::pool::frames),
     ("links", crate::pool::links),
 ];
@@ -299,4 +301,34 @@ fn counts(mistake: bool) {
     }
     let written = write(2)() + writer.join().expect("joined");
     assert_eq!((entry.first.load(Relaxed), entry.second.load(Relaxed)), (written, written));
+}
+
+/// A reader of a slot gets the whole footprint of the ticket that it asks for, or none, while the slot gets the footprint
+/// of a later ticket. A footprint that was left before the reader began is found, unless a later one replaces it. The
+/// mistake: the reader does not look at the slot's number again.
+fn footprints(mistake: bool) {
+    activate(mistake.then_some(SeededBug::FootprintTorn));
+    let left = |first: u64| {
+        let mut footprint = Footprint::default();
+        (first..first + 2).for_each(|hash| footprint.add(KeyspaceId(first as u32), HashedKey { key: b"k", hash }));
+        (Seqno(first), footprint)
+    };
+    let footprints = Arc::new(Footprints::default());
+    footprints.enter();
+    let leave = |footprints: &Footprints, ticket, (last, footprint): (Seqno, Footprint)| {
+        footprints.leave_behind(ticket, last, &footprint);
+    };
+    leave(&footprints, 0, left(1));
+    leave(&footprints, 1, left(3));
+    let writer = {
+        let footprints = footprints.clone();
+        spawn(move || leave(&footprints, 2, left(5)))
+    };
+    // Tickets 0 and 2 share a slot.
+    let (old, new) = (footprints.of(0), footprints.of(2));
+    assert!(old.is_none_or(|found| found == left(1)), "words of two footprints");
+    assert!(new.is_none_or(|found| found == left(5)), "words of two footprints");
+    assert_eq!(footprints.of(1), Some(left(3)), "another slot");
+    writer.join().expect("joined");
+    assert_eq!((footprints.of(0), footprints.of(2)), (None, Some(left(5))));
 }

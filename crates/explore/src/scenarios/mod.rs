@@ -22,9 +22,12 @@ mod pool;
 mod rows;
 mod swap;
 mod sync;
+mod transactions;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
+
+use self::transactions as tx;
 
 use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
@@ -144,6 +147,16 @@ pub fn all() -> &'static [Scenario] {
             beside("streams-cut", crash::STREAMS, crash::claims, SeededBug::SyncClaimsPastGap),
             beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
             beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
+            scenario("tx-skew", tx::SKEW, false, prepare_empty, tx::skew),
+            beside("tx-update", tx::UPDATE, tx::update, SeededBug::AppliedIsNext),
+            beside("tx-insert", tx::INSERT, tx::insert, SeededBug::FootprintLacksPut),
+            beside("tx-delete", tx::RANGE_DELETE, tx::range_delete, SeededBug::FootprintRangeExact),
+            beside("tx-phantom", tx::PHANTOM, tx::phantom, SeededBug::GapBehindLastRow),
+            beside("tx-merges", tx::MERGES, tx::merges, SeededBug::FoldGroundsNewerStripes),
+            beside("tx-packed", tx::PACKED, tx::packed, SeededBug::PackedChangeMissed),
+            beside("tx-load", tx::LOAD, tx::load, SeededBug::DirectWriteUncounted),
+            scenario("tx-drop", tx::DROP, false, prepare_empty, tx::drop_keyspace),
+            scenario("tx-close", tx::CLOSE, false, prepare_empty, tx::close),
         ]
     })
 }

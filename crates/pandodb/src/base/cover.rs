@@ -23,8 +23,8 @@ use super::seeded::seeded;
 /// Finds the newest visible range tombstone over each key of a scan, in any order of keys; sorted order is the fastest.
 #[derive(Clone, Debug)]
 pub struct Cover {
-    sets: Vec<Arc<Fragments>>,
-    at: Seqno,
+    /// The sets, each with the seqno up to which its tombstones are visible.
+    sets: Vec<(Arc<Fragments>, Seqno)>,
     /// The keys for which `newest` is the answer. `None` before the first search.
     within: Option<KeyRange>,
     newest: Seqno,
@@ -34,11 +34,16 @@ pub struct Cover {
 
 impl Cover {
     /// A cover by the tombstones of `sets` with a seqno of at most `at`. O(number of sets).
-    pub fn new(mut sets: Vec<Arc<Fragments>>, at: Seqno) -> Cover {
-        sets.retain(|set| !set.is_empty());
+    pub fn new(sets: Vec<Arc<Fragments>>, at: Seqno) -> Cover {
+        Cover::of(sets.into_iter().map(|set| (set, at)).collect())
+    }
+
+    /// A cover by sets, each with the seqno up to which its tombstones are visible. O(number of sets).
+    pub fn of(mut sets: Vec<(Arc<Fragments>, Seqno)>) -> Cover {
+        sets.retain(|(set, _)| !set.is_empty());
         // Without tombstones no key is searched.
         let within = sets.is_empty().then(KeyRange::all);
-        Cover { sets, at, within, newest: Seqno(0), searches: 0 }
+        Cover { sets, within, newest: Seqno(0), searches: 0 }
     }
 
     /// Whether there is no tombstone.
@@ -68,8 +73,9 @@ impl Cover {
     fn search(&mut self, key: &[u8]) {
         self.searches += 1;
         let (mut from, mut to, mut newest) = (&[][..], &[][..], Seqno(0));
-        for set in &self.sets {
-            let (start, end, seqno) = set.around(key, self.at);
+        for (set, at) in &self.sets {
+            let (start, end, seqno) = set.around(key, *at);
+            debug_assert!(seqno <= *at, "a tombstone that the scan does not see");
             from = from.max(start);
             if to.is_empty() || (!end.is_empty() && end < to) {
                 to = end;
@@ -83,7 +89,6 @@ impl Cover {
         within.to.clear();
         within.to.extend_from_slice(to);
         debug_assert!(within.contains(key), "the key is in the intersection of its fragments");
-        debug_assert!(newest <= self.at, "a tombstone that the scan does not see");
         (self.within, self.newest) = (Some(within), newest);
     }
 }

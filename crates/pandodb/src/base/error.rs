@@ -7,6 +7,7 @@
 use std::{fmt, io};
 
 use super::cause::IoCause;
+use super::range::KeyRange;
 
 /// The result type of every operation that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -96,6 +97,28 @@ pub enum Error {
         /// The bytes that the structure would occupy.
         bytes: u64,
         /// The largest size, in bytes, with which the store can be opened.
+        limit: u64,
+    },
+    /// A transaction was not committed, because another commit has changed what the transaction depends on. Nothing was
+    /// written. Run the transaction again from its beginning; [`Store::transact`](crate::Store::transact) does so.
+    Conflict {
+        /// The keyspace's name.
+        keyspace: String,
+        /// The first key of the range that was read, or the key.
+        from: Vec<u8>,
+        /// The end of the range, which is not part of it; empty if the range has no end.
+        to: Vec<u8>,
+        /// The number of times that the transaction was tried.
+        attempts: u32,
+    },
+    /// The open transactions of the store would have more bytes of writes and read keys than
+    /// [`StoreBuilder::transaction_bytes`](crate::StoreBuilder::transaction_bytes) allows, or one transaction would have
+    /// more bytes of writes than [`MAX_BATCH`](crate::MAX_BATCH). A write was not added to its transaction, which can
+    /// still be committed.
+    TransactionTooLarge {
+        /// The bytes that all open transactions, or this one, would have.
+        bytes: u64,
+        /// The limit in bytes.
         limit: u64,
     },
     /// The process or the system has too many open files, so a write could not create a file (usually the next segment
@@ -232,10 +255,14 @@ impl Error {
         refused
     }
 
-    /// Whether the call did nothing and may succeed later: after space or file descriptors were freed, or after the
-    /// other opener has closed the store. An immediate retry does not help.
+    /// Whether the call did nothing and may succeed later. After a [`Conflict`](Error::Conflict), run the whole
+    /// transaction again at once. After the other errors, an immediate retry does not help: free space or file
+    /// descriptors, or wait until the other opener has closed the store.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. } | Error::Locked { .. })
+        matches!(
+            self,
+            Error::Conflict { .. } | Error::DiskFull { .. } | Error::TooManyFiles { .. } | Error::Locked { .. }
+        )
     }
 
     /// Whether the store must be reopened, because it refuses writes after a failure, or because it was closed. `false`
@@ -273,6 +300,8 @@ impl Error {
             Error::DiskFull { .. } => "disk_full",
             Error::DiskTooSmall { .. } => "disk_too_small",
             Error::TooLarge { .. } => "too_large",
+            Error::Conflict { .. } => "conflict",
+            Error::TransactionTooLarge { .. } => "transaction_too_large",
             Error::TooManyFiles { .. } => "too_many_files",
             Error::Locked { .. } => "locked",
             Error::NotAStore { .. } => "not_a_store",
@@ -308,6 +337,23 @@ impl Error {
             Error::Poisoned { first } => format!("the store refuses writes since an earlier failure ({first})"),
             Error::Indeterminate { first } => format!("the commit may or may not survive a crash: {first}"),
             Error::DiskFull { op } => format!("the disk is full ({op}): nothing of this write was kept"),
+            Error::Conflict { keyspace, from, to, attempts } => {
+                let tries = if *attempts == 1 { String::new() } else { format!(" (tried {attempts} times)") };
+                let keys = KeyRange::new(from.as_slice(), to.as_slice());
+                let place = match (from.is_empty(), to.is_empty()) {
+                    _ if keys == KeyRange::point(from) => format!("key `{}`", from.escape_ascii()),
+                    (true, true) => "a key".to_owned(),
+                    (false, true) => format!("a key from `{}` on", from.escape_ascii()),
+                    (true, false) => format!("a key before `{}`", to.escape_ascii()),
+                    (false, false) => format!("a key from `{}` to `{}`", from.escape_ascii(), to.escape_ascii()),
+                };
+                format!(
+                    "another commit has changed {place} of keyspace `{keyspace}`, and the transaction depends on it{tries}"
+                )
+            }
+            Error::TransactionTooLarge { bytes, limit } => {
+                format!("transactions would have {bytes} bytes of writes and read keys; {limit} are allowed")
+            }
             Error::TooManyFiles { op, file, limit } => {
                 format!("{op} of `{file}` was refused: {limit} has too many open files; nothing was kept of this write")
             }
@@ -355,6 +401,8 @@ impl Error {
             Error::DiskTooSmall { .. } => "use a smaller memory budget, or another disk",
             Error::TooLarge { what: "catalogue", .. } => "drop keyspaces, or create them in another store",
             Error::TooLarge { .. } => "call `compact`, or open the store with a larger memory budget",
+            Error::Conflict { .. } => "run the transaction again",
+            Error::TransactionTooLarge { .. } => "split the transaction, or raise `transaction_bytes`",
             Error::TooManyFiles { .. } => "close some, or raise the limit (`ulimit -n`, `fs.file-max`), then retry",
             Error::Locked { .. } => "close the other opener first",
             Error::UnknownIndex { keyspace: Some(_), .. } => "open the store with the version that wrote it",

@@ -15,6 +15,15 @@ use super::key_hash;
 /// The number of bytes of the fingerprint in front of a hashed key.
 const FINGERPRINT: usize = 8;
 
+/// A key in its stored form, with its hash.
+#[derive(Clone, Copy, Debug)]
+pub struct HashedKey<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The hash of the key ([`KeyCodec::hash`]).
+    pub hash: u64,
+}
+
 /// The way in which a keyspace stores its keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyCodec {
@@ -67,6 +76,12 @@ impl KeyCodec {
                 u64::from_be_bytes(*fingerprint)
             }
         }
+    }
+
+    /// A stored key with its hash.
+    #[inline]
+    pub fn hashed(self, key: &[u8]) -> HashedKey<'_> {
+        HashedKey { key, hash: self.hash(key) }
     }
 }
 

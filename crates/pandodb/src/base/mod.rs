@@ -32,7 +32,7 @@ pub use error::{Error, Result};
 pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ghosts::Ghosts;
 pub use ids::{BlockAddr, Extent, KeyspaceId, OwnerId, PageNo, Seqno, StoreId};
-pub use key_codec::KeyCodec;
+pub use key_codec::{HashedKey, KeyCodec};
 pub use large::LargeVec;
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::{IntoKeyRange, KeyRange};

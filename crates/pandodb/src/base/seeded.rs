@@ -278,6 +278,55 @@ bugs! {
     /// and older values hide them.
     LoadOlderThanAll,
 
+    // ---- transactions ----
+    /// A commit of one operation leaves a footprint without its key, so a transaction overlooks a put that is in flight.
+    FootprintLacksPut,
+    /// The footprint of a range delete counts as a complete list of keys, so a transaction overlooks a range delete that
+    /// is in flight.
+    FootprintRangeExact,
+    /// A reader of a footprint does not look again at the number of its ticket, so it may get words of two commits.
+    FootprintTorn,
+    /// A transaction takes all tickets that are drawn for applied, so it overlooks the ones that are in flight.
+    AppliedIsNext,
+    /// A transaction does not notice a sorted load that was attached after its search.
+    DirectWriteUncounted,
+    /// A range delete in a memtable is not a change of a key that a transaction has read.
+    ReadTombstoneMissed,
+    /// A range delete in a run is not a change of a key that a transaction has read.
+    PackedReadTombstoneMissed,
+    /// A range delete in a memtable is not a change of a range that a transaction has read.
+    RangeTombstoneMissed,
+    /// Changes of a key are not looked for in the index.
+    PackedChangeMissed,
+    /// Changes of a range are not looked for in the index.
+    PackedRangeMissed,
+    /// Changes are not looked for in the active memtable.
+    ActiveMemtableNotAsked,
+    /// Changes are not looked for in sealed memtables.
+    SealedMemtablesNotAsked,
+    /// A delete is not a change.
+    DeleteIsNoChange,
+    /// A transaction looks for changes after its end instead of after its read point.
+    ReadPointAtCommit,
+    /// The gap between the last row of a range and the end of the range does not count as read.
+    GapBehindLastRow,
+    /// The rows that a transaction has read from the back end of a range do not count as read.
+    BackEndUntracked,
+    /// A key without a value does not count as read.
+    AbsenceUntracked,
+    /// A key does not count as read if the transaction has written to the keyspace before.
+    ReadAfterWriteUntracked,
+    /// Under snapshot isolation, a put does not conflict with a merge of the same key.
+    PutOverlooksMerge,
+    /// Under snapshot isolation, a range delete does not conflict with writes in its range.
+    OwnRangeUnprotected,
+    /// A compaction turns operands that are newer than a read point into a put, so a merge has a conflict with a merge.
+    FoldGroundsNewerStripes,
+    /// A range of a transaction does not show the transaction's own writes.
+    OwnWritesHiddenInRange,
+    /// A get of a transaction ignores the transaction's own range deletes.
+    OwnRangeDeleteIgnored,
+
     // ---- the lookahead array ----
     /// A compaction drops tombstones although an older level still holds entries that the tombstones delete.
     LevelTombstoneDropped,

@@ -64,7 +64,7 @@ pub use self::types::{IndexKind, IndexType, Order};
 
 use std::sync::Arc;
 
-use crate::base::{Entry, EntryBlock, Extent, KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{Entry, EntryBlock, Extent, HashedKey, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::resolve::Stripes;
 
 /// The durable root of an index. Its encoding belongs to the index and is opaque to the catalogue.
@@ -139,22 +139,22 @@ pub trait IndexView: Send + Sync {
     /// If some tombstones cannot be read. In that case it is unknown which messages of `range` are deleted.
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()>;
 
-    /// Whether the view holds a change of `key` with a seqno above `since`. A change is a message of `key`, or a range
-    /// tombstone that covers `key`. If versions were dropped, the result may be true although nothing has changed. The
-    /// default implementation reads all messages of the key.
+    /// Whether the view holds a change of `key` with a seqno above `since`: a message of `key` that `changes` include, or
+    /// a range tombstone that covers `key`. If `since` is a registered read point, the answer is exact, except that a
+    /// change that has left no trace may be missed: a key that had no value at `since`, and has none now. The default
+    /// implementation reads all messages of the key.
     ///
     /// # Errors
     /// If a block cannot be read.
-    fn changed(self: Arc<Self>, key: &[u8], since: Seqno) -> Result<bool> {
-        self.changed_in(&KeyRange::point(key), since)
+    fn changed(self: Arc<Self>, key: HashedKey<'_>, since: Seqno, changes: Changes) -> Result<bool> {
+        self.changed_in(&KeyRange::point(key.key), since, changes)
     }
 
     /// Whether the view holds a change with a seqno above `since` of any key of `range`, as in [`IndexView::changed`].
-    /// The default implementation reads all messages of the range.
     ///
     /// # Errors
     /// If a block cannot be read.
-    fn changed_in(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<bool> {
+    fn changed_in(self: Arc<Self>, range: &KeyRange, since: Seqno, changes: Changes) -> Result<bool> {
         if self.through() <= since {
             return Ok(false);
         }
@@ -163,17 +163,44 @@ pub trait IndexView: Send + Sync {
         if tombstones.iter().any(|tombstone| tombstone.seqno > since && tombstone.range.overlaps(range)) {
             return Ok(true);
         }
-        let (mut cursor, mut block) = (self.cursor(range, false)?, EntryBlock::new());
+        let (mut cursor, mut block) = (self.cursor_since(range, since)?, EntryBlock::new());
         loop {
             block.clear();
             cursor.fill(CHANGED_BLOCK, &mut block)?;
             if block.is_empty() {
                 return Ok(false);
             }
-            if block.iter().any(|entry| entry.seqno > since) {
+            if block.iter().any(|entry| entry.seqno > since && changes.include(entry.kind)) {
                 return Ok(true);
             }
         }
+    }
+
+    /// A cursor over a range of stored keys that returns at least all messages with a seqno above `since`. The default
+    /// implementation returns all messages.
+    ///
+    /// # Errors
+    /// The errors of [`IndexView::cursor`].
+    fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
+        let _ = since;
+        self.cursor(range, false)
+    }
+}
+
+/// The messages that count as changes of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// All messages.
+    All,
+    /// Messages that replace or delete the value, but no operands.
+    Replacements,
+}
+
+impl Changes {
+    /// Whether a message of this kind counts.
+    pub fn include(self, kind: Kind) -> bool {
+        let is_included = self == Changes::All || kind != Kind::Merge;
+        is_included && !(kind == Kind::Delete && SeededBug::DeleteIsNoChange.is_on())
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::inspect::{SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
 use super::owed::{Owing, Share};
 use super::{
-    Base, Checkpoint, Core, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect,
-    Lookup, Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, Step,
+    Base, Changes, Checkpoint, Core, Cut, Debt, DirectWriter, Estimate, HashedKey, Index, IndexStats, IndexType,
+    IndexView, Inspect, Lookup, Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, Step,
 };
 use crate::base::codec::{Reader, put_varint};
 use crate::base::sync::Mutex;
@@ -387,9 +387,11 @@ fn changes_are_found_by_key_and_by_range() {
     stub.direct().unwrap().prepare(&mut keys.iter().map(|key| put(key))).unwrap().apply(Seqno(5));
     let view = || stub.view();
     let [a, b] = &keys;
-    assert!(view().changed(b, Seqno(5)).unwrap() && !view().changed(a, Seqno(5)).unwrap());
-    assert!(view().changed_in(&KeyRange::all(), Seqno(5)).unwrap());
-    assert!(!view().changed_in(&KeyRange::all(), Seqno(6)).unwrap());
+    let hashed = |key| HashedKey { key, hash: 0 };
+    assert!(view().changed(hashed(b), Seqno(5), Changes::All).unwrap());
+    assert!(!view().changed(hashed(a), Seqno(5), Changes::All).unwrap());
+    assert!(view().changed_in(&KeyRange::all(), Seqno(5), Changes::All).unwrap());
+    assert!(!view().changed_in(&KeyRange::all(), Seqno(6), Changes::All).unwrap());
     let (mut cursor, mut block) = (view().drain().unwrap(), EntryBlock::new());
     cursor.fill(1 << 20, &mut block).unwrap();
     assert_eq!(block.len(), 2, "a drain has every message");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Base, Core, IdSource, Index, Lookup, Progress, SealedBatch, Step};
+use super::{Base, Changes, Core, HashedKey, IdSource, Index, Lookup, Progress, SealedBatch, Step};
 pub use crate::base::random::Rng as Random;
 use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::MemDevice;
@@ -22,6 +22,8 @@ pub struct Bench<I> {
     pub seqno: u64,
     pub random: Random,
     pub snapshots: Vec<(Seqno, BTreeMap<Vec<u8>, i64>)>,
+    /// The keys of every message, oldest first.
+    pub changes: Vec<(Seqno, KeyRange, Kind)>,
 }
 
 pub fn operator() -> Operator {
@@ -61,7 +63,8 @@ impl<I: Index> Bench<I> {
         let device = MemDevice::new();
         let core = core(&device);
         let tree = make(core.clone());
-        Bench { device, core, tree, model: BTreeMap::new(), seqno: 0, random: Random(seed), snapshots: Vec::new() }
+        let (model, random, snapshots, changes) = (BTreeMap::new(), Random(seed), Vec::new(), Vec::new());
+        Bench { device, core, tree, model, seqno: 0, random, snapshots, changes }
     }
 
     pub fn key(&mut self, keys: u64) -> Vec<u8> {
@@ -78,6 +81,7 @@ impl<I: Index> Bench<I> {
             let pick = self.random.below(100);
             let amount = self.random.below(1000) as i64;
             let mut value = amount.to_le_bytes().to_vec();
+            self.changes.push((seqno, KeyRange::point(&key), if pick < 50 { Kind::Put } else { Kind::Merge }));
             if pick < deletes {
                 memtable.insert(Entry { key: &key, seqno, kind: Kind::Delete, value: &[] });
                 self.model.remove(&key);
@@ -86,6 +90,7 @@ impl<I: Index> Bench<I> {
                 let range = KeyRange::new(key, to);
                 if !range.is_empty() {
                     self.model.retain(|key, _| !range.contains(key));
+                    self.changes.push((seqno, range.clone(), Kind::RangeDelete));
                     memtable.insert_range(&RangeTombstone { range, seqno });
                 }
             } else if pick < 50 {
@@ -108,6 +113,7 @@ impl<I: Index> Bench<I> {
         for _ in 0..count {
             self.seqno += 1;
             let (key, amount) = (self.key(keys), self.seqno as i64);
+            self.changes.push((Seqno(self.seqno), KeyRange::point(&key), Kind::Put));
             self.model.insert(key.clone(), amount);
             let value = amount.to_le_bytes();
             memtable.insert(Entry { key: &key, seqno: Seqno(self.seqno), kind: Kind::Put, value: &value });
@@ -159,6 +165,60 @@ impl<I: Index> Bench<I> {
             }
         }
     }
+}
+
+/// Checks that an index finds the changes after each snapshot, of keys and of ranges, while it packs and compacts.
+pub fn changes_are_found<I: Index>(bench: &mut Bench<I>) {
+    for round in 0..30 {
+        bench.feed(200, 600, 20);
+        bench.pack_all();
+        if round % 3 == 0 {
+            bench.drain();
+        }
+        if bench.random.below(3) == 0 {
+            bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+        }
+        if bench.snapshots.len() > 4 {
+            let at = bench.random.below(4) as usize;
+            bench.snapshots.remove(at);
+        }
+        for (since, then) in bench.snapshots.clone() {
+            for _ in 0..40 {
+                let (key, other) = (bench.key(600), bench.key(600));
+                let hashed = HashedKey { key: &key, hash: KeyCodec::Plain.hash(&key) };
+                let found = |changes| bench.tree.view().changed(hashed, since, changes).unwrap();
+                check_change(bench, &KeyRange::point(&key), since, &then, found);
+                let range = KeyRange::new(key.as_slice(), other.as_slice());
+                if !range.is_empty() {
+                    let found = |changes| bench.tree.view().changed_in(&range, since, changes).unwrap();
+                    check_change(bench, &range, since, &then, found);
+                }
+            }
+        }
+    }
+    assert!(bench.tree.stats().compactions > 0);
+}
+
+/// Compares what an index found with the messages since a snapshot, and with the values then and now.
+fn check_change<I: Index>(
+    bench: &Bench<I>,
+    range: &KeyRange,
+    since: Seqno,
+    then: &BTreeMap<Vec<u8>, i64>,
+    found: impl Fn(Changes) -> bool,
+) {
+    let happened = |changes: Changes| {
+        let newer = bench.changes.iter().rev().take_while(|(seqno, ..)| *seqno > since);
+        newer.filter(|(_, _, kind)| changes.include(*kind)).any(|(_, changed, _)| changed.overlaps(range))
+    };
+    let rows = |model: &BTreeMap<Vec<u8>, i64>| -> Vec<(Vec<u8>, i64)> {
+        model.iter().filter(|(key, _)| range.contains(key)).map(|(key, value)| (key.clone(), *value)).collect()
+    };
+    let (all, replaced) = (found(Changes::All), found(Changes::Replacements));
+    assert!(all || !replaced, "a replacement is a change");
+    assert!(!all || happened(Changes::All), "no message since {since} in {range:?}");
+    assert!(!replaced || happened(Changes::Replacements), "only operands since {since} in {range:?}");
+    assert!(all || rows(then) == rows(&bench.model), "an overlooked change since {since} in {range:?}");
 }
 
 /// Feeds memtables while jobs are suspended after small steps and snapshots are taken and released. Checks the contents

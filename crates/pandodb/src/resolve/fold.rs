@@ -21,8 +21,9 @@
 //! 2. The newest base is kept; messages older than the base are dropped. Merges newer than the base are applied to the
 //!    value of a put, or to no value if the base is a delete or a tombstone. A large value is not read for this
 //!    purpose: the large value and the merges newer than it are kept.
-//! 3. If a stripe has merges but no base, neighbouring merges are combined, as far as the operator can combine them. If
-//!    nothing older exists in the whole index (`bottom`), the merges are applied to no value instead.
+//! 3. If a stripe has merges but no base, neighbouring merges are combined, as far as the operator can combine them. In
+//!    the oldest stripe, if nothing older exists in the whole index (`bottom`), the merges are applied to no value
+//!    instead.
 //! 4. At the bottom, deletes without an older message are dropped.
 //!
 //! Invariants: each read point sees the same value before and after a fold (see [`super`]); a folded message has the
@@ -148,7 +149,9 @@ pub fn fold_key(
         debug_assert!(start < end, "a message is in its own stripe");
         let floor = tombs[tombs.partition_point(|&tomb| stripes.stripe_of(tomb) > stripe)..].first().copied();
         let floor = floor.filter(|&tomb| stripes.stripe_of(tomb) == stripe).unwrap_or_default();
-        let ground = bottom && end == group.len();
+        // In a newer stripe, the result would be a put, which a transaction takes for a conflict with its own operand.
+        let is_oldest = stripe == 0 || SeededBug::FoldGroundsNewerStripes.is_on();
+        let ground = bottom && end == group.len() && is_oldest;
         Stripe { group, operator, floor, ground }.fold(start..end, out);
         start = end;
     }

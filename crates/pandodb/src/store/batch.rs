@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants: `payload` holds `count` operations, and has at most [`MAX_BATCH`] bytes. Every extent in `blobs` belongs
-//! to an operation of `payload`, unless an operation failed after its extent was written.
+//! to an operation of `payload`.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use super::keyspace::Keyspace;
 use super::options::Durability;
 use super::shared::Shared;
 use super::state::{KeyspaceState, check_key};
-use crate::base::{BlobRef, Error, IntoKeyRange, Kind, Result};
+use super::validation::Validation;
+use crate::base::{BlobRef, Error, IntoKeyRange, KeyspaceId, Kind, Result};
 use crate::wal::{Ops, op_bytes, put_op};
 
 /// The maximum number of bytes of operations in one [`Batch`]. The sum includes keys, operands and small values, and
@@ -62,6 +63,17 @@ pub struct Batch {
     trusting: bool,
 }
 
+/// A place between the operations of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchMark {
+    payload: usize,
+    count: u32,
+    bytes: u64,
+    only_deletes: bool,
+    blobs: usize,
+    keyspaces: usize,
+}
+
 impl Batch {
     pub(crate) fn new(engine: Arc<Shared>) -> Batch {
         Batch {
@@ -97,6 +109,46 @@ impl Batch {
     /// Returns the size of the operations in bytes, as [`MAX_BATCH`] counts it.
     pub fn bytes(&self) -> usize {
         self.payload.len()
+    }
+
+    /// The keyspaces of the operations.
+    pub(super) fn keyspaces(&self) -> &[Arc<KeyspaceState>] {
+        &self.keyspaces
+    }
+
+    /// The keyspace of an operation.
+    pub(super) fn keyspace(&self, id: KeyspaceId) -> &Arc<KeyspaceState> {
+        let keyspace = self.keyspaces.iter().find(|keyspace| keyspace.id == id);
+        keyspace.expect("a batch knows the keyspaces that it names")
+    }
+
+    /// The encoded operations.
+    pub(super) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// The error of the operation that was added last, if it was rejected. The batch forgets it.
+    pub(super) fn take_error(&mut self) -> Result<()> {
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    /// The place after the last operation. REQUIRES: no operation was rejected.
+    pub(super) fn mark(&self) -> BatchMark {
+        debug_assert!(self.error.is_none(), "a rejected operation has no place");
+        let Batch { count, bytes, only_deletes, .. } = *self;
+        let (payload, blobs, keyspaces) = (self.payload.len(), self.blobs.len(), self.keyspaces.len());
+        BatchMark { payload, count, bytes, only_deletes, blobs, keyspaces }
+    }
+
+    /// Removes the operations after a mark. Returns their large values, which the caller must free.
+    pub(super) fn rewind(&mut self, mark: BatchMark) -> Vec<BlobRef> {
+        assert!(mark.payload <= self.payload.len() && mark.count <= self.count, "a mark is not after the end");
+        let blobs = self.blobs.split_off(mark.blobs);
+        self.payload.truncate(mark.payload);
+        (self.count, self.bytes, self.only_deletes) = (mark.count, mark.bytes, mark.only_deletes);
+        self.keyspaces.truncate(mark.keyspaces);
+        self.check_sums();
+        blobs
     }
 
     /// Removes all operations, and the error of a rejected operation.
@@ -174,7 +226,12 @@ impl Batch {
             let (blob, encoded) = batch.engine.write_blob(value)?;
             assert_eq!(blob.len, value.len() as u64, "a reference has the length of its value");
             batch.blobs.push(blob);
-            batch.add(keyspace, Kind::BlobPut, key, &encoded, bytes)
+            let added = batch.add(keyspace, Kind::BlobPut, key, &encoded, bytes);
+            if added.is_err() {
+                batch.blobs.pop();
+                batch.engine.give_back_blobs(&[blob]);
+            }
+            added
         });
     }
 
@@ -230,6 +287,18 @@ impl Batch {
     /// The errors of [`Batch::commit`].
     #[doc(hidden)]
     pub fn commit_numbered(&mut self, durability: Durability) -> Result<Option<u64>> {
+        self.commit_validated(durability, None)
+    }
+
+    /// Like [`Batch::commit_numbered`], for the writes of a transaction.
+    ///
+    /// # Errors
+    /// The errors of [`Batch::commit`]; [`Error::Conflict`].
+    pub(super) fn commit_validated(
+        &mut self,
+        durability: Durability,
+        validation: Option<&Validation<'_>>,
+    ) -> Result<Option<u64>> {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
@@ -244,6 +313,7 @@ impl Batch {
             bytes: self.bytes,
             frees: self.only_deletes,
             keyspaces: &self.keyspaces,
+            validation,
         };
         let committed = self.engine.commit(payload, durability);
         if committed.is_ok() {

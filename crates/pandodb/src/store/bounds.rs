@@ -55,6 +55,8 @@ impl Config {
         bounded("memtable_bytes", memtable, MIN_MEMTABLE..=budget, " bytes, the memory budget")?;
         let rows = self.row_cache_bytes.unwrap_or(0);
         bounded("row_cache_bytes", rows, 0..=budget / 4, " bytes, a quarter of the memory budget")?;
+        let transactions = self.transaction_bytes();
+        bounded("transaction_bytes", transactions, 0..=budget / 2, " bytes, half of the memory budget")?;
         bounded("segment_bytes", self.segment(), SEGMENT_BYTES, " bytes")?;
         if !self.segment().is_multiple_of(PAGE as u64) {
             return Err(Error::invalid(format!(

@@ -229,6 +229,18 @@ impl StoreBuilder {
         self
     }
 
+    /// Sets the maximum size in bytes of all open transactions together: their writes, and the keys that they have read.
+    /// This memory is a part of the memory budget. The default is a quarter of the budget, and half of it is the maximum.
+    /// A transaction that would exceed this limit fails with [`Error::TransactionTooLarge`]. Transactions of less than 64
+    /// KiB do not count. A transaction that reads after it has written needs about twice the memory of its writes in
+    /// addition, and one that commits needs it for the log and the memtable.
+    ///
+    /// [`Error::TransactionTooLarge`]: crate::Error::TransactionTooLarge
+    pub fn transaction_bytes(mut self, bytes: usize) -> Self {
+        self.config.transaction_bytes = Some(bytes);
+        self
+    }
+
     /// Sets the maximum disk space in bytes that the store reserves, so that data can still be deleted when the disk is
     /// full. The reserve is used for checkpoints, for the log records of deletes, and for packing and compaction in
     /// small pieces.

@@ -42,10 +42,14 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
+use super::footprints::{Footprint, MOST};
 use super::options::Durability;
 use super::read::fold_ahead;
 use super::state::{Applied, KeyspaceState};
+use super::tallies::SAMPLED;
+use super::validation::{Validation, Verdict};
 use super::writer::Ticket;
+use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
 use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
@@ -59,6 +63,8 @@ pub(crate) struct Payload<'a> {
     pub frees: bool,
     /// The keyspaces of the operations.
     pub keyspaces: &'a [Arc<KeyspaceState>],
+    /// What must not have changed, if the commit is that of a transaction.
+    pub validation: Option<&'a Validation<'a>>,
 }
 
 /// The keys of a commit that have many operands in a memtable, with their keyspaces.
@@ -82,7 +88,40 @@ pub(crate) struct OneOp<'a> {
     pub value: &'a [u8],
 }
 
+/// The reason why a commit was not begun.
+enum Refused {
+    Error(Error),
+    /// A transaction must search for changes again.
+    SearchAgain,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused::Error(error)
+    }
+}
+
 impl Payload<'_> {
+    /// The keys of the operations, for transactions. Only the keyspaces of a commit with many operations are in it.
+    fn footprint(&self) -> Footprint {
+        let (mut footprint, mut buf) = (Footprint::default(), Vec::new());
+        let mut add = |keyspace: &KeyspaceState, kind: Kind, key: &[u8]| match kind {
+            Kind::RangeDelete => footprint.add_range(keyspace.id),
+            _ => footprint.add(keyspace.id, keyspace.codec.hashed(keyspace.codec.stored(key, &mut buf))),
+        };
+        match self.ops {
+            PayloadOps::One(op) => seeded!(FootprintLacksPut: (), add(op.keyspace, op.kind, op.key)),
+            PayloadOps::Many(record, count) if count as usize <= MOST => {
+                for op in Ops::new(record).flatten() {
+                    let keyspace = self.keyspaces.iter().find(|keyspace| keyspace.id == op.keyspace);
+                    add(keyspace.expect("a batch knows the keyspaces that it names"), op.kind, op.key);
+                }
+            }
+            PayloadOps::Many(..) => self.keyspaces.iter().for_each(|keyspace| footprint.add_range(keyspace.id)),
+        }
+        footprint
+    }
+
     /// The approximate number of bytes that the operations add to memtables. For a large value these are the bytes of
     /// its reference, because the value itself is never compacted.
     fn memory_bytes(&self) -> u64 {
@@ -134,7 +173,7 @@ impl Engine {
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.memory_bytes(), payload.frees, started)?;
-        let last = self.write(log, &payload, durability)?;
+        let last = self.write_validated(log, &payload, durability)?;
         self.seal_if_full();
         if log.wants_segment() {
             self.background.scheduler.wake();
@@ -146,23 +185,49 @@ impl Engine {
         Ok(last)
     }
 
+    /// Writes a payload. If it is that of a transaction, first searches for changes of what the transaction has read,
+    /// until the search is complete when the payload is written.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if there is such a change.
+    fn write_validated(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
+        loop {
+            let search = |validation: &Validation<'_>| self.access.confirm(validation.search(&self.writer));
+            let searched = payload.validation.map_or(Ok(()), search);
+            match searched.map_err(Refused::from).and_then(|()| self.write(log, payload, durability)) {
+                Ok(last) => return Ok(last),
+                Err(Refused::Error(error)) => {
+                    if matches!(error, Error::Conflict { .. }) {
+                        // The change may not be visible yet. A transaction that began now would meet it again.
+                        self.writer.catch_up();
+                    }
+                    return Err(error);
+                }
+                Err(Refused::SearchAgain) => {
+                    self.figures.transactions.searched_again.fetch_add(1, Relaxed);
+                }
+            }
+        }
+    }
+
     /// Logs and applies a payload. Returns the last seqno of the payload, after this seqno has become visible.
-    fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
+    fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno, Refused> {
         seeded!(BatchInParts: self.write_parts(log, payload, durability), self.write_whole(log, payload, durability))
     }
 
     /// Writes each operation as a record of its own (the seeded bug `BatchInParts`).
-    fn write_parts(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
+    fn write_parts(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno, Refused> {
         let PayloadOps::Many(record, count @ 2..) = payload.ops else {
             return self.write_whole(log, payload, durability);
         };
         let (head, rest) = record.split_at(Ops::first_bytes(record));
         self.write_whole(log, &Payload { ops: PayloadOps::Many(head, 1), ..*payload }, durability)?;
-        self.write_parts(log, &Payload { ops: PayloadOps::Many(rest, count - 1), ..*payload }, durability)
+        let rest = Payload { ops: PayloadOps::Many(rest, count - 1), validation: None, ..*payload };
+        self.write_parts(log, &rest, durability)
     }
 
     /// Writes the payload as one record.
-    fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
+    fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno, Refused> {
         let (ticket, due, long) = match self.config.mode {
             Mode::Product => self.log_and_apply(log, payload, durability)?,
             Mode::Paper => self.apply_and_log(log, payload, durability)?,
@@ -195,7 +260,7 @@ impl Engine {
         log: &Log,
         payload: &Payload<'p>,
         durability: Durability,
-    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>)> {
+    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>), Refused> {
         let (ops, bytes) = (&payload.ops, payload.ops.encoded_bytes());
         let reservation = self.reserve_log(log, bytes, payload.frees, durability)?;
         let ticket = self.draw(payload)?;
@@ -211,7 +276,7 @@ impl Engine {
     pub(super) fn log_creation(&self, created: &[u8]) -> Result<Seqno> {
         let log = self.check_writable()?;
         let reservation = self.reserve_log(log, created.len(), false, Durability::Synced)?;
-        let ticket = self.writer.draw(1, || self.check_writable().map(|_| ()))?;
+        let ticket = self.writer.draw(1, None, false, |_| self.check_writable().map(|_| ()))?;
         let due = reservation.append_created(ticket.first, created).inspect_err(|e| self.poison(e))?;
         let seqno = ticket.last;
         if let Some(stream) = due {
@@ -230,7 +295,7 @@ impl Engine {
         log: &Log,
         payload: &Payload<'p>,
         durability: Durability,
-    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>)> {
+    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>), Refused> {
         let count = payload.ops.count();
         let mut record = Vec::with_capacity(payload.ops.encoded_bytes());
         payload.ops.encode(&mut record);
@@ -247,13 +312,28 @@ impl Engine {
     }
 
     /// Draws the seqnos and the ticket of a payload. If this call returns an error, the store is unchanged.
-    fn draw(&self, payload: &Payload<'_>) -> Result<Ticket<'_>> {
-        self.writer.draw(payload.ops.count(), || {
+    fn draw(&self, payload: &Payload<'_>) -> Result<Ticket<'_>, Refused> {
+        let footprint = self.writer.footprints.are_wanted().then(|| payload.footprint());
+        let is_quiet = payload.validation.is_some_and(Validation::wants_quiet);
+        // A quiet validation waits under the sequencer, so it is always measured.
+        let mut measured_from = is_quiet.then(|| self.device.now());
+        let drawn = self.writer.draw(payload.ops.count(), footprint.as_ref(), is_quiet, |sequencer| {
+            if sequencer.next_ticket() % SAMPLED == 0 {
+                measured_from.get_or_insert_with(|| self.device.now());
+            }
             // Dropping a keyspace quiesces the sequencer. Therefore a keyspace exists either for the whole commit or
             // not at all.
             payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
-            self.check_writable().map(|_| ())
-        })
+            self.check_writable()?;
+            match payload.validation.map(|validation| validation.check(&self.writer, sequencer)).transpose()? {
+                None | Some(Verdict::Clear) => Ok(()),
+                Some(Verdict::SearchAgain) => Err(Refused::SearchAgain),
+            }
+        });
+        if let Some(from) = measured_from {
+            self.figures.sequencer.record(self.device.now().saturating_sub(from));
+        }
+        drawn
     }
 
     /// Reserves space in the log for a record of `bytes` bytes. On a full disk this call fails, before the commit has

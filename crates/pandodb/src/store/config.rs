@@ -46,6 +46,7 @@ pub(crate) struct Config {
     pub log_streams: Option<usize>,
     pub mapped_log: bool,
     pub reserve_bytes: Option<u64>,
+    pub transaction_bytes: Option<usize>,
     pub io: Io,
     /// Bytes of disk that the store occupies or can still use; `None` if the device does not know. It is set during the
     /// opening.
@@ -85,6 +86,7 @@ impl Default for Config {
             log_streams: None,
             mapped_log: true,
             reserve_bytes: None,
+            transaction_bytes: None,
             io: Io::default(),
             disk_bytes: None,
         }
@@ -166,6 +168,11 @@ impl Config {
         let (work, rows) = (self.memory_budget / 8, self.rows() + self.folds() + self.dead_ranges());
         assert!(work + rows <= self.memory_budget, "the caches take at most a little more than a quarter of it");
         self.memory_budget - work - rows
+    }
+
+    /// The most bytes of all open transactions. The default is a quarter of the budget.
+    pub(crate) fn transaction_bytes(&self) -> usize {
+        self.transaction_bytes.unwrap_or(self.memory_budget / 4)
     }
 
     /// Bytes of a log segment. The default is a quarter of the smallest memtable, limited to 64 KiB to 16 MiB.

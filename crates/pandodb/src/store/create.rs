@@ -136,7 +136,8 @@ impl Engine {
         {
             // The sequencer is quiesced. So there is no commit that has already checked that the keyspace exists but is
             // not applied yet.
-            let sequencer = self.writer.quiesce();
+            let mut sequencer = self.writer.quiesce();
+            sequencer.note_drop();
             // The index frees the large values that the memtable refers to.
             self.seal(&sequencer, &state);
             state.dropped.store(true, Relaxed);
@@ -151,7 +152,8 @@ impl Engine {
     fn make_drop_durable(&self, root: &mut DurableRoot, state: Arc<KeyspaceState>) -> Result<()> {
         let dropped = self.freeing_checkpoint(root);
         if let Err(e) = dropped {
-            let _sequencer = self.writer.quiesce();
+            let mut sequencer = self.writer.quiesce();
+            sequencer.note_drop();
             state.dropped.store(false, Relaxed);
             self.keyspaces.charge(&state, state.active_bytes() as u64);
             self.keyspaces.write().insert(state);

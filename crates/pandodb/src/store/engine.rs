@@ -29,6 +29,7 @@ use super::dead_ranges::Allowance;
 use super::folds::Folds;
 use super::keyspaces::Keyspaces;
 use super::pressure::Pressure;
+use super::queues::Queues;
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::tallies::Figures;
@@ -58,6 +59,8 @@ pub(crate) struct Engine {
     pub pressure: Pressure,
     pub reserve: Reserve,
     pub figures: Figures,
+    /// The order of threads that update the same keys.
+    pub queues: Queues,
     /// The values of keys that have many operands in memtables.
     pub folds: Folds,
     /// The memory for the dead ranges of the keyspaces.

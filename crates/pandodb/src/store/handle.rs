@@ -9,6 +9,7 @@ use super::shared::Shared;
 use super::snapshot::Snapshot;
 use super::state::KeyspaceState;
 use super::stats::StoreStats;
+use super::txn::{self, Transaction, TransactionOptions};
 #[cfg(doc)]
 use crate::StoreBuilder;
 #[cfg(doc)]
@@ -98,6 +99,68 @@ impl Store {
         assert!(!engine.access.is_closed(), "a store has just been opened");
         assert_eq!(engine.writer.log.is_none(), engine.config.read_only, "a store has a log if it can be written");
         Store { engine: Arc::new(engine) }
+    }
+
+    /// Begins a transaction.
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::open(dir.path().join("s"))?;
+    /// let accounts = store.keyspace("accounts")?;
+    /// accounts.put("ann", "10")?;
+    /// let tx = store.begin(Default::default())?;
+    /// assert_eq!(tx.get(&accounts, "ann")?.unwrap(), "10");
+    /// tx.put(&accounts, "ann", "9")?;
+    /// accounts.put("ann", "20")?;
+    /// assert!(matches!(tx.commit(), Err(pandodb::Error::Conflict { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Closed`]. In a store that accepts no writes, the first write of the transaction fails.
+    pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
+        Transaction::begin(&self.engine, options, Vec::new())
+    }
+
+    /// Runs a closure in a transaction and commits it. If another commit has changed what the closure has read, runs it
+    /// again, at most 32 times. If the closure returns an error, nothing is written, and the error is returned. The
+    /// closure may run several times, so it must not change anything outside of the transaction that cannot be repeated.
+    /// Iterators of the transaction should be dropped before the closure returns, because an open iterator counts as if
+    /// it had read its whole range.
+    ///
+    /// Before it runs the closure again, the call waits for other threads that have lost a conflict over the same key,
+    /// usually for some microseconds, and at most 64 ms for each of up to eight keys.
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::open(dir.path().join("s"))?;
+    /// let places = store.keyspace("places")?;
+    /// let moved = store.transact(|tx| {
+    ///     let Some(guest) = tx.get(&places, "room 1")? else { return Ok(false) };
+    ///     tx.delete(&places, "room 1")?;
+    ///     tx.put(&places, "room 2", guest)?;
+    ///     Ok(true)
+    /// })?;
+    /// assert!(!moved);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the closure; the errors of [`Transaction::commit`].
+    pub fn transact<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+        self.transact_with(TransactionOptions::default(), work)
+    }
+
+    /// Like [`Store::transact`], with options.
+    ///
+    /// # Errors
+    /// The errors of [`Store::transact`].
+    pub fn transact_with<T>(
+        &self,
+        options: TransactionOptions,
+        work: impl FnMut(&Transaction) -> Result<T>,
+    ) -> Result<T> {
+        txn::transact(&self.engine, options, work)
     }
 
     /// Opens the keyspace with this name, or **creates it** with the default options if it does not exist. To find a

@@ -11,6 +11,7 @@ use super::read::{self, ReadPoint};
 use super::shared::Shared;
 use super::snapshot::Snapshot;
 use super::state::{KeyspaceState, check_key};
+use super::validation::Validation;
 use super::value::Value;
 #[cfg(doc)]
 use crate::base::Error;
@@ -20,11 +21,9 @@ use crate::index::Estimate;
 /// A handle to a keyspace: an ordered map from keys of 1 to 65,535 bytes to values of up to 64 MiB. Keys are ordered
 /// bytewise. Cloning a handle is cheap, and any thread may use it.
 ///
-/// There are no transactions: another thread may write between a [`Keyspace::get`] and a [`Keyspace::put`]. To compute
-/// a value from the previous one, use [`Keyspace::merge`], or protect the key with a lock in your application
-/// ([recipe]).
-///
-/// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#read-change-write
+/// Another thread may write between a [`Keyspace::get`] and a [`Keyspace::put`]. To compute a value from the previous
+/// one, use [`Keyspace::merge`] or [`Keyspace::fetch_update`]; to read and write several keys together, use
+/// [`Store::transact`](crate::Store::transact).
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -57,14 +56,22 @@ impl std::fmt::Debug for Keyspace {
 impl Keyspace {
     /// Commits one operation. REQUIRES: the arguments were checked, and a value that must be written at once is already
     /// on disk.
-    fn one(&self, kind: Kind, key: &[u8], value: &[u8], bytes: u64, durability: Durability) -> Result<()> {
+    fn one(
+        &self,
+        kind: Kind,
+        key: &[u8],
+        value: &[u8],
+        bytes: u64,
+        durability: Durability,
+        validation: Option<&Validation<'_>>,
+    ) -> Result<()> {
         debug_assert!(kind == Kind::RangeDelete || check_key(key).is_ok(), "a key of {} bytes", key.len());
         debug_assert!(kind != Kind::Put || !self.state.writes_at_once(value.len()), "a large value is a reference");
         debug_assert!(bytes >= key.len() as u64, "the bytes of an operation include its key");
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
         let keyspaces = std::slice::from_ref(&self.state);
-        self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability).map(|_| ())
+        self.engine.commit(Payload { ops, bytes, frees, keyspaces, validation }, durability).map(|_| ())
     }
 
     /// Sets the value of a key.
@@ -83,16 +90,26 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::put`]; also [`Error::Indeterminate`] if the sync failed.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
-        let (key, value) = (key.as_ref(), value.as_ref());
+        self.put_validated(key.as_ref(), value.as_ref(), durability, None)
+    }
+
+    /// Sets the value of a key, if the validation allows it.
+    pub(super) fn put_validated(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        durability: Durability,
+        validation: Option<&Validation<'_>>,
+    ) -> Result<()> {
         self.state.check_put(key, value)?;
         self.state.check_value(value)?;
         let bytes = (key.len() + value.len()) as u64;
         if !self.state.writes_at_once(value.len()) {
-            return self.one(Kind::Put, key, value, bytes, durability);
+            return self.one(Kind::Put, key, value, bytes, durability, validation);
         }
         let (blob, encoded) = self.engine.write_blob(value)?;
         assert_eq!(blob.len, value.len() as u64, "a reference has the length of its value");
-        let result = self.one(Kind::BlobPut, key, &encoded, bytes, durability);
+        let result = self.one(Kind::BlobPut, key, &encoded, bytes, durability, validation);
         if result.is_err() {
             self.engine.give_back_blobs(&[blob]);
         }
@@ -112,10 +129,19 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::put_with`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
-        let key = key.as_ref();
+        self.delete_validated(key.as_ref(), durability, None)
+    }
+
+    /// Removes a key, if the validation allows it.
+    pub(super) fn delete_validated(
+        &self,
+        key: &[u8],
+        durability: Durability,
+        validation: Option<&Validation<'_>>,
+    ) -> Result<()> {
         check_key(key)?;
         self.state.check_alive()?;
-        self.one(Kind::Delete, key, &[], key.len() as u64, durability)
+        self.one(Kind::Delete, key, &[], key.len() as u64, durability, validation)
     }
 
     /// Adds an operand to a key. Reads and compactions fold the operand into the value with the keyspace's merge
@@ -147,7 +173,7 @@ impl Keyspace {
         let (key, operand) = (key.as_ref(), operand.as_ref());
         self.state.check_merge(key, operand)?;
         let bytes = (key.len() + operand.len()) as u64;
-        self.one(Kind::Merge, key, operand, bytes, durability)
+        self.one(Kind::Merge, key, operand, bytes, durability, None)
     }
 
     /// Removes every key of a range. The cost of the write does not depend on the number of keys, because the write is
@@ -180,7 +206,7 @@ impl Keyspace {
         }
         debug_assert!(range.to.is_empty() || range.from < range.to, "an inverted range deletes nothing");
         let bytes = (range.from.len() + range.to.len()) as u64;
-        self.one(Kind::RangeDelete, &range.from, &range.to, bytes, durability)
+        self.one(Kind::RangeDelete, &range.from, &range.to, bytes, durability, None)
     }
 }
 
@@ -251,9 +277,8 @@ impl Keyspace {
     /// Removes the row with the smallest key, and returns it. Returns `None` if the keyspace is empty. The delete has
     /// the default durability of the store.
     ///
-    /// Pops are atomic against each other: no row is returned twice. At some moment during the call, the returned key was
-    /// the smallest key of the keyspace. Other writes are not locked out: if another thread writes the same key during the
-    /// call, the pop may delete the new value and return the old one. So give each job of a queue a key of its own.
+    /// Pops are atomic against each other and against other writes: no row is returned twice, and the returned value is the
+    /// one that was deleted. At some moment during the call, the returned key was the smallest key of the keyspace.
     ///
     /// A pop costs a delete and a `get`. The keyspace remembers the next keys, so a pop does not pass the rows that were
     /// deleted before. A popped row is lost if its consumer crashes, see the [recipe].
@@ -272,7 +297,8 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Keyspace::get`] and [`Keyspace::delete_with`]. After an error the row still exists, unless the
+    /// The errors of [`Keyspace::get`] and [`Keyspace::delete_with`]; [`Error::Conflict`] if other threads have changed
+    /// the row 32 times during the call. After an error the row still exists, unless the
     /// store must be reopened ([`Error::must_reopen`]); then it may exist or not. [`Error::Unsupported`] if the index
     /// does not keep its keys in order.
     pub fn pop_first(&self) -> Result<Option<(Value, Value)>> {

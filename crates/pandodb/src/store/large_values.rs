@@ -11,7 +11,7 @@
 
 use super::engine::Engine;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlobRef, Error, Result};
+use crate::base::{BlobRef, Error, OwnerId, Result};
 use crate::wal::Log;
 
 impl Engine {
@@ -50,7 +50,11 @@ impl Engine {
     /// allocated, because the log may hold the record that refers to them.
     pub(crate) fn give_back_blobs(&self, blobs: &[BlobRef]) {
         if !self.may_be_durable() {
-            blobs.iter().for_each(|blob| self.core.data.discard(blob.extent()));
+            for blob in blobs {
+                // A transaction that has read its own value has cached it.
+                self.core.pool.forget(OwnerId::VALUES, blob.page);
+                self.core.data.discard(blob.extent());
+            }
         }
     }
 

@@ -29,6 +29,7 @@ use super::found::{Found, core};
 use super::initial::{refuse_or_create, unless_foreign};
 use super::keyspaces::Keyspaces;
 use super::pressure::Pressure;
+use super::queues::Queues;
 use super::reserve::Reserve;
 use super::shared::Shared;
 use super::snapshot::Snapshots;
@@ -92,6 +93,7 @@ pub(crate) fn open(
         pressure: Pressure::default(),
         reserve,
         figures: Figures { earlier, ..Figures::default() },
+        queues: Queues::default(),
         folds: Folds::new(config.folds()),
         dead_ranges,
         log_cut: None,

@@ -2,8 +2,9 @@
 //! counterpart.
 //!
 //! ```text
-//!   pop ─▶ lock ─▶ next key of the list ─▶ was a key before it noted? ─▶ get ─▶ has no value? ─▶ delete ─▶ row
-//!             fetch the list again ◀── yes, or the list is empty       next key ◀── yes
+//!   pop ─▶ lock ─▶ next key of the list ─▶ was a key before it noted? ─▶ get ─▶ has no value? ─▶ delete, validated ─▶ row
+//!             fetch the list again ◀── yes, or the list is empty     ▲   next key ◀── yes            │
+//!                                                                     └── changed in between ◀──────┘
 //! ```
 //!
 //! Opening a scan costs much more than a pop, so a scan fetches the next keys for several pops, twice as many each time.
@@ -20,14 +21,20 @@
 use std::sync::Arc;
 
 use super::commit::{OneOp, Payload, PayloadOps};
+use super::footprints::Wanted;
 use super::next_keys::NextKeys;
 use super::options::Durability;
 use super::range::Range;
 use super::read::{self, ReadPoint};
 use super::shared::Shared;
 use super::state::KeyspaceState;
+use super::validation::{ReadFrom, ReadSet, Validation};
 use super::value::Value;
-use crate::base::{KeyRange, Kind, Result, Seqno};
+use crate::base::{Error, KeyCodec, KeyRange, Kind, Result, Seqno};
+use crate::index::Changes;
+
+/// After this number of changes of a row by other threads, a pop fails.
+const MOST_ATTEMPTS: u32 = 32;
 
 /// Takes the first row of the keyspace, or the last one if `reverse`.
 pub(super) fn pop(
@@ -79,10 +86,36 @@ fn take(
             state.check_alive()?;
             return Ok(None);
         };
-        let Some(value) = read::get(engine, state, &key, ReadPoint::Newest)? else { continue };
-        let ops = PayloadOps::One(OneOp { keyspace: state, kind: Kind::Delete, key: &key, value: &[] });
-        let keyspaces = std::slice::from_ref(state);
-        let last = engine.commit(Payload { ops, bytes: key.len() as u64, frees: true, keyspaces }, durability)?;
-        return Ok(Some(((Value::owned(key), value), last)));
+        if let Some((value, last)) = take_key(engine, state, &key, durability)? {
+            return Ok(Some(((Value::owned(key), value), last)));
+        }
+    }
+}
+
+/// Deletes a key, and returns its value and the seqno of the delete; `None` if it has no value. Reads the key again if
+/// another thread changes it between the read and the delete.
+fn take_key(
+    engine: &Arc<Shared>,
+    state: &Arc<KeyspaceState>,
+    key: &[u8],
+    durability: Durability,
+) -> Result<Option<(Value, Seqno)>> {
+    debug_assert_eq!(state.codec, KeyCodec::Plain, "keys in the order of a hash are not popped");
+    let mut reads = ReadSet::default();
+    reads.add_key(state, state.codec.hashed(key), Changes::All);
+    let ops = PayloadOps::One(OneOp { keyspace: state, kind: Kind::Delete, key, value: &[] });
+    let _wanted = Wanted::by(&engine.writer.footprints);
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let point = ReadFrom::newest(engine);
+        let Some(value) = read::get(engine, state, key, ReadPoint::At(&point.snapshot))? else { return Ok(None) };
+        let validation = Validation::new(&reads, &point);
+        let (keyspaces, validation) = (std::slice::from_ref(state), Some(&validation));
+        let payload = Payload { ops, bytes: key.len() as u64, frees: true, keyspaces, validation };
+        match engine.commit(payload, durability) {
+            Err(Error::Conflict { .. }) if attempts < MOST_ATTEMPTS => {}
+            committed => return committed.map(|last| Some((value, last))),
+        }
     }
 }

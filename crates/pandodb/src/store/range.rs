@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use super::scan::{Row, Side};
+use super::scan::{OwnWrites, Row, Side};
 use super::shared::Shared;
 use super::snapshot::{Registered, Snapshot};
 use super::state::KeyspaceState;
@@ -23,7 +23,7 @@ use super::value::Value;
 #[cfg(doc)]
 use crate::Keyspace;
 use crate::base::range::successor;
-use crate::base::{Error, KeyRange, Result, SeededBug, events};
+use crate::base::{Error, KeyRange, Result, SeededBug, events, seeded};
 
 /// An iterator over the keys of a range with their values, from both ends. It is made by [`Keyspace::range`],
 /// [`Keyspace::prefix`], [`Keyspace::iter`] and the methods of [`KeyspaceAt`](crate::KeyspaceAt) with the same names.
@@ -54,8 +54,25 @@ pub struct Range {
     back: Option<Side>,
     values: bool,
     finished: bool,
+    /// The writes of the transaction that made the iterator.
+    own: Option<OwnWrites>,
+    /// What a transaction must know of the keys that the iterator passes.
+    walked: Option<Walked>,
     /// The error that prevented the opening, or an error that a seek caused. The error is returned as the next item.
     broken: Option<Error>,
+}
+
+/// Receives the parts of the bounds that an iterator has passed.
+pub(super) type Report = Box<dyn FnOnce(Vec<KeyRange>) + Send>;
+
+/// The keys that an iterator of a transaction has passed.
+struct Walked {
+    /// Where the two ends were after the last seek.
+    from: Vec<u8>,
+    to: Vec<u8>,
+    /// The parts that were passed before the last seek.
+    parts: Vec<KeyRange>,
+    report: Report,
 }
 
 impl Range {
@@ -79,7 +96,18 @@ impl Range {
         assert!(point.is_some() || broken.is_some(), "a range without a read point has an error");
         let finished = bounds.is_empty() && broken.is_none();
         let (engine, state, rest) = (engine.clone(), state.clone(), bounds.clone());
-        Range { engine, state, point, bounds, rest, front: None, back: None, values: true, finished, broken }
+        let (own, walked) = (None, None);
+        let (front, back, values) = (None, None, true);
+        Range { engine, state, point, bounds, rest, front, back, values, finished, own, walked, broken }
+    }
+
+    /// Lets the iterator see the writes of a transaction, and lets it report the keys that it has passed when it is
+    /// dropped. REQUIRES: the iterator is new.
+    pub(super) fn of_transaction(mut self, own: Option<OwnWrites>, report: Option<Report>) -> Range {
+        let KeyRange { from, to } = self.bounds.clone();
+        self.own = own;
+        self.walked = report.map(|report| Walked { from, to, parts: Vec::new(), report });
+        self
     }
 
     /// Iterates over the same keys without their values, from both ends. Large values are not read, with one exception:
@@ -140,7 +168,9 @@ impl Range {
         }
         let wider = from < self.rest.from;
         debug_assert!(from >= self.bounds.from, "the front end stays within the bounds");
+        self.note_walked();
         self.rest.from = from;
+        self.walk_on();
         self.reopen(wider.then_some(false));
     }
 
@@ -172,7 +202,9 @@ impl Range {
             back.seek_later(key);
         }
         let wider = !narrower && to != self.rest.to;
+        self.note_walked();
         self.rest.to = to;
+        self.walk_on();
         self.reopen(wider.then_some(true));
     }
 
@@ -188,6 +220,35 @@ impl Range {
             *other = None;
         }
         self.check_sides();
+    }
+
+    /// Adds the keys that were passed since the last seek to those that the transaction has read.
+    fn note_walked(&mut self) {
+        let Some(Walked { from, to, parts, .. }) = &mut self.walked else { return };
+        let mut note = |from: &[u8], to: &[u8]| {
+            let part = KeyRange::new(from, to);
+            if !part.is_empty() {
+                parts.push(part);
+            }
+        };
+        if self.finished {
+            return note(from, seeded!(GapBehindLastRow: &self.rest.from, to));
+        }
+        // An empty bound means that the end has not moved.
+        if !self.rest.from.is_empty() {
+            note(from, &self.rest.from);
+        }
+        if !self.rest.to.is_empty() && !SeededBug::BackEndUntracked.is_on() {
+            note(&self.rest.to, to);
+        }
+    }
+
+    /// Begins a new part after a seek.
+    fn walk_on(&mut self) {
+        if let Some(walked) = &mut self.walked {
+            walked.from.clone_from(&self.rest.from);
+            walked.to.clone_from(&self.rest.to);
+        }
     }
 
     /// Asserts the invariants of the module. REQUIRES: the process is not a forked child, because a forked child does
@@ -248,7 +309,8 @@ impl Range {
                 let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
                 let starts_over = side.is_some() && SeededBug::ScanStartsOver.is_on();
                 let over = if starts_over { &self.bounds } else { &self.rest };
-                side.insert(Side::open(state, point, over.clone(), reverse, engine.device.now())?)
+                let own = self.own.as_ref();
+                side.insert(Side::open(state, point, own, over.clone(), reverse, engine.device.now())?)
             }
         };
         let Some(row) = side.next(engine, state, self.values, &self.rest)? else { return Ok(None) };
@@ -328,9 +390,14 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         if self.engine.access.is_inherited() {
-            // Do not free the pinned blocks: freeing takes locks, which a thread of the parent process may hold
-            // forever.
-            std::mem::forget((self.front.take(), self.back.take()));
+            // Do not free the pinned blocks, and report nothing: both take locks, which a thread of the parent process
+            // may hold forever.
+            std::mem::forget((self.front.take(), self.back.take(), self.walked.take()));
+            return;
+        }
+        self.note_walked();
+        if let Some(Walked { parts, report, .. }) = self.walked.take() {
+            report(parts);
         }
     }
 }

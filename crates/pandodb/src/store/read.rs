@@ -19,7 +19,7 @@ use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
 use super::value_reads::{read_value, read_values};
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlobRef, Error, KeyCodec, KeyspaceId, Result, Seqno, events, seeded};
+use crate::base::{BlobRef, Error, KeyCodec, KeyspaceId, Result, SeededBug, Seqno, events, seeded};
 use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
@@ -304,19 +304,25 @@ fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
 /// Runs a lookup of a stored key until it is done, one block at a time.
 fn run<'a>(engine: &Engine, keyspace: &KeyspaceState, world: &World<'_>, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(keyspace.codec, key, world.at);
-    world.look_up_in_memory(&engine.folds, keyspace.id, &mut lookup, usize::MAX)?;
+    go_on(engine, keyspace, world, &mut lookup)?;
+    debug_assert!(lookup.base_seqno <= world.at, "a reader sees no message above its read point");
+    Ok(lookup)
+}
+
+/// Runs a lookup in the memtables and the index until it is done.
+fn go_on(engine: &Engine, keyspace: &KeyspaceState, world: &World<'_>, lookup: &mut Lookup<'_>) -> Result<()> {
+    world.look_up_in_memory(&engine.folds, keyspace.id, lookup, usize::MAX)?;
     if !lookup.is_done() {
-        let mut probe = world.probe(&mut lookup);
+        let mut probe = world.probe(lookup);
         let mut block = None;
         let mut blocks = 0;
-        while let Step::Need(request) = probe.step(block.take(), &mut lookup)? {
+        while let Step::Need(request) = probe.step(block.take(), lookup)? {
             block = request.load()?;
             blocks += 1;
         }
-        count(engine, &lookup, blocks);
+        count(engine, lookup, blocks);
     }
-    debug_assert!(lookup.base_seqno <= world.at, "a reader sees no message above its read point");
-    Ok(lookup)
+    Ok(())
 }
 
 pub(crate) fn get(
@@ -339,6 +345,84 @@ pub(crate) fn get(
     value
 }
 
+/// The value of a stored key as of a snapshot, after the writes of a transaction, which are in `own`. Returns also
+/// whether the result depends on the snapshot.
+pub(crate) fn get_after(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    own: Option<&Memtable>,
+    snapshot: &Snapshot,
+) -> Result<(Option<Value>, bool)> {
+    look_up_after(engine, keyspace, key, own, snapshot, |world, lookup, has_own| {
+        if has_own { answer(engine, keyspace, lookup) } else { answer_and_keep(engine, keyspace, world, lookup) }
+    })
+}
+
+/// Whether a stored key has a value, otherwise like [`get_after`].
+pub(crate) fn contains_after(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    own: Option<&Memtable>,
+    snapshot: &Snapshot,
+) -> Result<(bool, bool)> {
+    look_up_after(engine, keyspace, key, own, snapshot, |_, lookup, _| {
+        has_value(lookup, |lookup| answer(engine, keyspace, lookup))
+    })
+}
+
+/// Looks a stored key up as of a snapshot, after the writes of a transaction, and lets `conclude` turn the lookup into the
+/// result.
+fn look_up_after<T>(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    own: Option<&Memtable>,
+    snapshot: &Snapshot,
+    conclude: impl FnOnce(&World<'_>, Lookup<'_>, bool) -> Result<T>,
+) -> Result<(T, bool)> {
+    engine.figures.reads.mine().gets.fetch_add(1, Relaxed);
+    within(engine, keyspace, ReadPoint::At(snapshot), |world| {
+        let mut lookup = Lookup::new(keyspace.codec, key, Seqno::MAX);
+        own.map_or(Ok(()), |own| search_memtable(own, &mut lookup))?;
+        let has_own = !lookup.gather.is_empty();
+        let depends = !lookup.is_done();
+        if depends {
+            lookup.at = world.at;
+            go_on(engine, keyspace, world, &mut lookup)?;
+        }
+        let counts = depends && !(own.is_some() && SeededBug::ReadAfterWriteUntracked.is_on());
+        conclude(world, lookup, has_own || !depends).map(|result| (result, counts))
+    })
+}
+
+/// Whether a finished lookup found a value. `answer` folds its operands.
+fn has_value<'a>(lookup: Lookup<'a>, answer: impl FnOnce(Lookup<'a>) -> Result<Option<Value>>) -> Result<bool> {
+    match (&lookup.base, lookup.gather.is_empty()) {
+        (Base::Absent, true) => Ok(false),
+        (_, true) => Ok(true),
+        // Compute the value, because an operator may decide that the key has no value.
+        _ => Ok(answer(lookup)?.is_some()),
+    }
+}
+
+/// Searches a memtable for the messages of a lookup.
+fn search_memtable(memtable: &Memtable, lookup: &mut Lookup<'_>) -> Result<()> {
+    lookup.enter(seeded!(OwnRangeDeleteIgnored: Seqno(0), memtable.covering(lookup.key, lookup.at)));
+    let mut failed = Ok(());
+    memtable.get(lookup.key, lookup.at, &mut |entry| match lookup.take(&entry, || Base::Owned(entry.value.into())) {
+        Ok(flow) => flow.is_continue(),
+        Err(e) => {
+            failed = Err(e);
+            false
+        }
+    });
+    failed?;
+    lookup.leave();
+    Ok(())
+}
+
 pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], point: ReadPoint<'_>) -> Result<bool> {
     check_key(key)?;
     engine.figures.reads.mine().gets.fetch_add(1, Relaxed);
@@ -346,12 +430,7 @@ pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], po
     let key = keyspace.codec.stored(key, &mut buf);
     within(engine, keyspace, point, |world| {
         let lookup = run(engine, keyspace, world, key)?;
-        match (&lookup.base, lookup.gather.is_empty()) {
-            (Base::Absent, true) => Ok(false),
-            (_, true) => Ok(true),
-            // Compute the value, because an operator may decide that the key has no value.
-            _ => Ok(answer_and_keep(engine, keyspace, world, lookup)?.is_some()),
-        }
+        has_value(lookup, |lookup| answer_and_keep(engine, keyspace, world, lookup))
     })
 }
 

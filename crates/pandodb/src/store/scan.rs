@@ -29,7 +29,7 @@ use super::value_reads::ScanValues;
 use crate::base::range::successor;
 use crate::base::{BlobRef, Cover, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, Seqno, seeded};
 use crate::index::{Base, Lookup, RawCursor};
-use crate::memtable;
+use crate::memtable::{self, Memtable};
 
 /// The maximum time for which a side pins its memtables and its view.
 const HOLD: Duration = Duration::from_secs(2);
@@ -50,6 +50,13 @@ const REFERENCE: usize = 128;
 /// fragment, as far as it has only older messages. Fewer keys cost less than the seeks.
 const MANY_COVERED: u32 = if cfg!(debug_assertions) { 2 } else { 64 };
 
+/// The writes of a transaction to a keyspace, up to a seqno.
+#[derive(Clone)]
+pub(super) struct OwnWrites {
+    pub(super) memtable: Arc<Memtable>,
+    pub(super) visible: Seqno,
+}
+
 /// One end of a scan.
 pub(super) struct Side {
     world: Pinned,
@@ -68,13 +75,15 @@ pub(super) struct Side {
     watch: Option<Watch>,
     /// Whether the side began behind a dead range.
     began_behind: bool,
+    /// Whether the first source has the writes of a transaction. If so, no dead ranges are skipped.
+    has_own: bool,
     opened: Duration,
     /// The time when the side last read the clock. The next field is the number of keys until the side reads the clock
     /// again.
     asked: Duration,
     quick: u32,
-    /// The positions of a key's messages in a backward scan. Empty between keys; kept for its memory.
-    places: Vec<(Arc<EntryBlock>, usize)>,
+    /// The positions of a key's messages in a backward scan, each with the newest visible seqno. Empty between keys; kept for its memory.
+    places: Vec<(Arc<EntryBlock>, usize, Seqno)>,
     large: ScanValues,
     /// The row that was found last, if it is not returned from a block.
     whole: Option<(Value, Value)>,
@@ -85,6 +94,8 @@ struct Source {
     from: From,
     /// No message of the source has a higher seqno.
     newest: Seqno,
+    /// Messages with a higher seqno are invisible.
+    visible: Seqno,
     block: Arc<EntryBlock>,
     at: usize,
     /// Bytes of all blocks that were already read, plus twice the expected bytes of the scan.
@@ -121,9 +132,10 @@ enum From {
 
 impl Source {
     /// `expected` is the number of bytes that the scan will probably take from this source.
-    fn new(from: From, newest: Seqno, expected: usize) -> Source {
+    fn new(from: From, newest: Seqno, visible: Seqno, expected: usize) -> Source {
         // The first block has half of `taken`.
-        Source { from, newest, block: Arc::default(), at: 0, taken: 2 * expected.min(BLOCK), exhausted: false }
+        let (block, taken) = (Arc::default(), 2 * expected.min(BLOCK));
+        Source { from, newest, visible, block, at: 0, taken, exhausted: false }
     }
 
     /// If the current block has no further entry, reads the next block. After the call there is a current entry, unless
@@ -207,26 +219,37 @@ impl Source {
 }
 
 impl Side {
-    /// Opens a side that scans the keys in `over`. It starts at the first key, or at the last key if `reverse`.
+    /// Opens a side that scans the keys in `over`. It starts at the first key, or at the last key if `reverse`. `own` has
+    /// the writes of a transaction, which are newer than all others.
     pub(super) fn open(
         state: &Arc<KeyspaceState>,
         at: Seqno,
+        own: Option<&OwnWrites>,
         over: KeyRange,
         reverse: bool,
         now: Duration,
     ) -> Result<Side> {
         // The watch must see every write that the pinned state does not include.
-        let watch = state.dead_ranges.watch_if_useful(&over, reverse);
+        let watch = if own.is_some() { None } else { state.dead_ranges.watch_if_useful(&over, reverse) };
         let world = Pinned::at(state, at)?;
-        let (alive, began_behind) = behind_dead_range(state, at, &over, reverse);
-        let (mut sets, mut tombstones) = (Vec::new(), Vec::new());
+        let (alive, began_behind) = match own {
+            // A dead range may have keys of the transaction.
+            Some(_) => (over.clone(), false),
+            None => behind_dead_range(state, at, &over, reverse),
+        };
+        let (mut sets, mut own_sets, mut tombstones) = (Vec::new(), Vec::new(), Vec::new());
         let mut sources = Vec::new();
+        if let Some(own) = own {
+            own.memtable.tombstones(&mut own_sets);
+            let cursor = memtable::Cursor::new(own.memtable.clone(), alive.clone(), reverse);
+            sources.push(Source::new(From::Memtable(cursor), Seqno::MAX, own.visible, 0));
+        }
         if !alive.is_empty() {
             let mut newest = Seqno::MAX;
             for memtable in world.world().memtables() {
                 memtable.tombstones(&mut sets);
                 let cursor = memtable::Cursor::new(memtable.clone(), alive.clone(), reverse);
-                sources.push(Source::new(From::Memtable(cursor), newest, 0));
+                sources.push(Source::new(From::Memtable(cursor), newest, at, 0));
                 // The messages of older memtables precede those of this one.
                 newest = Seqno(memtable.id());
             }
@@ -234,10 +257,11 @@ impl Side {
             tombstones.retain(|tombstone| tombstone.seqno <= at);
             let cursor = world.view.clone().cursor(&alive, reverse)?;
             let expected = usize::try_from(state.value_habits.usual()).unwrap_or(0) * REFERENCE;
-            sources.push(Source::new(From::Index(cursor), world.view.through(), expected));
+            sources.push(Source::new(From::Index(cursor), world.view.through(), at, expected));
             sets.push(Arc::new(Fragments::build(&tombstones)));
         }
-        let tombstones = Cover::new(sets, at);
+        let own_sets = own_sets.into_iter().zip(std::iter::repeat(own.map_or(at, |own| own.visible)));
+        let tombstones = Cover::of(sets.into_iter().map(|set| (set, at)).chain(own_sets).collect());
         let (opened, asked) = (now, now);
         Ok(Side {
             world,
@@ -249,6 +273,7 @@ impl Side {
             sought: None,
             watch,
             began_behind,
+            has_own: own.is_some(),
             opened,
             asked,
             quick: 0,
@@ -319,7 +344,7 @@ impl Side {
         let entry = source.block.get(at);
         // A further message of the key could also be in the next block.
         let is_alone = next < source.block.len() && source.block.get(next).key != key;
-        if !is_alone || entry.kind != Kind::Put || entry.seqno > self.world.at {
+        if !is_alone || entry.kind != Kind::Put || entry.seqno > source.visible {
             return None;
         }
         if !self.tombstones.is_empty() && self.tombstones.newest(key) >= entry.seqno {
@@ -414,7 +439,7 @@ impl Side {
     /// Adds a key without a value to the stretch. If a known dead range follows, continues behind it.
     fn pass(&mut self, state: &KeyspaceState, stretch: &mut Stretch<'_>, key: &[u8]) -> Result<()> {
         stretch.passed = stretch.passed.saturating_add(1);
-        let Some(bound) = &stretch.none_before else { return Ok(()) };
+        let Some(bound) = stretch.none_before.as_ref().filter(|_| !self.has_own) else { return Ok(()) };
         if if self.reverse { !bound.is_empty() && key >= &**bound } else { key < &**bound } {
             return Ok(());
         }
@@ -491,10 +516,11 @@ impl Side {
     /// Passes all messages of the lookup's key, for a forward scan. Each source yields its newest message first, and
     /// the first source is the newest one. Returns whether a message after the read point may give the key a value.
     fn take_forward(&mut self, lookup: &mut Lookup<'_>) -> Result<bool> {
-        let (at, mut newer) = (self.world.at, false);
+        let mut newer = false;
         for source in &mut self.sources {
+            lookup.at = source.visible;
             while let Some(entry) = source.entry().filter(|entry| entry.key == lookup.key) {
-                newer |= revives(&entry, at);
+                newer |= revives(&entry, source.visible);
                 if !lookup.is_done() {
                     let _ = lookup.take(&entry, || source.base())?;
                 }
@@ -511,14 +537,15 @@ impl Side {
         debug_assert!(self.places.is_empty(), "one key at a time");
         for source in self.sources.iter_mut().rev() {
             while source.entry().is_some_and(|entry| entry.key == lookup.key) {
-                self.places.push((source.block.clone(), source.at));
+                self.places.push((source.block.clone(), source.at, source.visible));
                 source.at += 1;
                 source.prepare()?;
             }
         }
         seeded!(OperandsBackwards: (), self.places.reverse());
-        let newer = self.places.iter().any(|(block, at)| revives(&block.get(*at), self.world.at));
-        for (block, at) in &self.places {
+        let newer = self.places.iter().any(|(block, at, visible)| revives(&block.get(*at), *visible));
+        for (block, at, visible) in &self.places {
+            lookup.at = *visible;
             if lookup.take(&block.get(*at), || Base::InBatch(block.clone(), block.places(*at).1))?.is_break() {
                 break;
             }

@@ -1,7 +1,7 @@
 //! Statistics of an open store: its contents, the bytes that it has written, and the latency of its operations.
 
 use super::engine::Engine;
-use super::tallies::Latency;
+use super::tallies::{Latency, TransactionFigures};
 use crate::base::Result;
 use crate::base::sync::Ordering::Relaxed;
 use crate::index::IndexStats;
@@ -57,6 +57,30 @@ pub struct KeyspaceStats {
     pub index: IndexStats,
     /// Bytes in the keyspace's memtables.
     pub memtable_bytes: u64,
+}
+
+/// Statistics of transactions, part of [`StoreStats`](crate::StoreStats). A conflict that
+/// [`Store::transact`](crate::Store::transact) answers by running its closure again counts, too.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionStats {
+    /// Gauge: transactions that were begun and have not ended.
+    pub open: u64,
+    /// Gauge: bytes that these transactions hold for their writes and for what they have read, in steps of 64 KiB for
+    /// each.
+    pub bytes: u64,
+    /// Counter: commits, with and without writes.
+    pub commits: u64,
+    /// Counter: commits that failed because another commit had changed a single key.
+    pub key_conflicts: u64,
+    /// Counter: commits that failed because another commit had changed a key of a range.
+    pub range_conflicts: u64,
+    /// Counter: times that [`Store::transact`](crate::Store::transact) or an update such as
+    /// [`Keyspace::fetch_update`](crate::Keyspace::fetch_update) ran its closure again.
+    pub reruns: u64,
+    /// Counter: additional searches of validations, because other commits in flight might have changed what the
+    /// transaction had read.
+    pub searched_again: u64,
 }
 
 /// Statistics of a store, returned by one call of [`Store::stats`](crate::Store::stats). The fields are read one after
@@ -137,6 +161,14 @@ pub struct StoreStats {
     pub snapshots: u64,
     /// Gauges: memory by use.
     pub memory: MemoryStats,
+    /// Gauge: operations that were committed since the oldest live snapshot, open iterator or transaction was made.
+    /// Compactions keep the versions that it sees, so the disk usage may grow as long as this number grows.
+    pub oldest_read_point_lag: u64,
+    /// Transactions, and updates of single keys such as [`Keyspace::fetch_update`](crate::Keyspace::fetch_update).
+    pub transactions: TransactionStats,
+    /// The time for which a commit holds the lock of the sequencer, under which it gets its place in the order of commits.
+    /// One of 64 commits is measured.
+    pub sequencer_hold: Latency,
     /// Latency of commits. Each commit is a put, a merge, a delete or a whole batch. The latency includes the sync, if
     /// the commit requested one, and the time for which the store throttled the commit.
     pub write_latency: Latency,
@@ -146,6 +178,20 @@ pub struct StoreStats {
     /// it is the last failure of background work, until background work succeeds again. Otherwise it is the first
     /// damage that a compaction has found and that no call has returned yet.
     pub trouble: Option<String>,
+}
+
+impl TransactionStats {
+    fn of(figures: &TransactionFigures) -> TransactionStats {
+        TransactionStats {
+            open: figures.open.load(Relaxed),
+            bytes: figures.bytes.load(Relaxed),
+            commits: figures.commits.load(Relaxed),
+            key_conflicts: figures.key_conflicts.load(Relaxed),
+            range_conflicts: figures.range_conflicts.load(Relaxed),
+            reruns: figures.reruns.load(Relaxed),
+            searched_again: figures.searched_again.load(Relaxed),
+        }
+    }
 }
 
 impl StoreStats {
@@ -231,6 +277,9 @@ impl Engine {
         stats.memory.rows = rows.bytes;
         stats.row_hits = rows.hits;
         stats.memory.pinned = pool.pinned_bytes;
+        stats.transactions = TransactionStats::of(&self.figures.transactions);
+        stats.oldest_read_point_lag = self.snapshots.visible().0.saturating_sub(self.snapshots.oldest().0);
+        stats.sequencer_hold = self.figures.sequencer.summary();
         stats.write_latency = self.figures.writes.latency(|tally| &tally.latency);
         stats.read_latency = self.figures.reads.latency(|tally| &tally.latency);
         stats.trouble =

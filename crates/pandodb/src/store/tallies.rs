@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::watermark::CachePadded;
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed, thread_number};
+use crate::base::{Error, KeyRange, Result};
 
 /// The counters since this opening.
 #[derive(Default)]
@@ -27,6 +28,41 @@ pub(crate) struct Figures {
     pub checkpoint_bytes: Counter,
     pub checkpoints: Counter,
     pub reads: Tallies<ReadTally>,
+    pub transactions: TransactionFigures,
+    /// How long threads hold the sequencer to draw a ticket; one of [`SAMPLED`] is measured.
+    pub sequencer: Histogram,
+}
+
+/// One draw of this number is measured.
+pub(crate) const SAMPLED: u64 = 64;
+
+/// Counts of transactions since this opening.
+#[derive(Default)]
+pub(crate) struct TransactionFigures {
+    pub(crate) open: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    /// The number of the next savepoint.
+    pub(crate) savepoints: AtomicU64,
+    pub(crate) commits: Counter,
+    pub(crate) key_conflicts: Counter,
+    pub(crate) range_conflicts: Counter,
+    pub(crate) reruns: Counter,
+    pub(crate) searched_again: Counter,
+}
+
+impl TransactionFigures {
+    /// Counts the end of a commit.
+    pub(crate) fn count<T>(&self, committed: &Result<T>) {
+        let counter = match committed {
+            Ok(_) => &self.commits,
+            Err(Error::Conflict { from, to, .. }) if KeyRange::new(&**from, &**to) == KeyRange::point(from) => {
+                &self.key_conflicts
+            }
+            Err(Error::Conflict { .. }) => &self.range_conflicts,
+            Err(_) => return,
+        };
+        counter.fetch_add(1, Relaxed);
+    }
 }
 
 /// Latencies of one kind of operation in microseconds, over the whole time since this opening of the store. Percentiles
@@ -100,6 +136,11 @@ impl Histogram {
         if self.max.load(Relaxed) < nanos {
             self.max.fetch_max(nanos, Relaxed);
         }
+    }
+
+    /// The latencies of this histogram.
+    pub(crate) fn summary(&self) -> Latency {
+        Histogram::summary_of(&[self])
     }
 
     /// Computes the latencies of several histograms as if they were one histogram.

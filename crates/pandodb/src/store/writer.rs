@@ -13,11 +13,15 @@
 
 use std::sync::Arc;
 
+use super::footprints::{Footprint, Footprints};
 use super::poison::Poison;
 use super::snapshot::Snapshots;
 use super::watermark::{CachePadded, Watermark};
-use crate::base::sync::{EXPLORED, Mutex, MutexGuard};
-use crate::base::{Error, Result, Seqno, seeded};
+use crate::base::sync::{
+    AtomicU64, EXPLORED, Mutex, MutexGuard,
+    Ordering::{AcqRel, Acquire},
+};
+use crate::base::{Error, Result, SeededBug, Seqno, seeded};
 use crate::wal::Log;
 
 /// The maximum number of commits in flight. Further commits wait. Under the concurrency explorer the number is small,
@@ -33,6 +37,10 @@ pub(crate) struct Writer {
     sequencer: CachePadded<Mutex<Sequencer>>,
     /// The ticket up to which all commits are complete.
     watermark: Watermark,
+    /// The keys of the latest commits, for transactions.
+    pub footprints: Footprints,
+    /// The number of changes of data without a ticket: sorted loads and drops. It is changed under the sequencer.
+    direct_writes: AtomicU64,
 }
 
 /// The state that the lock `sequencer` guards.
@@ -44,6 +52,13 @@ pub(crate) struct Sequencer {
     limit: u64,
 }
 
+impl Sequencer {
+    /// The ticket that is drawn next.
+    pub(crate) fn next_ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
 impl Writer {
     /// The writer of a store that is being opened. Its log is started later.
     pub(crate) fn new(snapshots: Arc<Snapshots>) -> Writer {
@@ -53,6 +68,8 @@ impl Writer {
             snapshots,
             sequencer: CachePadded(Mutex::new(Sequencer { next: Seqno(1), ticket: 0, limit: 0 })),
             watermark: Watermark::new(MOST_IN_FLIGHT),
+            footprints: Footprints::default(),
+            direct_writes: AtomicU64::new(0),
         }
     }
 
@@ -79,15 +96,53 @@ impl Writer {
         self.sequencer.lock()
     }
 
-    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns an error.
+    /// All tickets below this number are applied: their messages are in the memtables or in an index.
+    pub(crate) fn applied(&self) -> u64 {
+        self.watermark.done()
+    }
+
+    /// The number of changes of data without a ticket.
+    pub(crate) fn direct_writes(&self) -> u64 {
+        self.direct_writes.load(Acquire)
+    }
+
+    /// Waits until all tickets below `end`, which were drawn, are applied.
+    pub(crate) fn wait_until_applied(&self, end: u64) {
+        self.watermark.wait(end);
+    }
+
+    /// Waits until all commits that have drawn a ticket are visible.
+    pub(crate) fn catch_up(&self) {
+        let (next, last) = {
+            let sequencer = self.sequencer.lock();
+            (sequencer.ticket, Seqno(sequencer.next.0 - 1))
+        };
+        self.watermark.wait(next);
+        if next > 0 && !self.watermark.is_given_up(next - 1) {
+            self.snapshots.advance(last);
+        }
+    }
+
+    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns an error. Leaves the
+    /// footprint of the commit, if there is one. If `is_quiet`, `check` runs when all earlier commits are applied.
     ///
     /// # Errors
     /// The errors of `check`. In this case nothing is drawn.
     #[inline]
-    pub(crate) fn draw(&self, count: u32, check: impl FnOnce() -> Result<()>) -> Result<Ticket<'_>> {
+    pub(crate) fn draw<E>(
+        &self,
+        count: u32,
+        footprint: Option<&Footprint>,
+        is_quiet: bool,
+        check: impl FnOnce(&Sequencer) -> Result<(), E>,
+    ) -> Result<Ticket<'_>, E> {
         assert!(count > 0, "a commit has operations");
         let mut sequencer = self.sequencer.lock();
-        check()?;
+        if is_quiet {
+            // This wait ends like the one below.
+            self.watermark.wait(sequencer.ticket);
+        }
+        check(&sequencer)?;
         if sequencer.ticket == sequencer.limit {
             // This wait ends: a thread that holds a ticket and has appended its record needs neither the sequencer nor
             // an append lock to finish.
@@ -100,6 +155,9 @@ impl Writer {
         let number = sequencer.ticket;
         sequencer.next = last.next();
         sequencer.ticket += 1;
+        if let Some(footprint) = footprint {
+            self.footprints.leave_behind(number, last, footprint);
+        }
         Ok(Ticket { writer: self, number, first, last, is_complete: false })
     }
 
@@ -116,13 +174,16 @@ impl Writer {
         if is_whole && awaited == sequencer.ticket {
             self.snapshots.advance(Seqno(sequencer.next.0 - 1));
         }
-        Quiesced { sequencer, is_whole }
+        Quiesced { sequencer, direct_writes: &self.direct_writes, has_changed_data: false, is_whole }
     }
 }
 
 /// The locked sequencer. All assigned seqnos are applied, and they are visible unless the store is poisoned.
 pub(crate) struct Quiesced<'a> {
     sequencer: MutexGuard<'a, Sequencer>,
+    direct_writes: &'a AtomicU64,
+    /// Whether data was changed without a ticket.
+    has_changed_data: bool,
     is_whole: bool,
 }
 
@@ -139,13 +200,29 @@ impl Quiesced<'_> {
         let seqno = self.sequencer.next;
         assert!(self.is_whole && seqno < Seqno::MAX, "every earlier commit is complete");
         self.sequencer.next = seqno.next();
+        self.has_changed_data = true;
         seqno
+    }
+
+    /// Notes that a keyspace is dropped, or exists again, which is a change of all its data.
+    pub(crate) fn note_drop(&mut self) {
+        self.has_changed_data = true;
     }
 
     /// Whether every commit is applied completely. It is `false` if a commit failed in the middle: memtables may then
     /// hold a part of this commit.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
+    }
+}
+
+impl Drop for Quiesced<'_> {
+    /// Counts a change without a ticket when it is complete. A transaction that has searched for changes before notices
+    /// the new number when it draws its ticket, because this guard still holds the sequencer.
+    fn drop(&mut self) {
+        if self.has_changed_data && !SeededBug::DirectWriteUncounted.is_on() {
+            self.direct_writes.fetch_add(1, AcqRel);
+        }
     }
 }
 
@@ -203,6 +280,10 @@ pub(super) mod tests {
         pub(in super::super) static QUIESCED: Cell<u64> = const { Cell::new(0) };
     }
 
+    fn draw(writer: &Writer, count: u32) -> Result<Ticket<'_>> {
+        writer.draw(count, None, false, |_| Ok(()))
+    }
+
     fn writer() -> Writer {
         Writer::new(Arc::default())
     }
@@ -211,9 +292,9 @@ pub(super) mod tests {
     fn seqnos_are_drawn_in_order_and_become_visible_when_all_before_them_are_complete() {
         let writer = writer();
         let visible = || writer.snapshots.visible();
-        let first = writer.draw(3, || Ok(())).unwrap();
+        let first = draw(&writer, 3).unwrap();
         assert_eq!((first.first, first.last), (Seqno(1), Seqno(3)));
-        let second = writer.draw(1, || Ok(())).unwrap();
+        let second = draw(&writer, 1).unwrap();
         assert_eq!((second.first, second.last, visible()), (Seqno(4), Seqno(4), Seqno(0)));
         first.finish().unwrap();
         assert_eq!(visible(), Seqno(3));
@@ -224,17 +305,17 @@ pub(super) mod tests {
     #[test]
     fn a_refused_draw_takes_no_seqno() {
         let writer = writer();
-        assert_eq!(writer.draw(7, || Err(Error::Closed)).map(|_| ()), Err(Error::Closed));
+        assert_eq!(writer.draw(7, None, false, |_| Err(Error::Closed)).map(|_| ()), Err(Error::Closed));
         assert_eq!(writer.quiesce().last(), Seqno(0));
-        writer.draw(1, || Ok(())).unwrap().finish().unwrap();
+        draw(&writer, 1).unwrap().finish().unwrap();
         assert_eq!(writer.quiesce().last(), Seqno(1));
     }
 
     #[test]
     fn an_unfinished_ticket_poisons_the_writer_and_every_later_commit_is_indeterminate() {
         let writer = writer();
-        let given_up = writer.draw(1, || Ok(())).unwrap();
-        let later = writer.draw(1, || Ok(())).unwrap();
+        let given_up = draw(&writer, 1).unwrap();
+        let later = draw(&writer, 1).unwrap();
         drop(given_up);
         assert!(writer.poison.is_set());
         assert!(matches!(later.finish(), Err(Error::Indeterminate { .. })));

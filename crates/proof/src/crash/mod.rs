@@ -28,7 +28,7 @@ use crate::drive::{Sizes, record};
 use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
-use crate::script::{Mix, Script};
+use crate::script::{Mix, Script, Step};
 
 /// The number of units that share the windows of one short history.
 const PARTS: u64 = 16;
@@ -56,9 +56,9 @@ fn long(number: u64) -> Case {
     let reopened = if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes };
     Case {
         script: if number % 4 == 2 {
-            Script::generate(number, mix)
+            Script::generate(number, mix).with_transactions()
         } else {
-            Script::generate(number, mix).with_loads(mix)
+            Script::generate(number, mix).with_transactions().with_loads(mix)
         },
         sizes: sizes.with_streams(number).drawn(number),
         reopened: reopened.with_streams(!number).drawn(!number),
@@ -79,7 +79,7 @@ fn window(number: u64) -> Case {
     let mix = Mix { steps: 14, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
     let part = Some((number % PARTS, PARTS));
     Case {
-        script: Script::generate(number / PARTS, mix).with_loads(mix),
+        script: Script::generate(number / PARTS, mix).with_transactions().with_loads(mix),
         sizes: Sizes::TINY.with_streams(number / PARTS).drawn(number / PARTS),
         reopened: Sizes::TINY.with_streams(!number).drawn(!number),
         effort: Effort {
@@ -116,6 +116,8 @@ impl Case {
             Ok(()) => tally.add(enumerate(&self.script, self.reopened, &sim.history(), &self.effort)),
             Err(e) => tally.fail(self.script.seed, format!("without any crash: {e}")),
         }
+        let transactions = self.script.steps.iter().filter(|step| matches!(step, Step::Transact(..)));
+        tally.count("transactions in scripts", transactions.count() as u64);
         indexes::count(self.sizes.kind(), &mut tally);
         tally
     }

@@ -17,18 +17,16 @@
 //! thread, in O(n log threads). The memory is proportional to the size of one window plus the size of the model, so a
 //! history can have any number of windows.
 //!
-//! **Rules.** A transaction today consists of reads at a snapshot and then an atomic batch; there is no conflict
-//! detection. So two concurrent transactions may write the same key, and the last commit wins:
-//! [`Rules::first_committer_wins`] is off. This rule is for future transactions that detect conflicts. The black box
-//! will also be able to check future serialisable transactions, because it only has to pass the name of another model
-//! to `adya`.
+//! **Transactions.** The reads of every transaction, also of one that was not committed, are a look at its read point. A
+//! committed transaction must also satisfy the rules of its isolation, and a conflict must have a cause
+//! (module `serial`). A batch is not compared with other commits: the last commit of a key wins.
 
 use std::fmt;
 
 use super::log::{
-    Action, Commit, Creation, Domain, LISTS, Log, Look, NAMES, Outcome, Read, SPACES, SUMS, Space, Write, mix,
+    Action, Commit, Creation, Domain, LISTS, Log, Look, NAMES, Outcome, Part, Read, SPACES, SUMS, Space, Write, mix,
 };
-use super::name;
+use super::{name, serial};
 use crate::report::ENOUGH;
 
 /// A violation of isolation.
@@ -63,17 +61,15 @@ pub enum Anomaly {
     SharedSeqno,
     /// A seqno belongs to no commit.
     LostSeqno,
-    /// Two overlapping transactions wrote the same key. This is legal under the rule that the last commit wins.
+    /// A transaction wrote a key that another commit had changed after the transaction's read point. The transaction
+    /// had read the key, or it ran under snapshot isolation.
     LostUpdate,
+    /// A serialisable transaction read a key that another commit had changed when the transaction was committed.
+    WriteSkew,
+    /// A transaction was refused because of a conflict, but no commit had changed what it depends on.
+    FalseConflict,
     /// A call failed although there was no fault.
     Failed,
-}
-
-/// The rules that depend on the guarantees of transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Of two overlapping transactions that write the same key, only one may commit.
-    pub first_committer_wins: bool,
 }
 
 /// An anomaly and its evidence.
@@ -95,16 +91,52 @@ impl fmt::Display for Finding {
 
 /// A key of the model.
 #[derive(Clone, Debug, Default)]
-struct Cell {
-    present: bool,
+pub(super) struct Cell {
+    pub present: bool,
     items: Vec<u64>,
     /// The seqno of the last commit that changed the key.
-    changed: u64,
+    pub changed: u64,
+    /// The seqno of the last commit that changed the key by another operation than a merge.
+    pub replaced: u64,
+    /// The seqnos of the commits of this window that gave the key a value, or removed its value.
+    toggled: Vec<u64>,
 }
 
 impl Cell {
     fn seen(&self) -> Option<&[u64]> {
         self.present.then_some(&self.items)
+    }
+
+    /// Whether the key had a value after the commits up to `seqno`, which is not below the beginning of the window.
+    pub fn was_present(&self, seqno: u64) -> bool {
+        let later = self.toggled.iter().rev().take_while(|&&at| at > seqno).count();
+        self.present ^ (later % 2 == 1)
+    }
+
+    /// Applies a write of a commit whose last seqno is `last`.
+    fn apply(&mut self, write: &Write, last: u64) {
+        let item = if write.space == SUMS { mix(write.version) } else { write.version };
+        let before = self.present;
+        match (write.action, write.space) {
+            (Action::Merge, SUMS) if self.present => self.items[0] = self.items[0].wrapping_add(item),
+            (Action::Merge, LISTS) if self.present => self.items.push(item),
+            (Action::Put | Action::Merge, _) => {
+                self.items.clear();
+                self.items.push(item);
+                self.present = true;
+            }
+            _ => {
+                self.items.clear();
+                self.present = false;
+            }
+        }
+        self.changed = last;
+        if write.action != Action::Merge {
+            self.replaced = last;
+        }
+        if self.present != before {
+            self.toggled.push(last);
+        }
     }
 }
 
@@ -125,7 +157,6 @@ type Open<'a> = (Place<'a>, Difference);
 
 /// The state of all keyspaces after the commits that were replayed, and the anomalies that were found.
 pub struct Checker {
-    rules: Rules,
     model: Vec<Vec<Cell>>,
     /// All commits up to this seqno were replayed.
     at: u64,
@@ -138,9 +169,9 @@ pub struct Checker {
 impl Checker {
     /// A checker for keyspaces that are still empty. Each keyspace can hold `keys` keys. The creation of the keyspaces
     /// used the seqnos up to `at`.
-    pub fn new(keys: u32, rules: Rules, at: u64) -> Checker {
+    pub fn new(keys: u32, at: u64) -> Checker {
         let model = vec![vec![Cell::default(); keys as usize]; SPACES];
-        Checker { rules, model, at, creations: Vec::new(), findings: Vec::new() }
+        Checker { model, at, creations: Vec::new(), findings: Vec::new() }
     }
 
     /// The last seqno that was replayed.
@@ -160,10 +191,12 @@ impl Checker {
             looks.extend(log.looks.iter().map(|look| (log, look)));
             commits.extend(log.commits.iter().filter_map(|commit| match commit.outcome {
                 Outcome::At(last) => Some((last, log, commit)),
-                Outcome::Refused => None,
+                Outcome::Refused | Outcome::Conflict(_) => None,
             }));
         }
         commits.sort_by_key(|(last, ..)| *last);
+        self.model.iter_mut().flatten().for_each(|cell| cell.toggled.clear());
+        serial::check_conflicts(self, logs, &commits);
         looks.sort_by_key(|(_, look)| look.lo);
         let mut looks = looks.into_iter().peekable();
         let mut open: Vec<Open<'_>> = Vec::new();
@@ -227,54 +260,19 @@ impl Checker {
                 format!("{} has {first} to {last}, but {} was visible before", name::commit(commit), commit.floor);
             self.find(Anomaly::EarlyCommit, what, || name::around(logs, last));
         }
+        serial::check_commit(self, logs, log, commit, first);
         for write in writes {
-            if self.rules.first_committer_wins && write.counts() {
-                let since = self.cells(write).map(|cell| cell.changed).max().unwrap_or(0);
-                if since > commit.begin && since < first {
-                    let what = format!(
-                        "{} began at {} and wrote {}/{}, which was changed at {since}",
-                        name::commit(commit),
-                        commit.begin,
-                        NAMES[write.space as usize],
-                        write.key
-                    );
-                    self.find(Anomaly::LostUpdate, what, || name::around(logs, last));
-                }
-            }
-            self.apply(write, last);
+            self.cells(write).for_each(|cell| cell.apply(write, last));
         }
         self.at = self.at.max(last);
     }
 
-    fn cells(&mut self, write: &Write) -> impl Iterator<Item = &mut Cell> {
-        let to = match write.action {
-            Action::DeleteRange(to) => to,
-            Action::Recreate => u32::MAX,
-            _ => write.key + 1,
-        };
+    /// The keys of the model that a write changes.
+    pub(super) fn cells(&mut self, write: &Write) -> impl Iterator<Item = &mut Cell> {
         let space = &mut self.model[write.space as usize];
-        let to = (to as usize).min(space.len());
-        space[(write.key as usize).min(to)..to].iter_mut()
-    }
-
-    fn apply(&mut self, write: &Write, last: u64) {
-        for cell in self.cells(write) {
-            let item = if write.space == SUMS { mix(write.version) } else { write.version };
-            match (write.action, write.space) {
-                (Action::Merge, SUMS) if cell.present => cell.items[0] = cell.items[0].wrapping_add(item),
-                (Action::Merge, LISTS) if cell.present => cell.items.push(item),
-                (Action::Put | Action::Merge, _) => {
-                    cell.items.clear();
-                    cell.items.push(item);
-                    cell.present = true;
-                }
-                _ => {
-                    cell.items.clear();
-                    cell.present = false;
-                }
-            }
-            cell.changed = last;
-        }
+        let (keys, end) = (write.keys(), space.len());
+        let to = (keys.end as usize).min(end);
+        space[(keys.start as usize).min(to)..to].iter_mut()
     }
 
     /// Compares a look with the current model. `next`: the last seqno of the next commit.
@@ -284,7 +282,7 @@ impl Checker {
             let what = format!("{} read at {}, but {} was visible before", name::look(look), look.lo, look.floor);
             self.find(Anomaly::StaleSnapshot, what, || name::around(logs, look.lo));
         }
-        if let Some(difference) = self.difference(log, look) {
+        if let Some(difference) = self.difference(log, look.reads, look.writes) {
             if look.hi >= next && look.hi > look.lo {
                 open.push((place, difference));
             } else {
@@ -300,12 +298,12 @@ impl Checker {
         if cell.and_then(Cell::seen) != wrong.seen.as_deref() {
             return Some((place, wrong));
         }
-        self.difference(place.0, place.1).map(|difference| (place, difference))
+        self.difference(place.0, place.1.reads, place.1.writes).map(|difference| (place, difference))
     }
 
     /// Reports a look that agrees with the model at no possible point.
     fn convict(&mut self, logs: &[Log], (log, look): Place<'_>) {
-        let difference = self.difference(log, look).expect("a look that holds is not reported");
+        let difference = self.difference(log, look.reads, look.writes).expect("a look that holds is not reported");
         let anomaly = name::anomaly(logs, log, look, &difference);
         let show =
             |items: &Option<Vec<u64>>| items.as_deref().map_or("nothing".into(), |i| name::items(difference.space, i));
@@ -322,15 +320,26 @@ impl Checker {
         self.find(anomaly, what, || name::about(logs, look, &difference));
     }
 
-    /// The first key whose value in a look differs from the model.
-    fn difference(&self, log: &Log, look: &Look) -> Option<Difference> {
-        log.reads[look.reads.range()].iter().find_map(|read| match read.domain {
-            Domain::Keys(keys) => self.compare(log, read, log.keys[keys.range()].iter().copied(), false),
-            Domain::Span(from, to) => self.compare(log, read, from..to, true),
+    /// The first key that some reads saw with a value that differs from the model. `writes` are those of the transaction
+    /// that made the reads; each read sees the ones that precede it.
+    pub(super) fn difference(&self, log: &Log, reads: Part, writes: Part) -> Option<Difference> {
+        let writes = &log.writes[writes.range()];
+        log.reads[reads.range()].iter().find_map(|read| {
+            let own = &writes[..(read.own as usize).min(writes.len())];
+            match read.domain {
+                Domain::Keys(keys) => self.compare(log, (read, own), log.keys[keys.range()].iter().copied(), false),
+                Domain::Span(from, to) => self.compare(log, (read, own), from..to, true),
+            }
         })
     }
 
-    fn compare(&self, log: &Log, read: &Read, keys: impl Iterator<Item = u32>, scanned: bool) -> Option<Difference> {
+    fn compare(
+        &self,
+        log: &Log,
+        (read, own): (&Read, &[Write]),
+        keys: impl Iterator<Item = u32>,
+        scanned: bool,
+    ) -> Option<Difference> {
         let mut entries = log.entries[read.entries.range()].iter().peekable();
         let space = &self.model[read.space as usize];
         let differs = |key: u32, expected: Option<&[u64]>, seen: Option<&[u64]>| {
@@ -338,7 +347,15 @@ impl Checker {
             Some(Difference { space: read.space, key, scanned, expected, seen })
         };
         for key in keys {
-            let expected = space.get(key as usize).and_then(Cell::seen);
+            let mut cell = space.get(key as usize);
+            let mut after = Cell::default();
+            if own.iter().any(|write| write.touches(read.space, key)) {
+                after.clone_from(cell.unwrap_or(&after.clone()));
+                let touching = own.iter().filter(|write| write.touches(read.space, key));
+                touching.for_each(|write| after.apply(write, self.at));
+                cell = Some(&after);
+            }
+            let expected = cell.and_then(Cell::seen);
             let seen = entries.next_if(|entry| entry.key == key).map(|entry| log.items_of(entry));
             if expected != seen {
                 return differs(key, expected, seen);
@@ -348,7 +365,7 @@ impl Checker {
         entries.next().and_then(|entry| differs(entry.key, None, Some(log.items_of(entry))))
     }
 
-    fn find(&mut self, anomaly: Anomaly, what: String, history: impl FnOnce() -> Vec<String>) {
+    pub(super) fn find(&mut self, anomaly: Anomaly, what: String, history: impl FnOnce() -> Vec<String>) {
         if self.findings.len() < ENOUGH {
             self.findings.push(Finding { anomaly, what, history: history() });
         }

@@ -1,12 +1,12 @@
 //! A client: a thread that runs seeded transactions and records them.
 //!
-//! A transaction takes a snapshot, reads some keys and ranges in some keyspaces, and commits a batch. Some transactions
-//! only read, some read without a snapshot, and some also read at an older snapshot that the client kept. The client
-//! drops some batches without committing them, and the store refuses some.
+//! Some transactions are real ones ([`super::transactor`]). The others take a snapshot, read some keys and ranges in some
+//! keyspaces, and commit a batch. Some of these only read, some read without a snapshot, and some also read at an older
+//! snapshot that the client kept. The client drops some batches without committing them, and the store refuses some.
 
 use std::collections::{HashMap, VecDeque};
 
-use pandodb::{Batch, Durability, Keyspace, KeyspaceAt, Range, Result, Snapshot, Value};
+use pandodb::{Batch, Durability, Keyspace, KeyspaceAt, Range, Result, Snapshot, Transaction, Value};
 
 use super::log::{
     Action, Domain, FAMILY, LISTS, Log, Outcome, Part, ROWS, SUMS, Space, TEMP, Write, decode, encode, key, number,
@@ -18,7 +18,7 @@ use crate::script::Rng;
 /// The most snapshots that a client keeps.
 const HELD: usize = 3;
 /// Some canaries do not lie every time, but once in this number of cases.
-const SELDOM: u64 = 1000;
+pub(super) const SELDOM: u64 = 1000;
 
 /// The lie of a client. The checker must detect each lie. The rates in the descriptions of the lies apply to a white
 /// box.
@@ -38,11 +38,18 @@ pub enum Canary {
     CommittedAnyway,
     /// Does not record one key of a scan, in one of 1,000 scans.
     BlindScan,
+    /// Runs transactions under snapshot isolation and records them as serialisable.
+    SkewedTransaction,
+    /// Runs serialisable transactions and records them as transactions under snapshot isolation, although their writes
+    /// are not compared with those of other commits.
+    LastCommitterWins,
+    /// Rolls back one of 1,000 transactions and records a conflict.
+    FalseConflict,
 }
 
 impl Canary {
     /// All canaries.
-    pub const ALL: [Canary; 7] = [
+    pub const ALL: [Canary; 10] = [
         Canary::LateSnapshot,
         Canary::OldSnapshot,
         Canary::OldValue,
@@ -50,20 +57,25 @@ impl Canary {
         Canary::DoubledMerge,
         Canary::CommittedAnyway,
         Canary::BlindScan,
+        Canary::SkewedTransaction,
+        Canary::LastCommitterWins,
+        Canary::FalseConflict,
     ];
 }
 
-/// A keyspace at its newest state, or at a snapshot.
-enum View {
+/// A keyspace at its newest state, at a snapshot, or in a transaction.
+pub(super) enum View<'a> {
     Now(Keyspace),
     At(KeyspaceAt),
+    In(&'a Transaction, Keyspace),
 }
 
-impl View {
+impl View<'_> {
     fn get(&self, key: [u8; 3]) -> Result<Option<Value>> {
         match self {
             View::Now(keyspace) => keyspace.get(key),
             View::At(keyspace) => keyspace.get(key),
+            View::In(tx, keyspace) => tx.get(keyspace, key),
         }
     }
 
@@ -71,20 +83,25 @@ impl View {
         match self {
             View::Now(keyspace) => keyspace.multi_get(keys),
             View::At(keyspace) => keyspace.multi_get(keys),
+            View::In(tx, keyspace) => keys.iter().map(|key| tx.get(keyspace, key)).collect(),
         }
     }
 
-    fn range(&self, from: u32, to: u32) -> Range {
+    fn range(&self, from: u32, to: u32) -> Result<Range> {
         match self {
-            View::Now(keyspace) => keyspace.range(key(from)..key(to)),
-            View::At(keyspace) => keyspace.range(key(from)..key(to)),
+            View::Now(keyspace) => Ok(keyspace.range(key(from)..key(to))),
+            View::At(keyspace) => Ok(keyspace.range(key(from)..key(to))),
+            View::In(tx, keyspace) => tx.range(keyspace, key(from)..key(to)),
         }
     }
 
-    fn prefix(&self, family: &[u8]) -> Range {
+    /// The keys of a family.
+    fn family(&self, family: u32) -> Result<Range> {
+        let first = key(family * FAMILY);
         match self {
-            View::Now(keyspace) => keyspace.prefix(family),
-            View::At(keyspace) => keyspace.prefix(family),
+            View::Now(keyspace) => Ok(keyspace.prefix(&first[..2])),
+            View::At(keyspace) => Ok(keyspace.prefix(&first[..2])),
+            View::In(..) => self.range(family * FAMILY, (family + 1) * FAMILY),
         }
     }
 }
@@ -94,7 +111,7 @@ type Memory = HashMap<(Space, u32), Vec<u64>>;
 
 /// A client.
 pub(super) struct Client<'a> {
-    world: &'a World,
+    pub world: &'a World,
     pub rng: Rng,
     pub log: Log,
     thread: u64,
@@ -103,12 +120,12 @@ pub(super) struct Client<'a> {
     /// The keyspace that is dropped and created again, if this client owns it. The flag says that nothing was written
     /// to the keyspace since its creation.
     pub temp: Option<(Keyspace, bool)>,
-    canary: Option<Canary>,
+    pub canary: Option<Canary>,
     memory: Memory,
     /// The keys that a read has seen, each with the range of its items in `items`.
     seen: Vec<(u32, usize, usize)>,
     items: Vec<u64>,
-    value: Vec<u8>,
+    pub value: Vec<u8>,
 }
 
 impl<'a> Client<'a> {
@@ -160,6 +177,11 @@ impl<'a> Client<'a> {
     }
 
     fn attempt(&mut self, txn: u64) -> Result<()> {
+        // The first write to a keyspace that was created again is a batch.
+        let is_fresh = self.temp.as_ref().is_some_and(|(_, fresh)| *fresh);
+        if !is_fresh && self.rng.below(100) < self.world.plan.validated {
+            return self.transact(txn);
+        }
         let roll = self.rng.below(100);
         if roll < 10 {
             return self.look_now(txn);
@@ -230,7 +252,7 @@ impl<'a> Client<'a> {
     }
 
     /// Draws a keyspace. A client that owns the temporary keyspace draws this keyspace most of the time.
-    fn space(&mut self) -> (Space, Keyspace) {
+    pub(super) fn space(&mut self) -> (Space, Keyspace) {
         let own = self.rng.chance(60);
         match &self.temp {
             Some((temp, false)) if own => (TEMP, temp.clone()),
@@ -248,7 +270,7 @@ impl<'a> Client<'a> {
         self.rng.below(few) as u32
     }
 
-    fn read(&mut self, space: Space, view: &View) -> Result<()> {
+    pub(super) fn read(&mut self, space: Space, view: &View<'_>) -> Result<()> {
         self.seen.clear();
         self.items.clear();
         let domain = match self.rng.below(20) {
@@ -269,14 +291,13 @@ impl<'a> Client<'a> {
             16..=17 => self.scan(space, view, true)?,
             18 => {
                 let family = self.key() / FAMILY;
-                let first = key(family * FAMILY);
-                self.both_ends(space, view.prefix(&first[..2]))?;
+                self.both_ends(space, view.family(family)?)?;
                 Domain::Span(family * FAMILY, (family + 1) * FAMILY)
             }
             _ => {
                 let whole = self.rng.chance(2);
                 let (from, to) = if whole { (0, self.world.plan.keys) } else { self.span(3 * FAMILY) };
-                self.both_ends(space, view.range(from, to))?;
+                self.both_ends(space, view.range(from, to)?)?;
                 Domain::Span(from, to)
             }
         };
@@ -301,10 +322,10 @@ impl<'a> Client<'a> {
     }
 
     /// Scans from one end and may stop early. The recorded domain ends where the scan stopped.
-    fn scan(&mut self, space: Space, view: &View, reverse: bool) -> Result<Domain> {
+    fn scan(&mut self, space: Space, view: &View<'_>, reverse: bool) -> Result<Domain> {
         let (from, to) = self.span(2 * FAMILY);
         let limit = 1 + self.rng.below(24) as usize;
-        let mut range = view.range(from, to);
+        let mut range = view.range(from, to)?;
         let mut last = None;
         while self.seen.len() < limit {
             let Some(entry) = (if reverse { range.next_back() } else { range.next() }) else { break };
@@ -387,20 +408,24 @@ impl<'a> Client<'a> {
             self.log.commit(txn, floor, begin, Outcome::Refused, from);
             return Ok(());
         }
-        let durability = match self.rng.below(100) {
-            roll if roll < self.world.plan.synced => Durability::Synced,
-            roll if roll < 50 => Durability::None,
-            _ => Durability::Buffered,
-        };
+        let durability = self.durability();
         let last = batch.commit_numbered(durability)?.expect("a batch that writes");
         self.world.clock.acknowledge(last, durability);
         self.log.commit(txn, floor, begin, Outcome::At(last), from);
         Ok(())
     }
 
+    pub(super) fn durability(&mut self) -> Durability {
+        match self.rng.below(100) {
+            roll if roll < self.world.plan.synced => Durability::Synced,
+            roll if roll < 50 => Durability::None,
+            _ => Durability::Buffered,
+        }
+    }
+
     /// Draws a write. Lists and counters are mostly merged; a put, a delete or a range delete is drawn sometimes, and
     /// keeps the lists short.
-    fn write(&mut self, version: u64) -> Write {
+    pub(super) fn write(&mut self, version: u64) -> Write {
         let (space, _) = self.space_to_write();
         let key = self.key();
         let of_rows = [(80, Action::Put), (99, Action::Delete)];

@@ -6,6 +6,8 @@
 //!  Commit ─▶ Write                             what was written, and the seqno of the last operation
 //! ```
 //!
+//! A transaction is recorded twice: as a look at its read point, and as a commit that refers to the same reads.
+//!
 //! A *look* is a group of reads that must all hold at one point in the order of commits.
 //!
 //! Keys and values are recorded as numbers. Every write has a unique [`version`], which determines the bytes of its
@@ -14,6 +16,8 @@
 //! the [`mix`] of all its versions.
 
 use std::ops::Range;
+
+use pandodb::Isolation;
 
 use crate::script::Rng;
 
@@ -180,6 +184,8 @@ pub struct Read {
     pub domain: Domain,
     /// The keys that had a value, in the order of the domain.
     pub entries: Part,
+    /// The number of writes that the transaction of the read had made before the read. The read must see these writes.
+    pub own: u32,
 }
 
 /// Reads that must all hold at the same point.
@@ -196,6 +202,8 @@ pub struct Look {
     pub hi: u64,
     /// The reads.
     pub reads: Part,
+    /// The writes of the transaction that made the reads, if any.
+    pub writes: Part,
 }
 
 /// The result of a commit.
@@ -205,9 +213,12 @@ pub enum Outcome {
     At(u64),
     /// The batch was refused or never submitted, so no read may see it.
     Refused,
+    /// The transaction was refused because of a conflict. The field is the newest seqno that was visible afterwards: the
+    /// conflicting commit was submitted before this seqno was seen.
+    Conflict(u64),
 }
 
-/// A batch.
+/// A batch, or the writes of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The transaction.
@@ -217,6 +228,10 @@ pub struct Commit {
     pub floor: u64,
     /// The seqno of the snapshot that the transaction read at.
     pub begin: u64,
+    /// The isolation of a transaction; `None` for a batch, which the store does not compare with other commits.
+    pub isolation: Option<Isolation>,
+    /// The reads of a transaction.
+    pub reads: Part,
     /// The result.
     pub outcome: Outcome,
     /// The writes of the batch.
@@ -268,14 +283,18 @@ impl Write {
         self.action != Action::Recreate
     }
 
+    /// The keys that the write changes.
+    pub fn keys(&self) -> Range<u32> {
+        match self.action {
+            Action::DeleteRange(to) => self.key..to,
+            Action::Recreate => 0..u32::MAX,
+            _ => self.key..self.key + 1,
+        }
+    }
+
     /// Whether the write changes a key.
     pub fn touches(&self, space: Space, key: u32) -> bool {
-        self.space == space
-            && match self.action {
-                Action::DeleteRange(to) => (self.key..to).contains(&key),
-                Action::Recreate => true,
-                _ => self.key == key,
-            }
+        self.space == space && self.keys().contains(&key)
     }
 }
 
@@ -298,6 +317,8 @@ pub struct Log {
     pub items: Vec<u64>,
     /// The writes of all commits.
     pub writes: Vec<Write>,
+    /// The number of writes that the current transaction has made. The next read gets this number.
+    pub own: u32,
     /// Number of backups that were read.
     pub copies: u64,
     /// Number of stores that were recovered from a crash image and read.
@@ -315,7 +336,8 @@ impl Log {
             self.items.extend_from_slice(items);
             self.entries.push(Entry { key, items: Part::new(start, self.items.len()) });
         }
-        self.reads.push(Read { space, domain, entries: Part::new(from, self.entries.len()) });
+        let entries = Part::new(from, self.entries.len());
+        self.reads.push(Read { space, domain, entries, own: self.own });
     }
 
     /// Records a read of one key.
@@ -328,13 +350,33 @@ impl Log {
 
     /// Records a look that consists of the reads from position `from` on.
     pub fn look(&mut self, txn: u64, floor: u64, (lo, hi): (u64, u64), from: usize) {
-        self.looks.push(Look { txn, floor, lo, hi, reads: Part::new(from, self.reads.len()) });
+        let (reads, writes) = (Part::new(from, self.reads.len()), Part::default());
+        self.looks.push(Look { txn, floor, lo, hi, reads, writes });
     }
 
     /// Records a commit of the writes from position `from` on.
     pub fn commit(&mut self, txn: u64, floor: u64, begin: u64, outcome: Outcome, from: usize) {
-        let writes = Part::new(from, self.writes.len());
-        self.commits.push(Commit { txn, floor, begin, outcome, writes });
+        let (writes, reads) = (Part::new(from, self.writes.len()), Part::default());
+        self.commits.push(Commit { txn, floor, begin, isolation: None, reads, outcome, writes });
+    }
+
+    /// Records a transaction with the reads and the writes from two positions on. `floors` are the newest seqnos that
+    /// any thread had seen before the transaction began and before it was committed.
+    pub fn transaction(
+        &mut self,
+        txn: u64,
+        floors: (u64, u64),
+        (begin, isolation): (u64, Isolation),
+        outcome: Outcome,
+        from: (usize, usize),
+    ) {
+        let (reads, writes) = (Part::new(from.0, self.reads.len()), Part::new(from.1, self.writes.len()));
+        self.looks.push(Look { txn, floor: floors.0, lo: begin, hi: begin, reads, writes });
+        if !writes.range().is_empty() {
+            let (floor, isolation) = (floors.1, Some(isolation));
+            self.commits.push(Commit { txn, floor, begin, isolation, reads, outcome, writes });
+        }
+        self.own = 0;
     }
 
     /// The writes of a commit.

@@ -40,7 +40,7 @@ fn writes_to(logs: &[Log], space: Space, key: u32) -> HashMap<u64, Option<u64>> 
         for commit in &log.commits {
             let at = match commit.outcome {
                 Outcome::At(last) => Some(last),
-                Outcome::Refused => None,
+                Outcome::Refused | Outcome::Conflict(_) => None,
             };
             let writes = log.writes_of(commit).iter().filter(|write| write.touches(space, key));
             found.extend(writes.map(|write| (write.version, at)));

@@ -49,6 +49,8 @@ pub struct Plan {
     pub transactions: u64,
     /// Percentage of synced commits.
     pub synced: u64,
+    /// Percentage of transactions that the store validates. The others read at a snapshot and commit a batch.
+    pub validated: u64,
 }
 
 impl Plan {
@@ -80,6 +82,7 @@ impl Plan {
             windows,
             transactions,
             synced: if place == Place::Directory { 1 } else { 20 },
+            validated: if (seed / 8 + seed).is_multiple_of(2) { 60 } else { 0 },
         }
     }
 }

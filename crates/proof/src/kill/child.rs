@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use pandodb::{Result, Store};
 
 use super::WRITERS;
+use super::bank::{self, Bank};
 use super::workload::{Spaces, durability, fill, heads, open};
 use crate::script::Rng;
 
@@ -22,6 +23,10 @@ pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
     let mut rng = Rng(seed ^ round << 32);
     let store = open(folder, seed, 1 + rng.below(2) as usize)?;
     let spaces = Spaces::open(&store)?;
+    let bank = Bank::open(&store)?;
+    if bank::is_open(seed) {
+        bank.found(&store)?;
+    }
     let heads = heads(&spaces)?;
     // Number of acknowledged batches of each writer. A commit that another thread begins after an acknowledgement must
     // be later in the log than the acknowledged batch.
@@ -37,12 +42,21 @@ pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
                 })
             })
             .collect();
+        let tellers: Vec<_> = (0..if bank::is_open(seed) { bank::TELLERS } else { 0 })
+            .map(|teller| {
+                let (store, bank, stop) = (&store, &bank, &stop);
+                let rng = Rng(seed ^ round << 32 ^ teller << 48);
+                scope.spawn(move || bank.serve(store, rng, stop).inspect_err(|_| stop.store(true, Ordering::Relaxed)))
+            })
+            .collect();
         let maintenance = rng.chance(50);
         while maintenance && !stop.load(Ordering::Relaxed) && writers.iter().any(|writer| !writer.is_finished()) {
             std::thread::sleep(std::time::Duration::from_millis(5 + rng.below(20)));
             if rng.chance(70) { store.checkpoint()? } else { spaces.rows.compact(..)? }
         }
-        writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))
+        writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))?;
+        stop.store(true, Ordering::Relaxed);
+        tellers.into_iter().try_for_each(|teller| teller.join().expect("a teller does not panic"))
     })
 }
 

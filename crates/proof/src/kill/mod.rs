@@ -20,9 +20,13 @@
 //! * each batch also records how many batches of the *other* writers had been acknowledged before its commit. These
 //!   batches must exist too. If a log lost records in its middle, this check would fail.
 //!
+//! In half of the stores, threads also move money between accounts in transactions (`bank`). After each kill, the sum of
+//! all accounts must be the same as before.
+//!
 //! A unit is [`KILLS`] kills of one store. The moment of a kill depends on the seed and on the scheduling of the
 //! machine. So after a failure, the harness keeps the store and reports its path.
 
+mod bank;
 mod child;
 mod parent;
 mod workload;

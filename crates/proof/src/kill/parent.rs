@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::bank::Bank;
 use super::workload::{Spaces, compare, heads, open};
 use super::{CHILD_COMMAND, KILLS, WRITERS};
 use crate::drive::calmly;
@@ -51,15 +52,16 @@ pub fn run(unit: &Unit) -> Tally {
 
 fn kills(store: &Path, seed: u64, tally: &mut Tally) -> Result<(), String> {
     let (mut counted, mut sums) = (vec![0; WRITERS as usize], BTreeMap::new());
-    let mut before = vec![0; WRITERS as usize];
+    let (mut before, mut transfers) = (vec![0; WRITERS as usize], 0);
     for round in 0..KILLS {
         let acknowledged = kill_one(store, seed, round, &before, tally).map_err(|e| format!("kill {round}: {e}"))?;
         let verify = Rng(seed ^ round).chance(VERIFY);
-        let found = calmly(|| check(store, seed, &acknowledged, &mut counted, &mut sums, verify))?;
+        let found = calmly(|| check(store, seed, &acknowledged, &mut counted, &mut sums, &mut transfers, verify))?;
         before = found.map_err(|e| format!("after kill {round}: {e}"))?;
         tally.runs += 1;
     }
     tally.count("batches", before.iter().sum());
+    tally.count("transfers", transfers);
     Ok(())
 }
 
@@ -114,6 +116,7 @@ fn check(
     acknowledged: &Acknowledged,
     counted: &mut [u64],
     sums: &mut BTreeMap<Vec<u8>, u64>,
+    transfers: &mut u64,
     verify: bool,
 ) -> Result<Vec<u64>, String> {
     let failed = |e: pandodb::Error| e.to_string();
@@ -137,6 +140,7 @@ fn check(
         }
     }
     compare(&spaces, &reached, counted, sums).map_err(failed)??;
+    *transfers = Bank::open(&store).and_then(|bank| bank.audit()).map_err(failed)??;
     if verify {
         let report = store.verify().map_err(failed)?;
         if !report.is_clean() {

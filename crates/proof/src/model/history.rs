@@ -86,7 +86,8 @@ impl World {
         match rng.index(1000) {
             0..150 => self.some_writes(&there, 1, rng),
             150..300 => self.burst(slot, rng),
-            300..400 => {
+            300..370 => self.transact(&there, rng),
+            370..400 => {
                 let count = 1 + rng.index(12);
                 self.some_writes(&there, count, rng)
             }
@@ -279,7 +280,7 @@ impl World {
     }
 
     /// Draws a value for the keyspace in `slot`.
-    fn value_of(&self, slot: usize, rng: &mut Rng) -> Vec<u8> {
+    pub fn value_of(&self, slot: usize, rng: &mut Rng) -> Vec<u8> {
         let (_, rule, threshold) = SLOTS[slot];
         let len = match rng.index(40) {
             0 => 0,
@@ -299,7 +300,7 @@ impl World {
     }
 
     /// Draws a write of one key.
-    fn point_write(&self, slot: usize, rng: &mut Rng) -> Write {
+    pub fn point_write(&self, slot: usize, rng: &mut Rng) -> Write {
         let key = self.config.key(rng);
         let rule = SLOTS[slot].1;
         let roll = rng.index(100);
@@ -322,7 +323,7 @@ impl World {
     }
 
     /// Draws a range delete: mostly a narrow one, so that entries remain.
-    fn range_delete(&self, slot: usize, rng: &mut Rng) -> Write {
+    pub fn range_delete(&self, slot: usize, rng: &mut Rng) -> Write {
         if rng.chance(15) {
             return Write::DeletePrefix(slot, self.config.prefix(rng));
         }

@@ -4,7 +4,7 @@
 //! Every history writes counters, because a message that is lost or applied twice always changes a sum. A wrong plain
 //! value, in contrast, disappears with the next put. The seed determines the configuration of the store ([`Config`])
 //! and a list of words. Each word is one action on the store and its model (`history`): writes and batches, reads of
-//! every kind at any snapshot (`reads`), closing (old handles must return an error), kills, power cuts and backups
+//! every kind at any snapshot (`reads`), transactions (`transactions`), closing (old handles must return an error), kills, power cuts and backups
 //! (`lives`). The result of each read is compared with the model (`tables`) immediately. From time to time, all
 //! contents are compared too.
 //!
@@ -15,6 +15,7 @@ mod history;
 mod lives;
 mod reads;
 mod tables;
+mod transactions;
 mod world;
 
 pub use self::config::Config;

@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Makes this thread act as another writer, so that it uses another log stream.
-    fn take_turn(&mut self) {
+    pub fn take_turn(&mut self) {
         self.turns += 1;
         stand_for_thread((mix(self.turns) % self.config.streams as u64) as usize);
     }
@@ -245,10 +245,7 @@ impl World {
 
     /// Sends writes as one batch.
     pub fn commit(&mut self, writes: &[Write], durability: Durability) -> Result<(), Wrong> {
-        if self.lazy.len() >= LAZY_COMMITS {
-            self.store.persist(Durability::Buffered)?;
-            self.lazy.clear();
-        }
+        self.bound_lazy()?;
         self.take_turn();
         let before = self.model.clone();
         let torn = writes.len() > 1 && self.strikes(Sabotage::TornBatch);
@@ -269,12 +266,26 @@ impl World {
         }
         batch.commit(durability)?;
         writes.iter().for_each(|write| self.model.apply(write));
-        match durability {
-            Durability::None => self.lazy.push(before),
-            Durability::Buffered | Durability::Synced if writes.iter().any(Write::is_logged) => self.lazy.clear(),
-            Durability::Buffered | Durability::Synced => self.lazy.push(before),
+        self.note_commit(before, durability, writes.iter().any(Write::is_logged));
+        Ok(())
+    }
+
+    /// Makes the store persist its log if too many commits are only in the memory of the process.
+    pub fn bound_lazy(&mut self) -> Result<(), Wrong> {
+        if self.lazy.len() >= LAZY_COMMITS {
+            self.store.persist(Durability::Buffered)?;
+            self.lazy.clear();
         }
         Ok(())
+    }
+
+    /// Records the durability of a commit. `before` is the model before the commit.
+    pub fn note_commit(&mut self, before: Model, durability: Durability, is_logged: bool) {
+        if durability != Durability::None && is_logged {
+            self.lazy.clear();
+        } else {
+            self.lazy.push(before);
+        }
     }
 
     /// Takes a snapshot and keeps its expected contents.

@@ -114,6 +114,17 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
+/// The result of a timed wait.
+#[derive(Debug)]
+pub struct TimedOut;
+
+impl TimedOut {
+    /// Whether the time has passed. It always has, because time does not exist under an explorer.
+    pub fn timed_out(&self) -> bool {
+        true
+    }
+}
+
 impl Condvar {
     /// A condition variable without waiters.
     pub fn new() -> Condvar {
@@ -129,8 +140,14 @@ impl Condvar {
     /// Releases the lock for a while, then takes it again. The explorer has no clock, so the timeout may end at any
     /// moment. The explorer chooses the moment at which the thread continues, so this method does not have to listen
     /// for notifications.
-    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) {
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) -> TimedOut {
         MutexGuard::unlocked(guard, shuttle::thread::yield_now);
+        TimedOut
+    }
+
+    /// Wakes a waiting thread.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
     }
 
     /// Wakes all waiting threads.

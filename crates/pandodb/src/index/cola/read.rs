@@ -10,10 +10,10 @@ use std::sync::Arc;
 use super::table::{Layer, Table};
 use super::world::World;
 use crate::base::sync::Once;
-use crate::base::{KeyRange, PAGE, RangeTombstone, Result, Seqno};
+use crate::base::{HashedKey, KeyRange, PAGE, RangeTombstone, Result, Seqno};
 use crate::index::deferred_frees::DeferredBlobFrees;
-use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
-use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
+use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop, changed_on};
+use crate::index::{Changes, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
 use crate::run::{ScanHabits, Spare};
 
@@ -121,6 +121,14 @@ impl IndexView for ColaView {
 
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
         Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
+    }
+
+    fn changed(self: Arc<Self>, key: HashedKey<'_>, since: Seqno, changes: Changes) -> Result<bool> {
+        changed_on(LayersPath { table: &self.table, next: 0 }, key, since, changes)
+    }
+
+    fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
+        Ok(Box::new(PiecewiseCursor::new(self, range, false).since(since)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {

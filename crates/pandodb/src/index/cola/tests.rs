@@ -10,7 +10,7 @@ use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Seqno};
 use crate::device::{Device, OpenHow};
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
-use crate::index::testing::{Bench, operator, suspend_jobs};
+use crate::index::testing::{Bench, changes_are_found, operator, suspend_jobs};
 use crate::index::{Core, Index, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::run::Compression;
@@ -33,6 +33,11 @@ fn table(cola: &Cola) -> Arc<Table> {
     let table = cola.inner.lock().world.table.clone();
     assert_eq!(table.problem(), None);
     table
+}
+
+#[test]
+fn changes_since_a_snapshot_are_found() {
+    (0..6).for_each(|seed| changes_are_found(&mut bench(seed, 3)));
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct PiecewiseCursor<V: Pieces> {
     piece: Option<KeyRange>,
     /// The range and the seqno of the last call of [`RawCursor::leave_out`], for the pieces that are opened later.
     covered: Option<(KeyRange, Seqno)>,
+    /// Runs without a message above this seqno are left out.
+    since: Seqno,
 }
 
 impl<V: Pieces> PiecewiseCursor<V> {
@@ -73,7 +75,15 @@ impl<V: Pieces> PiecewiseCursor<V> {
             used: None,
             piece: None,
             covered: None,
+            since: Seqno(0),
         }
+    }
+
+    /// Leaves out the runs that have no message with a seqno above `since`. Such a cursor does not count as a scan.
+    pub fn since(mut self, since: Seqno) -> PiecewiseCursor<V> {
+        debug_assert!(self.merge.is_none(), "a cursor that was not used yet");
+        self.since = since;
+        self
     }
 
     /// Opens the merge for the next piece and removes the piece from `rest`. Returns `false` if nothing is left.
@@ -87,7 +97,10 @@ impl<V: Pieces> PiecewiseCursor<V> {
         let used = self.used.get_or_insert_default();
         let total = piece.slices.iter().map(|(_, bytes)| bytes).sum();
         self.piece = Some(piece.range);
-        let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
+        let overlapping = piece
+            .slices
+            .into_iter()
+            .filter(|(slice, _)| slice.range().overlaps(&range) && slice.run().meta().max_seqno > self.since);
         let uncovered =
             self.covered.as_ref().map(|(covered, seqno)| (beyond_start(&range, covered, self.reverse), *seqno));
         let cursors = overlapping.map(|(slice, bytes)| {
@@ -118,7 +131,9 @@ impl<V: Pieces> PiecewiseCursor<V> {
     /// Ends the current piece.
     fn end_piece(&mut self) {
         self.merge = None;
-        if let (Some(range), Some(used)) = (self.piece.take(), &self.used) {
+        if let (Some(range), Some(used)) = (self.piece.take(), &self.used)
+            && self.since == Seqno(0)
+        {
             let spare = used.take_spare();
             if spare.bytes > 0 {
                 self.view.note_spare(&range, spare);
@@ -129,7 +144,9 @@ impl<V: Pieces> PiecewiseCursor<V> {
     /// Reports what was used since the last call.
     fn report(&mut self) {
         self.end_piece();
-        if let Some(used) = self.used.take() {
+        if let Some(used) = self.used.take()
+            && self.since == Seqno(0)
+        {
             self.view.habits().note(used.behind());
             self.view.rows().scanned(used.leaves_read());
         }

@@ -7,6 +7,7 @@
 //!  `load` | builds runs from rows in key order
 //!  `deletes` | number and approximate position of the deletes of a slice |
 //!  `probe`, `cursor` | lookups and scans over the slices of a view |
+//!  `changes` | searches runs for changes after a seqno |
 //!  `codec` | common parts of root records |
 //!  `check` | verification, salvage |
 //!  `describe` | description of runs for the inspector |
@@ -14,6 +15,7 @@
 //! An index determines which slices a lookup searches and in which order, which compaction is done next, and which node
 //! or level receives the output.
 
+mod changes;
 pub mod check;
 pub mod codec;
 mod cursor;
@@ -27,6 +29,7 @@ mod probe;
 mod queue;
 pub mod relief;
 
+pub use self::changes::changed_on;
 pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
 pub use self::deletes::Deletes;
 pub use self::describe::{describe_block, describe_run};

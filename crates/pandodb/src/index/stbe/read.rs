@@ -11,10 +11,10 @@ use super::node::{Branch, Child, Node};
 use super::scans::{Scans, path_to};
 use super::trunk::Trunk;
 use crate::base::sync::Once;
-use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{HashedKey, KeyRange, RangeTombstone, Result, Seqno};
 use crate::index::deferred_frees::DeferredBlobFrees;
-use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
-use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
+use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop, changed_on};
+use crate::index::{Changes, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
 use crate::run::{RunSlice, ScanHabits, Spare};
 
@@ -189,6 +189,14 @@ impl IndexView for StbeView {
 
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
         Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
+    }
+
+    fn changed(self: Arc<Self>, key: HashedKey<'_>, since: Seqno, changes: Changes) -> Result<bool> {
+        changed_on(TrunkPath::new(&self.root, key.key), key, since, changes)
+    }
+
+    fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
+        Ok(Box::new(PiecewiseCursor::new(self, range, false).since(since)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {

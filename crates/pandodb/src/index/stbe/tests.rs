@@ -17,7 +17,7 @@ use crate::device::Device;
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
 use crate::index::runs::{Packs, Pieces};
-use crate::index::testing::{get, mark, operator, scan, suspend_jobs};
+use crate::index::testing::{changes_are_found, get, mark, operator, scan, suspend_jobs};
 use crate::index::{Core, IdSource, Index, Inspect, Lookup, Room, RootRecord, SealedBatch, Step};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
@@ -52,6 +52,11 @@ impl Bench {
 #[test]
 fn the_map_of_large_values_is_never_fully_walked() {
     an_index_never_walks_its_map(Bench::new(1), |stbe, map| stbe.inner.lock().trunk.blobs = map);
+}
+
+#[test]
+fn changes_since_a_snapshot_are_found() {
+    (0..6).for_each(|seed| changes_are_found(&mut Bench::new(seed)));
 }
 
 #[test]

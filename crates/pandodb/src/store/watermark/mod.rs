@@ -87,6 +87,11 @@ impl Watermark {
         self.done.load(Acquire) + self.slots.len() as u64
     }
 
+    /// All tickets below this number are finished.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Acquire)
+    }
+
     /// Waits until a slot is free for `ticket`.
     pub(crate) fn wait_for_slot(&self, ticket: u64) {
         self.wait((ticket + 1).saturating_sub(self.slots.len() as u64));

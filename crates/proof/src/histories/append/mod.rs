@@ -2,15 +2,17 @@
 //! clients observe.
 //!
 //! The crate `adya` checks the lists (it finds the anomalies of Elle). The reads at a snapshot are one transaction, a
-//! batch is another, and each takes effect at one point in real time. So `adya` checks the history against
-//! `strict-serializable`, the strongest model. If a transaction can both read and write in the future, its reads and
-//! writes will be passed to `adya` as one transaction, together with the model that the store then guarantees. [`sets`]
-//! checks the sets.
+//! batch is another, and each takes effect at one point in real time. Transactions of the store read and append
+//! ([`transact`]). In one half of the histories they are serialisable, and `adya` checks against `strict-serializable`,
+//! the strongest model. In the other half they run under snapshot isolation, and `adya` checks against
+//! `strong-snapshot-isolation`. [`sets`] checks the sets.
 //!
 //! All clients run on one thread, on the simulated device. The seed chooses the client that acts next, so it determines
 //! the history. For example, one client takes a snapshot, others commit, and the first client continues its reads. A
 //! failed write with an unknown result is recorded as `info`; only a write that the store has refused is recorded as
 //! `fail`.
+
+mod transact;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +20,9 @@ use std::sync::Arc;
 use adya::history::{Interner, Mop, Op, OpType, ReadValue, Scalar};
 use adya::{History, Opts, Valid, Workload};
 use pandodb::device::sim::{CrashChoice, Fault, FaultKind, OpClass, SimDevice};
-use pandodb::{Append, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store};
+use pandodb::{Append, Durability, Error, Isolation, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store};
 
+use self::transact::Running;
 use super::client::Canary;
 use super::sets::{self, Add, Fate, Scan};
 use crate::drive::{Sizes, calmly};
@@ -34,6 +37,9 @@ const STEPS: u64 = 6_000;
 const LISTS: u64 = 6;
 /// Average final length of a list.
 const LONGEST: u64 = 40;
+/// The models of `adya` for the two kinds of isolation.
+const SERIALISABLE: &str = "strict-serializable";
+const SNAPSHOT: &str = "strong-snapshot-isolation";
 /// The faults of the device. None of these faults loses a write that the device reported as done.
 const FAULTS: [FaultKind; 8] = [
     FaultKind::IoError(OpClass::Read),
@@ -58,6 +64,8 @@ enum Doing {
     Adding(usize),
     /// Scanning the set, backward if the flag is true. The last field holds the elements seen up to now.
     Scanning(Box<Range>, bool, Scan),
+    /// Running a transaction.
+    Transacting(Box<Running>),
 }
 
 struct Client {
@@ -90,6 +98,8 @@ struct Bench {
     open: Option<(Store, Spaces)>,
     /// Whether crashes are power cuts as well as kills. If so, every commit is synced.
     cuts: bool,
+    /// The isolation of all transactions.
+    isolation: Isolation,
     canary: Option<Canary>,
     clients: Vec<Client>,
     processes: i64,
@@ -105,7 +115,8 @@ struct Bench {
 /// Runs the black box of a seed.
 pub(super) fn run(seed: u64, canary: Option<Canary>) -> Tally {
     match calmly(|| Bench::new(seed, canary).and_then(Bench::run)) {
-        Ok(Ok(mut tally)) => {
+        Ok(Ok(bench)) => {
+            let mut tally = bench.judge();
             tally.failures.iter_mut().for_each(|failure| failure.seed = seed);
             tally
         }
@@ -136,6 +147,7 @@ impl Bench {
             device: SimDevice::new(seed),
             open: None,
             cuts: (seed / 8).is_multiple_of(2),
+            isolation: if (seed / 16).is_multiple_of(2) { Isolation::Serializable } else { Isolation::Snapshot },
             canary,
             clients: Vec::new(),
             processes: 0,
@@ -168,7 +180,7 @@ impl Bench {
         self.processes
     }
 
-    fn run(mut self) -> Result<Tally, String> {
+    fn run(mut self) -> Result<Bench, String> {
         for _ in 0..STEPS {
             self.now += 1;
             match self.rng.below(1000) {
@@ -188,7 +200,7 @@ impl Bench {
         }
         self.crash()?;
         self.read_all()?;
-        Ok(self.judge())
+        Ok(self)
     }
 
     fn store(&self) -> &(Store, Spaces) {
@@ -295,28 +307,31 @@ impl Bench {
                 self.note(client, OpType::Fail, value);
             }
             Doing::Adding(add) => self.adds[add].fate = Fate::Refused,
+            Doing::Transacting(running) => self.abandon(client, *running),
         }
     }
 
     fn advance(&mut self, client: usize) -> Result<(), String> {
         match std::mem::replace(&mut self.clients[client].doing, Doing::Nothing) {
-            Doing::Nothing => {
-                self.begin(client);
-                Ok(())
-            }
+            Doing::Nothing => self.begin(client),
             Doing::Reading(snapshot, left, seen) => self.read(client, snapshot, left, seen),
             Doing::Appending(elements) => self.append(client, &elements),
             Doing::Adding(add) => self.add(add),
             Doing::Scanning(range, reverse, scan) => self.scan(client, range, reverse, scan),
+            Doing::Transacting(running) => self.go_on(client, running),
         }
     }
 
-    fn begin(&mut self, client: usize) {
-        let base = self.appended / (LISTS * LONGEST) as i64 * LISTS as i64;
-        let list = |rng: &mut Rng| base + rng.below(LISTS) as i64;
-        let doing = match self.rng.below(10) {
+    /// Draws one of the lists that clients append to now.
+    fn draw_list(&mut self) -> i64 {
+        self.appended / (LISTS * LONGEST) as i64 * LISTS as i64 + self.rng.below(LISTS) as i64
+    }
+
+    fn begin(&mut self, client: usize) -> Result<(), String> {
+        let doing = match self.rng.below(16) {
+            10.. => return self.begin_transaction(client),
             0..=3 => {
-                let mut lists: Vec<i64> = (0..1 + self.rng.below(4)).map(|_| list(&mut self.rng)).collect();
+                let mut lists: Vec<i64> = (0..1 + self.rng.below(4)).map(|_| self.draw_list()).collect();
                 lists.sort_unstable();
                 lists.dedup();
                 let value = self.reads(&lists);
@@ -325,7 +340,7 @@ impl Bench {
             }
             4..=7 => {
                 let count = 1 + self.rng.below(4) as i64;
-                let elements = (0..count).map(|i| (list(&mut self.rng), self.appended + i)).collect::<Vec<_>>();
+                let elements = (0..count).map(|i| (self.draw_list(), self.appended + i)).collect::<Vec<_>>();
                 self.appended += count;
                 let value = self.appends(&elements);
                 self.note(client, OpType::Invoke, value);
@@ -344,6 +359,7 @@ impl Bench {
             }
         };
         self.clients[client].doing = doing;
+        Ok(())
     }
 
     fn read(
@@ -486,14 +502,18 @@ impl Bench {
         if let Err(wrong) = sets::check(&self.adds, &self.scans) {
             tally.fail(0, format!("the set: {wrong:?}"));
         }
-        tally.failures.extend(judge(&History::from_ops(self.ops, self.names)));
+        let model = match self.isolation {
+            Isolation::Serializable => SERIALISABLE,
+            Isolation::Snapshot => SNAPSHOT,
+        };
+        tally.failures.extend(judge(&History::from_ops(self.ops, self.names), model));
         tally
     }
 }
 
-/// Checks a history of lists with `adya`. Returns the anomalies as failures.
-pub(super) fn judge(history: &History) -> Vec<Failure> {
-    let opts = Opts { models: vec!["strict-serializable".into()], ..Opts::default() };
+/// Checks a history of lists with `adya` against a model. Returns the anomalies as failures.
+fn judge(history: &History, model: &str) -> Vec<Failure> {
+    let opts = Opts { models: vec![model.into()], ..Opts::default() };
     let report = adya::check(history, Workload::ListAppend, &opts);
     if report.valid == Valid::True {
         return Vec::new();
@@ -507,4 +527,25 @@ pub(super) fn judge(history: &History) -> Vec<Failure> {
         steps: None,
     };
     words.into_iter().map(|(kind, first)| failure(kind, first.map_or("", |first| &first.explanation))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under snapshot isolation the store permits write skew, and the checker finds it. It finds nothing that snapshot
+    /// isolation forbids.
+    #[test]
+    fn the_checker_finds_write_skew_under_snapshot_isolation() {
+        let bench = Bench::new(23, None).and_then(Bench::run).expect("a run");
+        assert_eq!(bench.isolation, Isolation::Snapshot);
+        println!("{}", bench.tally.words());
+        let history = History::from_ops(bench.ops, bench.names);
+        let whats = |model| judge(&history, model).into_iter().map(|failure| failure.what).collect::<Vec<_>>();
+        assert_eq!(whats(SNAPSHOT), [""; 0]);
+        for model in ["serializable", SERIALISABLE] {
+            println!("{model}: {:?}", whats(model));
+            assert!(whats(model).iter().any(|what| what.contains("G2-item") || what.contains("write-skew")));
+        }
+    }
 }

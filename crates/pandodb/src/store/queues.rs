@@ -1,0 +1,159 @@
+//! [`Queues`]: order among threads that would otherwise conflict again and again over the same key.
+//!
+//! ```text
+//!   key ─▶ hash ─▶ one of 1,024 queues:   holder │ waiting, waiting …    each wait ends after some milliseconds
+//! ```
+//!
+//! A transaction that has lost a conflict over a key waits for its turn in the queue of this key before it runs again, and
+//! holds its turn until it has ended. Updates of single keys do so from the beginning. So most of these threads do not
+//! disturb each other, and most of them commit at their next attempt. Other transactions that have read such a key let the holder of the
+//! turn commit first. Otherwise a thread that has just committed would begin its next transaction, and commit it, before
+//! the next thread in the queue has woken up.
+//!
+//! A turn is only advice. Other writers ignore it, each wait ends after some time, and two keys may share a queue. So
+//! threads that wait for each other do not block forever, and correctness never depends on a turn.
+
+use std::time::Duration;
+
+use crate::base::key_hash;
+use crate::base::sync::{AtomicUsize, Condvar, Mutex, Once, Ordering::Relaxed};
+use crate::device::Process;
+
+/// The number of queues.
+const QUEUES: usize = 1024;
+/// The longest wait for a turn that is not released, in the first attempt.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// The patience doubles at most this number of times.
+const MOST_DOUBLINGS: u32 = 6;
+/// A released turn goes to the thread that asks first, which is usually one that is running, so that no time is lost while
+/// a waiting thread wakes up. A thread that was overtaken this number of times gets the next turn. The number halves with
+/// each attempt.
+const MOST_OVERTAKEN: u32 = 8;
+
+/// The queues of a store.
+#[derive(Default)]
+pub(crate) struct Queues {
+    queues: Once<Box<[Queue]>>,
+    /// The number of turns that are held.
+    held: AtomicUsize,
+    made_in: Process,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_held: bool,
+    /// The number of waiting threads that other threads have overtaken too often.
+    overtaken: u32,
+    /// The turn was released, and only one of these threads may take it. Then `is_held` is set, too.
+    is_reserved: bool,
+}
+
+/// The number of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QueueNumber(usize);
+
+/// The turn in a queue, until it is dropped.
+pub(crate) struct Turn<'a> {
+    of: &'a Queues,
+    queue: &'a Queue,
+    pub(crate) number: QueueNumber,
+}
+
+impl QueueNumber {
+    /// The queue of a key, or of a range that begins with this key.
+    pub(crate) fn of(keyspace: &str, key: &[u8]) -> QueueNumber {
+        let hash = key_hash(keyspace.as_bytes()).rotate_left(1) ^ key_hash(key);
+        QueueNumber((hash % QUEUES as u64) as usize)
+    }
+}
+
+impl Queues {
+    /// Waits for the turn in a queue; `None` if it takes too long. The patience doubles with each attempt.
+    pub(crate) fn wait(&self, QueueNumber(number): QueueNumber, attempt: u32) -> Option<Turn<'_>> {
+        let patience = PATIENCE * (1 << attempt.min(MOST_DOUBLINGS));
+        let queue = &self.queues.get_or_init(|| (0..QUEUES).map(|_| Queue::default()).collect())[number];
+        let (mut state, mut chances, mut is_overtaken) = (queue.state.lock(), MOST_OVERTAKEN >> attempt.min(31), false);
+        while state.is_held && !(is_overtaken && state.is_reserved) {
+            if chances == 0 && !is_overtaken {
+                is_overtaken = true;
+                state.overtaken += 1;
+                continue;
+            }
+            chances = chances.saturating_sub(1);
+            if queue.released.wait_for(&mut state, patience).timed_out() {
+                break;
+            }
+        }
+        state.overtaken -= u32::from(is_overtaken);
+        let is_mine = !state.is_held || is_overtaken && state.is_reserved;
+        if !is_mine {
+            return None;
+        }
+        (state.is_held, state.is_reserved) = (true, false);
+        drop(state);
+        self.held.fetch_add(1, Relaxed);
+        Some(Turn { of: self, queue, number: QueueNumber(number) })
+    }
+
+    /// Whether any turn is held.
+    pub(crate) fn are_in_use(&self) -> bool {
+        self.held.load(Relaxed) > 0
+    }
+
+    /// Waits until the turn in a queue is released.
+    pub(crate) fn let_pass(&self, QueueNumber(number): QueueNumber) {
+        if let Some(queue) = self.queues.get().map(|queues| &queues[number]) {
+            let mut state = queue.state.lock();
+            if state.is_held {
+                let has_timed_out = queue.released.wait_for(&mut state, PATIENCE).timed_out();
+                if !has_timed_out {
+                    // This thread does not take the turn, so wake the next one.
+                    queue.released.notify_one();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.of.made_in.is_current() {
+            // In a forked child, a thread that exists only in the parent may hold the lock forever.
+            return;
+        }
+        self.of.held.fetch_sub(1, Relaxed);
+        let mut state = self.queue.state.lock();
+        state.is_reserved = state.overtaken > 0;
+        state.is_held = state.is_reserved;
+        let is_reserved = state.is_reserved;
+        drop(state);
+        if is_reserved {
+            // A thread that was not overtaken may not take the turn, so wake all.
+            self.queue.released.notify_all();
+        } else {
+            self.queue.released.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_is_held_by_one_and_a_wait_ends() {
+        let queues = Queues::default();
+        let number = QueueNumber::of("k", b"a");
+        let turn = queues.wait(number, 0).expect("free");
+        assert!(queues.wait(number, 0).is_none(), "the wait ends");
+        drop(turn);
+        assert!(queues.wait(number, 0).is_some());
+        assert_ne!(number, QueueNumber::of("k", b"b"));
+    }
+}

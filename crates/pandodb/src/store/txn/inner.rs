@@ -1,0 +1,422 @@
+//! [`Inner`]: the state of a transaction, which its handles and iterators share.
+//!
+//! ```text
+//!   begin ─▶ read point, registered ─▶ get, put … ─▶ commit ─▶ validation ─▶ one batch
+//!                                        │   └ writes: a batch                  │ a change of what was read
+//!                                        └ reads: a set of keys and ranges      ▼
+//!                                                                            Conflict, nothing written
+//! ```
+//!
+//! Large values are on the disk as soon as they are written, and belong to the batch. A discarded value is freed when no
+//! iterator of the transaction exists that may read it.
+//!
+//! Invariants: commits leave footprints from the first write of a transaction until its end. After the end, the state has
+//! no reads and no own memtables, and every call of a handle fails.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::memory::Charge;
+use super::options::{Isolation, TransactionOptions};
+use super::own::{OWN, Own};
+use crate::base::sync::{Mutex, MutexGuard, Ordering::Relaxed};
+use crate::base::{BlobRef, Error, KeyRange, Kind, Result, SeededBug, seeded};
+use crate::index::{Changes, IndexView};
+use crate::memtable::Memtable;
+use crate::store::batch::{Batch, BatchMark, MAX_BATCH};
+use crate::store::keyspace::Keyspace;
+use crate::store::queues::QueueNumber;
+use crate::store::range::{Range, Report};
+use crate::store::read::{self, ReadPoint};
+use crate::store::scan::OwnWrites;
+use crate::store::shared::Shared;
+use crate::store::state::{KeyspaceState, check_key};
+use crate::store::validation::{ReadFrom, ReadSet, Validation};
+use crate::store::value::Value;
+use crate::wal::Ops;
+
+/// The most keys of a transaction for whose queues it waits.
+const MOST_QUEUES: usize = 8;
+/// The most bytes that an operation has in addition to its key and value.
+const MOST_OVERHEAD: usize = 32;
+
+/// Which reads a commit validates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tracking {
+    /// None.
+    Never,
+    /// Those of serializable transactions.
+    ByIsolation,
+    /// Those of all transactions.
+    Always,
+}
+
+/// A place in the writes of a transaction, see [`Transaction::savepoint`](super::Transaction::savepoint).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Savepoint(u64);
+
+pub(super) struct Inner {
+    pub(super) engine: Arc<Shared>,
+    pub(super) point: ReadFrom,
+    pub(super) options: TransactionOptions,
+    /// The queues in which the thread has the turn.
+    turns: Vec<QueueNumber>,
+    state: Mutex<State>,
+}
+
+pub(super) struct State {
+    reads: ReadSet,
+    writes: Batch,
+    own: Own,
+    savepoints: Vec<(Savepoint, BatchMark)>,
+    charge: Charge,
+    /// The number of open iterators that may read large values of the batch.
+    readers: usize,
+    /// Large values of discarded writes that such an iterator may still read.
+    discarded: Vec<BlobRef>,
+    /// Whether commits of other threads leave footprints for this transaction.
+    has_entered: bool,
+    /// Whether the transaction accepts no more calls.
+    has_ended: bool,
+    /// Whether its memory is given back.
+    is_cleared: bool,
+    /// Views of the keyspaces at the commit, if iterators may still read large values of the batch. A view keeps the
+    /// values that compactions drop later.
+    pinned: Vec<Arc<dyn IndexView>>,
+}
+
+impl State {
+    fn new(engine: &Arc<Shared>) -> State {
+        State {
+            reads: ReadSet::default(),
+            writes: Batch::new(engine.clone()),
+            own: Own::default(),
+            savepoints: Vec::new(),
+            charge: Charge::default(),
+            readers: 0,
+            discarded: Vec::new(),
+            has_entered: false,
+            has_ended: false,
+            is_cleared: false,
+            pinned: Vec::new(),
+        }
+    }
+
+    /// Charges the memory of the transaction, with `more` bytes.
+    fn charge(&mut self, engine: &Shared, more: usize) -> Result<()> {
+        let marks = size_of_val(&*self.savepoints);
+        self.charge.raise_to(engine, self.reads.bytes() + self.writes.bytes() + marks + more)
+    }
+}
+
+impl Inner {
+    pub(super) fn begin(engine: &Arc<Shared>, options: TransactionOptions, turns: Vec<QueueNumber>) -> Result<Inner> {
+        engine.access.check()?;
+        engine.figures.transactions.open.fetch_add(1, Relaxed);
+        let point = ReadFrom::newest(engine);
+        let (engine, state) = (engine.clone(), Mutex::new(State::new(engine)));
+        Ok(Inner { engine, point, options, turns, state })
+    }
+
+    /// Locks the state for an operation on a keyspace.
+    fn lock(&self, keyspace: &Keyspace) -> Result<MutexGuard<'_, State>> {
+        if !Arc::ptr_eq(&keyspace.engine, &self.engine) {
+            return Err(Error::invalid(format!(
+                "keyspace `{}` and the transaction belong to different stores; begin the transaction in the keyspace's \
+                 store",
+                keyspace.name()
+            )));
+        }
+        self.lock_open()
+    }
+
+    fn lock_open(&self) -> Result<MutexGuard<'_, State>> {
+        self.engine.access.check()?;
+        let state = self.state.lock();
+        if state.has_ended {
+            return Err(Error::invalid("the transaction has ended; begin another one"));
+        }
+        Ok(state)
+    }
+
+    fn is_tracked(&self, tracking: Tracking) -> bool {
+        match tracking {
+            Tracking::Never => false,
+            // Without writes nothing is validated.
+            _ if self.options.read_only => false,
+            Tracking::ByIsolation => self.options.isolation == Isolation::Serializable,
+            Tracking::Always => true,
+        }
+    }
+
+    // ---- reads ----
+
+    pub(super) fn get(&self, keyspace: &Keyspace, key: &[u8], tracking: Tracking) -> Result<Option<Value>> {
+        self.find(keyspace, key, tracking, |key, own| {
+            read::get_after(&self.engine, &keyspace.state, key, own, &self.point.snapshot)
+        })
+    }
+
+    pub(super) fn contains(&self, keyspace: &Keyspace, key: &[u8], tracking: Tracking) -> Result<bool> {
+        self.find(keyspace, key, tracking, |key, own| {
+            let found = read::contains_after(&self.engine, &keyspace.state, key, own, &self.point.snapshot);
+            found.map(|(exists, depends)| (exists.then_some(()), depends))
+        })
+        .map(|found| found.is_some())
+    }
+
+    /// Runs a lookup of a stored key after the own writes, and tracks the key if the result depends on the snapshot.
+    fn find<T>(
+        &self,
+        keyspace: &Keyspace,
+        key: &[u8],
+        tracking: Tracking,
+        look_up: impl FnOnce(&[u8], Option<&Memtable>) -> Result<(Option<T>, bool)>,
+    ) -> Result<Option<T>> {
+        check_key(key)?;
+        let (state, mut buf) = (&keyspace.state, Vec::new());
+        let key = state.codec.stored(key, &mut buf);
+        let mut inner = self.lock(keyspace)?;
+        let State { writes, own, .. } = &mut *inner;
+        let (found, depends) = match own.of(state, writes, &self.engine.chunks)? {
+            // The lock keeps the large values of the own writes.
+            Some(own) => look_up(key, Some(own))?,
+            None => {
+                drop(inner);
+                let found = look_up(key, None)?;
+                inner = self.lock(keyspace)?;
+                found
+            }
+        };
+        let counts = found.is_some() || !SeededBug::AbsenceUntracked.is_on();
+        if (depends || tracking == Tracking::Always) && counts && self.is_tracked(tracking) {
+            inner.reads.add_key(state, state.codec.hashed(key), Changes::All);
+            inner.charge(&self.engine, 0)?;
+        }
+        Ok(found)
+    }
+
+    pub(super) fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+        tracking: Tracking,
+    ) -> Result<Vec<Option<Value>>> {
+        let mut inner = self.lock(keyspace)?;
+        let State { writes, own, .. } = &mut *inner;
+        let has_own = own.of(&keyspace.state, writes, &self.engine.chunks)?.is_some();
+        drop(inner);
+        if has_own {
+            return keys.iter().map(|key| self.get(keyspace, key.as_ref(), tracking)).collect();
+        }
+        let values = read::multi_get(&self.engine, &keyspace.state, keys, ReadPoint::At(&self.point.snapshot))?;
+        if self.is_tracked(tracking) {
+            let (mut inner, state, mut buf) = (self.lock(keyspace)?, &keyspace.state, Vec::new());
+            for key in keys {
+                let key = state.codec.stored(key.as_ref(), &mut buf);
+                inner.reads.add_key(state, state.codec.hashed(key), Changes::All);
+            }
+            inner.charge(&self.engine, 0)?;
+        }
+        Ok(values)
+    }
+
+    pub(super) fn range(self: &Arc<Self>, keyspace: &Keyspace, range: KeyRange, tracking: Tracking) -> Result<Range> {
+        let state = &keyspace.state;
+        let mut inner = self.lock(keyspace)?;
+        let State { reads, writes, own, .. } = &mut *inner;
+        let memtable = own.of(state, writes, &self.engine.chunks)?.cloned();
+        let visible = seeded!(OwnWritesHiddenInRange: OWN, own.visible());
+        let own = memtable.map(|memtable| OwnWrites { memtable, visible });
+        let number = self.is_tracked(tracking).then(|| reads.add_range(state, range.clone()));
+        inner.charge(&self.engine, 0)?;
+        inner.readers += 1;
+        let this = self.clone();
+        let report: Report = Box::new(move |parts| this.end_reader(number, parts));
+        drop(inner);
+        let range = Range::new(&self.engine, state, range, Some(&self.point.snapshot));
+        Ok(range.of_transaction(own, Some(report)))
+    }
+
+    /// Called when an iterator is dropped: notes which parts of its range it has passed, if it is tracked.
+    fn end_reader(&self, number: Option<usize>, parts: Vec<KeyRange>) {
+        let mut inner = self.state.lock();
+        if let Some(number) = number
+            && !inner.has_ended
+        {
+            inner.reads.replace(number, parts);
+        }
+        inner.readers -= 1;
+        self.free_discarded(&mut inner);
+    }
+
+    /// Frees the large values of discarded writes, unless an iterator may read them.
+    fn free_discarded(&self, inner: &mut State) {
+        if inner.readers == 0 {
+            self.engine.give_back_blobs(&std::mem::take(&mut inner.discarded));
+            if inner.has_ended {
+                inner.writes.clear();
+                inner.pinned.clear();
+            }
+        }
+    }
+
+    /// Tracks a range without reading it.
+    pub(super) fn track(&self, keyspace: &Keyspace, range: KeyRange) -> Result<()> {
+        keyspace.state.check_sorted(&range)?;
+        let mut inner = self.lock(keyspace)?;
+        inner.reads.add_range(&keyspace.state, range);
+        inner.charge(&self.engine, 0)
+    }
+
+    // ---- writes ----
+
+    /// Adds a write to the batch. The write has about `bytes` bytes.
+    pub(super) fn write(&self, keyspace: &Keyspace, bytes: usize, add: impl FnOnce(&mut Batch)) -> Result<()> {
+        let mut inner = self.lock(keyspace)?;
+        if self.options.read_only {
+            return Err(Error::invalid("the transaction was begun as read-only; begin it without `read_only`"));
+        }
+        if !inner.has_entered {
+            self.engine.check_writable()?;
+            self.engine.writer.footprints.enter();
+            inner.has_entered = true;
+        }
+        inner.charge(&self.engine, bytes)?;
+        let would_be = inner.writes.bytes() + bytes + MOST_OVERHEAD;
+        if would_be > MAX_BATCH {
+            return Err(Error::TransactionTooLarge { bytes: would_be as u64, limit: MAX_BATCH as u64 });
+        }
+        add(&mut inner.writes);
+        inner.writes.take_error()
+    }
+
+    pub(super) fn savepoint(&self) -> Result<Savepoint> {
+        let mut inner = self.lock_open()?;
+        let savepoint = Savepoint(self.engine.figures.transactions.savepoints.fetch_add(1, Relaxed));
+        let mark = inner.writes.mark();
+        inner.savepoints.push((savepoint, mark));
+        Ok(savepoint)
+    }
+
+    /// Removes a savepoint and all later ones. Returns its mark.
+    fn take_savepoint(inner: &mut State, savepoint: Savepoint) -> Result<BatchMark> {
+        let at = inner.savepoints.iter().rposition(|(known, _)| *known == savepoint);
+        let at = at.ok_or_else(|| {
+            Error::invalid("the savepoint does not exist: it was released, or belongs to another transaction")
+        })?;
+        let mark = inner.savepoints[at].1;
+        inner.savepoints.truncate(at);
+        Ok(mark)
+    }
+
+    pub(super) fn release(&self, savepoint: Savepoint) -> Result<()> {
+        Self::take_savepoint(&mut *self.lock_open()?, savepoint).map(|_| ())
+    }
+
+    pub(super) fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        let mut inner = self.lock_open()?;
+        let mark = Self::take_savepoint(&mut inner, savepoint)?;
+        inner.savepoints.push((savepoint, mark));
+        let blobs = inner.writes.rewind(mark);
+        inner.discarded.extend(blobs);
+        self.free_discarded(&mut inner);
+        let bytes = inner.writes.bytes();
+        inner.own.rewind(bytes);
+        Ok(())
+    }
+
+    // ---- the end ----
+
+    pub(super) fn commit(&self) -> Result<Option<u64>> {
+        let mut inner = self.lock_open()?;
+        inner.has_ended = true;
+        let committed = self.validate_and_write(&mut inner);
+        self.engine.figures.transactions.count(&committed);
+        self.end(&mut inner);
+        committed
+    }
+
+    fn validate_and_write(&self, inner: &mut State) -> Result<Option<u64>> {
+        if inner.readers > 0 {
+            inner.pinned = inner.writes.keyspaces().iter().map(|keyspace| keyspace.index.view()).collect();
+        }
+        let State { reads, writes, .. } = inner;
+        if writes.is_empty() {
+            // All reads were of one snapshot, so the transaction takes its place in the order there.
+            return Ok(None);
+        }
+        if self.options.isolation == Isolation::Snapshot {
+            add_written_keys(reads, writes)?;
+        }
+        self.let_others_pass(reads);
+        reads.sort();
+        let validation = Validation::new(reads, &self.point);
+        let durability = self.options.durability.unwrap_or(self.engine.config.durability);
+        writes.commit_validated(durability, Some(&validation).filter(|_| !reads.is_empty()))
+    }
+
+    /// Lets threads commit first that have waited for their turn to change what this transaction has read.
+    fn let_others_pass(&self, reads: &ReadSet) {
+        let queues = &self.engine.queues;
+        if queues.are_in_use() {
+            for (keyspace, key) in reads.first_keys(MOST_QUEUES) {
+                let number = QueueNumber::of(keyspace, key);
+                if !self.turns.contains(&number) {
+                    queues.let_pass(number);
+                }
+            }
+        }
+    }
+
+    /// Ends the transaction without writing anything, unless it has ended.
+    pub(super) fn rollback(&self) {
+        let mut inner = self.state.lock();
+        inner.has_ended = true;
+        // A commit that panicked has not done this.
+        if !inner.is_cleared {
+            self.end(&mut inner);
+        }
+    }
+
+    fn end(&self, inner: &mut State) {
+        inner.is_cleared = true;
+        if std::mem::take(&mut inner.has_entered) {
+            self.engine.writer.footprints.leave();
+        }
+        inner.charge.end(&self.engine);
+        inner.savepoints = Vec::new();
+        (inner.reads, inner.own) = (ReadSet::default(), Own::default());
+        self.free_discarded(inner);
+        let before = self.engine.figures.transactions.open.fetch_sub(1, Relaxed);
+        debug_assert!(before > 0, "a transaction ends once");
+    }
+}
+
+/// Adds the keys and ranges of all writes to those that must not have changed.
+fn add_written_keys(reads: &mut ReadSet, writes: &Batch) -> Result<()> {
+    let mut buf = Vec::new();
+    for op in Ops::new(writes.payload()) {
+        let op = op?;
+        let keyspace: &Arc<KeyspaceState> = writes.keyspace(op.keyspace);
+        let changes = match op.kind {
+            Kind::RangeDelete => {
+                let range = KeyRange::new(op.key, op.value);
+                reads.add_range(keyspace, seeded!(OwnRangeUnprotected: KeyRange::none(), range));
+                continue;
+            }
+            // Concurrent merges do not conflict with each other.
+            Kind::Merge => Changes::Replacements,
+            _ => seeded!(PutOverlooksMerge: Changes::Replacements, Changes::All),
+        };
+        let key = keyspace.codec.stored(op.key, &mut buf);
+        reads.add_key(keyspace, keyspace.codec.hashed(key), changes);
+    }
+    Ok(())
+}
+
+/// The bounds of a range of keys.
+pub(super) fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    let to = if range.to.is_empty() { Bound::Unbounded } else { Bound::Excluded(range.to.as_slice()) };
+    (Bound::Included(range.from.as_slice()), to)
+}

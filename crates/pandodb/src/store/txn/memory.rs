@@ -1,0 +1,51 @@
+//! [`Charge`]: the memory that the writes and the read set of a transaction take from the budget of the store.
+//!
+//! ```text
+//!   writes + read set  ── in steps of 64 KiB ──▶ sum of all open transactions ≤ limit, reserved from the pool
+//! ```
+//!
+//! Transactions below one step are not charged, so they cost nothing here.
+
+use crate::base::slab::MemorySource;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{Error, Result};
+use crate::store::engine::Engine;
+
+/// The number of bytes by which a charge grows.
+const STEP: usize = 64 << 10;
+
+/// The bytes that are charged for a transaction.
+#[derive(Debug, Default)]
+pub(super) struct Charge(usize);
+
+impl Charge {
+    /// Charges `bytes` in all, if that is more than before.
+    ///
+    /// # Errors
+    /// [`Error::TransactionTooLarge`] if all transactions together would have more bytes than the limit.
+    pub(super) fn raise_to(&mut self, engine: &Engine, bytes: usize) -> Result<()> {
+        let wanted = if bytes < STEP { 0 } else { bytes.next_multiple_of(STEP) };
+        if wanted <= self.0 {
+            return Ok(());
+        }
+        let (more, limit) = (wanted - self.0, engine.config.transaction_bytes());
+        let figures = &engine.figures.transactions;
+        let before = figures.bytes.fetch_add(more as u64, Relaxed);
+        if before + more as u64 > limit as u64 {
+            figures.bytes.fetch_sub(more as u64, Relaxed);
+            return Err(Error::TransactionTooLarge { bytes: before + more as u64, limit: limit as u64 });
+        }
+        engine.core.pool.reserve(more);
+        self.0 = wanted;
+        Ok(())
+    }
+
+    /// Gives everything back.
+    pub(super) fn end(&mut self, engine: &Engine) {
+        let bytes = std::mem::take(&mut self.0);
+        if bytes > 0 {
+            engine.core.pool.release(bytes);
+            engine.figures.transactions.bytes.fetch_sub(bytes as u64, Relaxed);
+        }
+    }
+}

@@ -16,10 +16,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// An error of the lab.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
-/// The result of a function of the lab.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub use crate::failure::{Failure, Result};
+use crate::transactions::{Access, Attempts, Capability, Verdict, Work};
 
 /// The mode of the measured index, which is printed with every result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +84,8 @@ pub enum Need {
     Batch,
     /// [`Session::load_sorted`].
     SortedLoad,
+    /// [`Session::transact`].
+    Transactions,
 }
 
 /// One write of a batch.
@@ -135,7 +135,13 @@ pub trait Engine: Send + Sync {
             Need::ReverseScan => Some(NO_REVERSE_SCAN),
             Need::Batch => Some(NO_BATCH),
             Need::SortedLoad => Some(NO_SORTED_LOAD),
+            Need::Transactions => Some(NO_TRANSACTIONS).filter(|_| self.transactions().is_none()),
         }
+    }
+
+    /// The properties of the engine's transactions, if the engine has transactions.
+    fn transactions(&self) -> Option<Capability> {
+        None
     }
 
     /// The greatest lengths of a key and of a value in bytes.
@@ -189,6 +195,8 @@ pub const NO_REVERSE_SCAN: &str = "the adapter has no reverse scans";
 pub const NO_BATCH: &str = "the adapter has no atomic batches";
 /// The reason for an engine without a bulk interface.
 pub const NO_SORTED_LOAD: &str = "the adapter has no bulk loading of sorted rows";
+/// The reason for an engine without transactions.
+pub const NO_TRANSACTIONS: &str = "the engine has no transactions that read and write several keys";
 
 /// A session: the access of one thread to an engine.
 pub trait Session {
@@ -270,5 +278,28 @@ pub trait Session {
             }
         }
         Ok(found)
+    }
+
+    /// Runs `work` in one transaction with the lab's durability, again as long as the transaction conflicts with others.
+    ///
+    /// # Errors
+    /// The error of `work`, or the engine's error. The default reports that the operation is not supported.
+    fn transact(&mut self, _access: Access, _work: &mut Work) -> Result<Attempts> {
+        Err(NO_TRANSACTIONS.into())
+    }
+
+    /// Replaces the value of one key by a function of it. `change` gets the value, which is empty if the key is absent,
+    /// and modifies it. `change` may run several times. The default is a transaction of a get and a put.
+    ///
+    /// # Errors
+    /// The engine's error.
+    fn fetch_update(&mut self, key: &[u8], change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Attempts> {
+        let mut value = Vec::new();
+        self.transact(Access::Write, &mut |tx| {
+            tx.get_for_update(key, &mut value)?;
+            change(&mut value);
+            tx.put(key, &value)?;
+            Ok(Verdict::Commit)
+        })
     }
 }

@@ -11,6 +11,7 @@
 //! * [`mod@bench`]: runs workloads and measures rates over time, latencies, amplifications and memory.
 //! * [`engine`]: the trait of a measured store. [`pando`]: the implementation of this trait for PandoDB. Adapters for
 //!   other stores are in a separate crate, because they need a C++ build.
+//! * [`transactions`]: the interface of an engine's transactions. [`txn`]: the workloads that use it.
 //! * [`mod@line`]: the results of a workload as a line of JSON. [`report`] compares lines in a page, images and tables.
 //!   [`plot`] draws plots.
 //! * [`figures`]: repeats the measurements of figures in the sources, and compares each claim with the result.
@@ -24,13 +25,17 @@
 
 pub mod bench;
 pub mod engine;
+pub mod failure;
 pub mod figures;
 pub mod filters;
 pub mod line;
 pub mod pando;
+mod pando_transactions;
 pub mod plot;
 pub mod pool;
 pub mod record;
 pub mod report;
 pub mod theory;
+pub mod transactions;
+pub mod txn;
 pub mod workload;

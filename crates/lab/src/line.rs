@@ -76,6 +76,48 @@ pub struct Asked {
     /// The limit in bytes of the memory cgroup that contains the engine and its page cache; 0 if there is no such
     /// cgroup.
     pub memory_limit: u64,
+    /// The number of customers of the hot set of `smallbank`; 0 for other workloads.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hot: u64,
+    /// The number of warehouses of `neworder` and `payment`; 0 for other workloads.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub warehouses: u64,
+}
+
+/// The transactions of a workload.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TransactionFigures {
+    /// The isolation: `serializable`, `serializable-keys` (ranges are not protected), `snapshot`, or `none` for a workload
+    /// without transactions.
+    pub isolation: String,
+    /// The separation of concurrent transactions: `optimistic`, `locks`, `single-writer` or `none`.
+    pub scheme: String,
+    /// The number of committed transactions.
+    pub committed: u64,
+    /// The number of transactions that their procedure has rolled back.
+    pub rolled_back: u64,
+    /// The mean number of attempts of a transaction.
+    pub attempts_mean: f64,
+    /// The most attempts of a transaction.
+    pub attempts_max: u64,
+    /// The number of attempts that ended in a conflict.
+    pub conflicts: u64,
+    /// The number of times that the engine's own retry loop ended with a conflict.
+    pub gave_up: u64,
+}
+
+/// The figures in one line, for printing.
+impl std::fmt::Display for TransactionFigures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TransactionFigures { isolation, scheme, attempts_mean, attempts_max, conflicts, rolled_back, .. } = self;
+        write!(f, "isolation {isolation}, {scheme}; attempts {attempts_mean:.3} mean, {attempts_max} most; ")?;
+        write!(f, "{conflicts} conflicts; {rolled_back} rolled back")?;
+        if self.gave_up > 0 {
+            write!(f, "; {} times the engine gave up", self.gave_up)?;
+        }
+        Ok(())
+    }
 }
 
 /// The machine of the measurement.
@@ -131,6 +173,9 @@ pub struct Line {
     pub settled_seconds: f64,
     /// Latency of all operations. In an open loop, the latency is measured from the time when the operation was due.
     pub latency: LatencyFigures,
+    /// The transactions, if the workload belongs to the transactional workloads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transactions: Option<TransactionFigures>,
     /// Latency by kind: `write`, `read`, `scan`.
     pub latency_by: BTreeMap<String, LatencyFigures>,
     /// The longest oversleep of an idle thread during the workload, in microseconds. This is the delay that the machine

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
 use pandodb::{
-    AddU64, Batch, Durability, FigureKind, IndexOptions, Io, Keyspace, KeyspaceOptions, MergeOperator, Store,
-    StoreBuilder, StoreStats,
+    AddU64, Batch, Durability, FigureKind, IndexOptions, Io, Isolation, Keyspace, KeyspaceOptions, MergeOperator,
+    Store, StoreBuilder, StoreStats, TransactionOptions,
 };
 
 use crate::engine::{Engine, Figures, Mode, Need, Opener, Result, Rows, Session, Setup, Write};
+use crate::pando_transactions;
+use crate::transactions::{Access, Attempts, Capability, Work};
 
 /// The name of the only keyspace.
 const KEYSPACE: &str = "bench";
@@ -22,6 +24,7 @@ pub struct Pando {
     device: Option<Arc<dyn Device>>,
     durability: Durability,
     io: Io,
+    isolation: Isolation,
     tune: Arc<dyn Fn(StoreBuilder) -> StoreBuilder + Send + Sync>,
 }
 
@@ -29,7 +32,8 @@ impl Pando {
     /// PandoDB with its defaults, in the directory of the plan.
     pub fn new(index: impl Into<IndexOptions>) -> Pando {
         let index = index.into();
-        Pando { index, device: None, durability: Durability::Buffered, io: Io::Auto, tune: Arc::new(|builder| builder) }
+        let (durability, io, isolation) = (Durability::Buffered, Io::Auto, Isolation::default());
+        Pando { index, device: None, durability, io, isolation, tune: Arc::new(|builder| builder) }
     }
 
     /// Uses this device instead of the directory each time the store is opened. With such a device, the caches cannot
@@ -49,6 +53,12 @@ impl Pando {
     /// Sets the way in which the data file is read.
     pub fn io(mut self, io: Io) -> Pando {
         self.io = io;
+        self
+    }
+
+    /// Sets the isolation of transactions.
+    pub fn isolation(mut self, isolation: Isolation) -> Pando {
+        self.isolation = isolation;
         self
     }
 
@@ -88,7 +98,8 @@ impl Pando {
         settings.push(("index", stored.to_string()));
         let mut configuration = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         configuration.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
-        Ok(PandoEngine { store, keyspace, device, configuration, durability: self.durability })
+        let transactions = TransactionOptions::new().isolation(self.isolation).durability(self.durability);
+        Ok(PandoEngine { store, keyspace, device, configuration, transactions })
     }
 }
 
@@ -148,7 +159,7 @@ pub struct PandoEngine {
     /// The device that counts the I/O of the store.
     pub device: Arc<CountingDevice>,
     configuration: Vec<(String, String)>,
-    durability: Durability,
+    transactions: TransactionOptions,
 }
 
 impl Engine for PandoEngine {
@@ -160,9 +171,15 @@ impl Engine for PandoEngine {
         None
     }
 
+    fn transactions(&self) -> Option<Capability> {
+        Some(pando_transactions::capability(self.transactions))
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         let batch = self.store.batch();
-        Ok(Box::new(PandoSession { keyspace: &self.keyspace, batch, durability: self.durability }))
+        let (store, keyspace) = (&self.store, &self.keyspace);
+        let (transactions, durability) = (self.transactions, self.transactions.durability.unwrap_or_default());
+        Ok(Box::new(PandoSession { store, keyspace, batch, transactions, durability }))
     }
 
     fn settle(&self) -> Result<()> {
@@ -236,9 +253,11 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
 }
 
 struct PandoSession<'a> {
+    store: &'a Store,
     keyspace: &'a Keyspace,
     /// Empty between operations. It is kept, so that its memory is reused.
     batch: Batch,
+    transactions: TransactionOptions,
     durability: Durability,
 }
 
@@ -299,7 +318,8 @@ impl Session for PandoSession<'_> {
                 Write::Delete(key) => self.batch.delete(self.keyspace, key),
             }
         }
-        Ok(self.batch.commit(self.durability)?)
+        let durability = self.transactions.durability.expect("set when the store was opened");
+        Ok(self.batch.commit(durability)?)
     }
 
     fn load_sorted(&mut self, rows: &mut Rows) -> Result<u64> {
@@ -314,5 +334,20 @@ impl Session for PandoSession<'_> {
         let values = self.keyspace.multi_get(keys)?;
         let found = values.iter().enumerate().filter_map(|(i, value)| value.as_ref().map(|value| (i, value)));
         Ok(found.map(|(i, value)| visit(i, value)).count())
+    }
+
+    fn transact(&mut self, _access: Access, work: &mut Work) -> Result<Attempts> {
+        pando_transactions::transact((self.store, self.keyspace), self.transactions, work)
+    }
+
+    fn fetch_update(&mut self, key: &[u8], change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Attempts> {
+        let mut attempts = Attempts { committed: true, ..Attempts::default() };
+        self.keyspace.fetch_update_with(key, self.durability, |old| {
+            attempts.count += 1;
+            let mut value = old.unwrap_or_default().to_vec();
+            change(&mut value);
+            Some(value)
+        })?;
+        Ok(attempts)
     }
 }

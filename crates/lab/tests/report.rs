@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pandodb_lab::line::{Line, Series};
+use pandodb_lab::line::{Line, Series, TransactionFigures};
 use pandodb_lab::plot::ImageFormat;
 use pandodb_lab::report;
 
@@ -393,4 +393,26 @@ fn an_engine_with_the_memory_of_a_rival_is_compared_with_this_rival_alone() {
     let html = report::html(&lines);
     check_page(&html);
     assert!(html.contains("400 %") || html.contains("400\u{a0}%"), "the engine took four times its budget");
+}
+
+#[test]
+fn transactions_have_a_table_and_hot_sets_are_separate_cases() {
+    let transactional = |engine: &str, hot: u64, attempts_max: u64| {
+        let mut line = small("smallbank", engine, 1000.0);
+        line.asked.hot = hot;
+        let (isolation, scheme) = ("snapshot".to_owned(), "optimistic".to_owned());
+        let figures = TransactionFigures { isolation, scheme, attempts_mean: 1.25, attempts_max, ..Default::default() };
+        Line { transactions: Some(figures), ..line }
+    };
+    let lines = [transactional("pando", 10, 7), transactional("pando", 10, 9), transactional("other", 100, 3)];
+    let text = report::table(&lines);
+    let rows: Vec<&str> = text.lines().filter(|row| row.contains("snapshot")).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    assert!(rows[0].contains("1.250") && rows[0].contains(" 9 |"), "the most attempts of both rounds: {}", rows[0]);
+    assert!(rows[0].contains("hot customers 10") && rows[1].contains("hot customers 100"), "{text}");
+    let html = report::html(&lines);
+    check_page(&html);
+    assert!(html.contains("<th scope=\"col\">isolation</th>"), "the page has the table");
+    let plain = [small("a", "pando", 1000.0)];
+    assert!(!report::table(&plain).contains("isolation"), "other workloads have no such table");
 }

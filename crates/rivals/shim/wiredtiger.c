@@ -4,8 +4,9 @@
  * version.
  *
  * A session is one WT_SESSION with one cursor on the table. A session belongs to one thread. Functions return 0,
- * SHIM_ABSENT, or an error code of WiredTiger or of the system. An update that conflicts with another transaction is
- * retried here. Bytes that a cursor returns stay valid until the next call on the same session.
+ * SHIM_ABSENT, SHIM_CONFLICT, or an error code of WiredTiger or of the system. An update that conflicts with another
+ * transaction is retried here, unless it belongs to a transaction of the caller; then the result is SHIM_CONFLICT, and
+ * the caller must roll back. Bytes that a cursor returns stay valid until the next call on the same session.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -14,6 +15,7 @@
 #include <wiredtiger.h>
 
 #define SHIM_ABSENT 1000001
+#define SHIM_CONFLICT 1000002
 #define TABLE "table:lab"
 
 struct shim_session {
@@ -82,7 +84,9 @@ static void set_value(WT_CURSOR *cursor, const void *value, size_t value_len) {
     cursor->set_value(cursor, &item);
 }
 
-static int absent(int code) { return code == WT_NOTFOUND ? SHIM_ABSENT : code; }
+static int conflict(int code) { return code == WT_ROLLBACK ? SHIM_CONFLICT : code; }
+
+static int absent(int code) { return code == WT_NOTFOUND ? SHIM_ABSENT : conflict(code); }
 
 int shim_wt_put(struct shim_session *s, const void *key, size_t key_len, const void *value, size_t value_len) {
     int code;
@@ -168,6 +172,23 @@ int shim_wt_prev(struct shim_session *s, const void **found, size_t *found_len, 
 int shim_wt_begin(struct shim_session *s) { return s->session->begin_transaction(s->session, NULL); }
 
 int shim_wt_rollback(struct shim_session *s) { return s->session->rollback_transaction(s->session, NULL); }
+
+int shim_wt_commit(struct shim_session *s) { return conflict(s->session->commit_transaction(s->session, NULL)); }
+
+/* An insertion inside a transaction of the caller. */
+int shim_wt_put_once(struct shim_session *s, const void *key, size_t key_len, const void *value, size_t value_len) {
+    set_key(s->cursor, key, key_len);
+    set_value(s->cursor, value, value_len);
+    return conflict(s->cursor->insert(s->cursor));
+}
+
+/* A removal inside a transaction of the caller. */
+int shim_wt_delete_once(struct shim_session *s, const void *key, size_t key_len) {
+    int code;
+    set_key(s->cursor, key, key_len);
+    code = s->cursor->remove(s->cursor);
+    return code == WT_NOTFOUND ? 0 : conflict(code);
+}
 
 static int read_add_write(struct shim_session *s, const void *key, size_t key_len, uint64_t delta) {
     const void *value;

@@ -127,6 +127,7 @@ impl Engine for Store {
             Need::ReverseScan => Some("Bf-Tree has no reverse scans"),
             Need::Batch => Some("Bf-Tree has no atomic batches"),
             Need::SortedLoad => Some("Bf-Tree has no interface for bulk loading"),
+            Need::Transactions => Some("Bf-Tree has no transactions"),
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
+use pandodb_lab::transactions::{Access, Attempts, Capability, Isolation, Scheme, Transaction, Verdict, Work, retry};
 
 use crate::{Promise, add, admit, settings};
 
@@ -60,6 +61,10 @@ impl Engine for Tree {
 
     fn lacks(&self, _need: Need) -> Option<&'static str> {
         None
+    }
+
+    fn transactions(&self) -> Option<Capability> {
+        Some(Capability { isolation: Isolation::Serializable, scheme: Scheme::SingleWriter, merges: false })
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -151,5 +156,66 @@ impl Session for Handle<'_> {
             loaded += 1;
         }
         Ok(loaded)
+    }
+
+    fn transact(&mut self, _access: Access, work: &mut Work) -> Result<Attempts> {
+        retry(|| {
+            let mut tree = self.0.write();
+            let mut open = Open { tree: &mut tree, before: Vec::new() };
+            let done = work(&mut open);
+            if !matches!(done, Ok(Verdict::Commit)) {
+                open.undo();
+            }
+            done
+        })
+    }
+}
+
+/// An open transaction, which holds the lock of the map.
+struct Open<'a> {
+    tree: &'a mut BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The keys that the transaction has written, each with its value before the write.
+    before: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl Open<'_> {
+    fn undo(self) {
+        for (key, value) in self.before.into_iter().rev() {
+            match value {
+                Some(value) => drop(self.tree.insert(key, value)),
+                None => drop(self.tree.remove(&key)),
+            }
+        }
+    }
+}
+
+impl Transaction for Open<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let found = self.tree.get(key);
+        value.extend_from_slice(found.map_or(&[], |found| found));
+        Ok(found.is_some())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let before = self.tree.insert(key.to_vec(), value.to_vec());
+        self.before.push((key.to_vec(), before));
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let before = self.tree.remove(key);
+        self.before.push((key.to_vec(), before));
+        Ok(())
+    }
+
+    fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let value = add(self.tree.get(key).map(Vec::as_slice), delta)?;
+        self.put(key, &value)
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let range = self.tree.range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)));
+        Ok(range.take(limit).map(|(key, value)| visit(key, value)).count())
     }
 }

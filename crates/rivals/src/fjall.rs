@@ -20,6 +20,22 @@ const BITS_PER_KEY: f32 = 10.0;
 /// Bytes of a value from which key-value separation stores it outside the tree: fjall's default.
 const SEPARATED: u32 = 1 << 10;
 
+const NO_RANGE_DELETES: &str = "fjall has no range deletes";
+
+/// Sets the options of the builder of any kind of database. The crate does not export the trait that these kinds share.
+macro_rules! configured {
+    ($builder:expr, $shares:expr) => {
+        $builder
+            .cache_size($shares.cache as u64)
+            .max_journaling_size($shares.journals as u64)
+            .journal_compression(CompressionType::None)
+            .worker_threads(WORKERS)
+    };
+}
+
+mod transactional;
+pub use transactional::FjallTransactions;
+
 /// Opens fjall.
 pub struct Fjall {
     /// Whether large values are stored outside the tree (key-value separation).
@@ -52,12 +68,7 @@ impl Opener for Fjall {
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit(&self.name(), setup, Promise::FULL)?;
         let shares = Shares::of(setup.memory_budget);
-        let db = Database::builder(directory)
-            .cache_size(shares.cache as u64)
-            .max_journaling_size(shares.journals as u64)
-            .journal_compression(CompressionType::None)
-            .worker_threads(WORKERS)
-            .open()?;
+        let db = configured!(Database::builder(directory), shares).open()?;
         let tree = db.keyspace("lab", || options(shares, self.separates))?;
         Ok(Box::new(Store { tree, db, shares, separates: self.separates, stripes: Stripes::new() }))
     }
@@ -114,7 +125,13 @@ impl Engine for Store {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        (need == Need::RangeDelete).then_some("fjall has no range deletes")
+        match need {
+            Need::RangeDelete => Some(NO_RANGE_DELETES),
+            Need::Transactions => {
+                Some("a plain database of fjall has no transactions; use fjall-optimistic or fjall-single-writer")
+            }
+            _ => None,
+        }
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -185,7 +202,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete_range(&mut self, _from: &[u8], _to: &[u8]) -> Result<()> {
-        Err("fjall has no range deletes".into())
+        Err(NO_RANGE_DELETES.into())
     }
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {

@@ -125,6 +125,7 @@ impl Engine for Store {
             Need::Merge | Need::ReverseScan | Need::Batch => None,
             Need::RangeDelete => Some("LevelDB has no range deletes"),
             Need::SortedLoad => Some("LevelDB has no interface for bulk loading"),
+            Need::Transactions => Some("LevelDB has no transactions"),
         }
     }
 

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}     PandoDB first, then
-//!                  └── one for each cargo feature: rocksdb (three engines), lmdb (two), leveldb, wiredtiger, redb,
-//!                      fjall (two), bf-tree, btreemap
+//!                  └── one for each cargo feature: rocksdb (five engines), lmdb (two), leveldb, wiredtiger, redb,
+//!                      fjall (four), bf-tree, btreemap
 //! ```
 //!
 //! Every adapter configures its store as an expert of the store would do. Each operation is one commit that survives a
@@ -91,6 +91,10 @@ pub fn rivals() -> Vec<Rival> {
         Rival { opener: Box::new(rocksdb::Rocks::universal()), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]
         Rival { opener: Box::new(rocksdb::Rocks::blobs()), promise: Promise::FULL },
+        #[cfg(feature = "rocksdb")]
+        Rival { opener: Box::new(rocksdb::OptimisticRocks), promise: Promise::FULL },
+        #[cfg(feature = "rocksdb")]
+        Rival { opener: Box::new(rocksdb::PessimisticRocks), promise: Promise::FULL },
         #[cfg(feature = "lmdb")]
         Rival { opener: Box::new(lmdb::Lmdb { write_map: false }), promise: lmdb::PROMISE },
         #[cfg(feature = "lmdb")]
@@ -105,6 +109,10 @@ pub fn rivals() -> Vec<Rival> {
         Rival { opener: Box::new(fjall::Fjall { separates: false }), promise: Promise::FULL },
         #[cfg(feature = "fjall")]
         Rival { opener: Box::new(fjall::Fjall { separates: true }), promise: Promise::FULL },
+        #[cfg(feature = "fjall")]
+        Rival { opener: Box::new(fjall::FjallTransactions { single_writer: false }), promise: Promise::FULL },
+        #[cfg(feature = "fjall")]
+        Rival { opener: Box::new(fjall::FjallTransactions { single_writer: true }), promise: Promise::FULL },
         #[cfg(feature = "bf-tree")]
         Rival { opener: Box::new(bf_tree::Bf), promise: bf_tree::PROMISE },
         #[cfg(feature = "btreemap")]
@@ -135,6 +143,10 @@ fn admit(name: &str, setup: &Setup, promise: Promise) -> Result<()> {
     }
     Ok(())
 }
+
+/// The error of a write in a transaction with [`pandodb_lab::transactions::Access::Read`].
+#[allow(dead_code, reason = "some engines have no transactions that only read")]
+const READ_ONLY: &str = "a transaction that was begun for reading has tried to write";
 
 /// Formats a size, such as `64 MiB`.
 pub fn size(bytes: usize) -> String {

@@ -9,10 +9,13 @@ use std::ops::Bound;
 use std::path::Path;
 
 use heed::types::Bytes;
-use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags};
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn};
 use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
+use pandodb_lab::transactions::{
+    Access, Attempts, Capability, Isolation, Scheme, Transaction, Verdict, Work, retry, sum,
+};
 
-use crate::{Promise, add, admit, fill, settings, size};
+use crate::{Promise, READ_ONLY, add, admit, fill, settings, size};
 
 /// Properties of LMDB: a key has at most 511 bytes, which is LMDB's compile-time default, and LMDB has no background
 /// threads.
@@ -93,6 +96,10 @@ impl Engine for Store {
 
     fn lacks(&self, _need: Need) -> Option<&'static str> {
         None
+    }
+
+    fn transactions(&self) -> Option<Capability> {
+        Some(Capability { isolation: Isolation::Serializable, scheme: Scheme::SingleWriter, merges: false })
     }
 
     fn longest(&self) -> (usize, usize) {
@@ -228,5 +235,104 @@ impl Session for Handle<'_> {
             write.commit()?;
         }
         Ok(loaded)
+    }
+
+    fn transact(&mut self, access: Access, work: &mut Work) -> Result<Attempts> {
+        let table = &self.table;
+        retry(|| match access {
+            Access::Read => {
+                let txn = self.env.read_txn()?;
+                work(&mut Reading { table, txn: &txn })
+            }
+            Access::Write => {
+                let mut writing = Writing { table, txn: self.env.write_txn()? };
+                let verdict = work(&mut writing)?;
+                match verdict {
+                    Verdict::Commit => writing.txn.commit()?,
+                    Verdict::RollBack => writing.txn.abort(),
+                }
+                Ok(verdict)
+            }
+        })
+    }
+}
+
+fn find(table: &Table, txn: &RoTxn, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    value.clear();
+    let found = table.get(txn, key)?;
+    value.extend_from_slice(found.unwrap_or(&[]));
+    Ok(found.is_some())
+}
+
+fn visit_range(
+    table: &Table,
+    txn: &RoTxn,
+    (from, to): (&[u8], &[u8]),
+    limit: usize,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<usize> {
+    let mut count = 0;
+    for entry in table.range(txn, &(Bound::Included(from), Bound::Excluded(to)))?.take(limit) {
+        let (key, value) = entry?;
+        visit(key, value);
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// An open transaction that only reads.
+struct Reading<'a, 'b> {
+    table: &'a Table<'b>,
+    txn: &'a RoTxn<'a>,
+}
+
+impl Transaction for Reading<'_, '_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        find(self.table, self.txn, key, value)
+    }
+
+    fn put(&mut self, _key: &[u8], _value: &[u8]) -> Result<()> {
+        Err(READ_ONLY.into())
+    }
+
+    fn delete(&mut self, _key: &[u8]) -> Result<()> {
+        Err(READ_ONLY.into())
+    }
+
+    fn add(&mut self, _key: &[u8], _delta: u64) -> Result<()> {
+        Err(READ_ONLY.into())
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        visit_range(self.table, self.txn, (from, to), limit, visit)
+    }
+}
+
+/// The open transaction that writes.
+struct Writing<'a, 'b> {
+    table: &'a Table<'b>,
+    txn: RwTxn<'a>,
+}
+
+impl Transaction for Writing<'_, '_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        find(self.table, &self.txn, key, value)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.table.put(&mut self.txn, key, value)?)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Ok(self.table.delete(&mut self.txn, key).map(drop)?)
+    }
+
+    fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let value = sum(self.table.get(&self.txn, key)?, delta)?;
+        self.put(key, &value)
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        visit_range(self.table, &self.txn, (from, to), limit, visit)
     }
 }

@@ -21,7 +21,7 @@ use pandodb_lab::bench::{self, Cache, Matched, Observer, Plan};
 use pandodb_lab::engine::{Engine, Mode, Result, Setup};
 use pandodb_lab::line::Line;
 use pandodb_lab::report;
-use pandodb_lab::workload::{self, DataSet, Dist};
+use pandodb_lab::workload::{self, DataSet, Dist, Kind};
 use pandodb_rivals::cgroup::{self, Group};
 use pandodb_rivals::resume::Measurement;
 use pandodb_rivals::{LEAST_BUDGET, Promise, Rival, rival, rivals, size};
@@ -100,6 +100,12 @@ struct Run {
     /// Bytes of a value.
     #[arg(long, default_value_t = 100)]
     value_len: usize,
+    /// Number of customers of the hot set of `smallbank`, to which 90 % of the accesses go.
+    #[arg(long, default_value_t = 100)]
+    hot: u64,
+    /// Number of warehouses of `neworder` and `payment`.
+    #[arg(long, default_value_t = 10)]
+    warehouses: u64,
     /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -276,15 +282,17 @@ fn start(run: &Run) -> Result<()> {
     }
 }
 
-/// Splits a run by the data sets of its workloads, in the order in which the sets first occur. Each part has processes of
-/// its own, because an allocator may keep memory of the store of an earlier data set.
+/// Splits a run by the data sets of its workloads, in the order in which the sets first occur. Each transactional workload
+/// is a part of its own. Each part has processes of its own, because an allocator may keep memory of the store of an
+/// earlier data set.
 fn by_set(run: &Run) -> Result<Vec<Run>> {
-    let mut parts: Vec<(DataSet, Vec<String>)> = Vec::new();
+    let mut parts: Vec<(Option<DataSet>, Vec<String>)> = Vec::new();
     for workload in workload::parse(&run.workloads.join(","))? {
         let name = workload.name.to_owned();
-        match parts.iter_mut().find(|(set, _)| *set == workload.set) {
+        let set = (!matches!(workload.kind, Kind::Transactions(_))).then_some(workload.set);
+        match parts.iter_mut().find(|(part, _)| set.is_some() && *part == set) {
             Some((_, names)) => names.push(name),
-            None => parts.push((workload.set, vec![name])),
+            None => parts.push((set, vec![name])),
         }
     }
     Ok(parts.into_iter().map(|(_, workloads)| Run { workloads, ..run.clone() }).collect())
@@ -355,6 +363,8 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>, match
     pass("--records", run.records.to_string());
     pass("--key-len", run.key_len.to_string());
     pass("--value-len", run.value_len.to_string());
+    pass("--hot", run.hot.to_string());
+    pass("--warehouses", run.warehouses.to_string());
     pass("--seed", run.seed.to_string());
     pass("--cache", run.cache.name().to_owned());
     pass("--warm-up", run.warm_up.to_string());
@@ -407,6 +417,8 @@ fn plan(run: &Run, threads: usize) -> Result<Plan> {
         setup: Setup { memory_budget: run.memory, mode: Mode::Product, deterministic: false },
         key_len: run.key_len,
         value_len: run.value_len,
+        hot: run.hot,
+        warehouses: run.warehouses,
         seed: run.seed,
         cache: run.cache,
         warm_up: run.warm_up,
@@ -442,6 +454,10 @@ impl Observer for Keep {
                 line.budget_bytes() >> 20,
             ),
         }
+        if let Some(transactions) = &line.transactions {
+            let (p50, p99_9) = (line.latency.p50_us, line.latency.p99_9_us);
+            eprintln!("  {:19} p50 {p50:.1} us, p99.9 {p99_9:.0} us; {transactions}", "");
+        }
     }
 }
 
@@ -470,9 +486,9 @@ mod tests {
         let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());
         let who = |matched| measurement(&run, "pando-stbe", NonZero::<usize>::MIN, matched).unwrap().who;
-        let mixed = Run { workloads: vec!["c,timeseries-hour".into(), "a".into()], ..run.clone() };
+        let mixed = Run { workloads: vec!["c,timeseries-hour".into(), "bank,a,pop".into()], ..run.clone() };
         let parts: Vec<String> = by_set(&mixed).unwrap().iter().map(|part| part.workloads.join(" ")).collect();
-        assert_eq!(parts, ["c a", "timeseries-hour"]);
+        assert_eq!(parts, ["c a", "timeseries-hour", "bank", "pop"]);
         assert_eq!(who(None), "pando-stbe");
         assert_eq!(who(Some("lmdb")), "pando-stbe with the memory of lmdb");
         let wrong = Run { workloads: vec!["lod".into()], ..run };

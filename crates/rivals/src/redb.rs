@@ -13,11 +13,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Rows, Session, Setup, Write};
+use pandodb_lab::transactions::{
+    Access, Attempts, Capability, Isolation, Scheme, Transaction, Verdict, Work, retry, sum,
+};
 use redb::{
     Builder, Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, WriteTransaction,
 };
 
-use crate::{Promise, add, admit, fill, settings, size};
+use crate::{Promise, READ_ONLY, add, admit, fill, settings, size};
 
 /// The promise: redb has no background threads.
 pub const PROMISE: Promise = Promise { background_threads: false, ..Promise::FULL };
@@ -128,6 +131,10 @@ impl Engine for Store {
         None
     }
 
+    fn transactions(&self) -> Option<Capability> {
+        Some(Capability { isolation: Isolation::Serializable, scheme: Scheme::SingleWriter, merges: false })
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         Ok(Box::new(Handle(self)))
     }
@@ -224,5 +231,94 @@ impl Session for Handle<'_> {
             })?;
         }
         Ok(loaded)
+    }
+
+    fn transact(&mut self, access: Access, work: &mut Work) -> Result<Attempts> {
+        retry(|| {
+            if access == Access::Read {
+                return work(&mut Reading(self.0.db.begin_read()?.open_table(TABLE)?));
+            }
+            let mut transaction = self.0.db.begin_write()?;
+            transaction.set_durability(Durability::Immediate)?;
+            let verdict = work(&mut Writing(transaction.open_table(TABLE)?))?;
+            match verdict {
+                Verdict::Commit => transaction.commit()?,
+                Verdict::RollBack => transaction.abort()?,
+            }
+            Ok(verdict)
+        })
+    }
+}
+
+fn find(table: &impl ReadableTable<&'static [u8], &'static [u8]>, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    value.clear();
+    let found = table.get(key)?;
+    value.extend_from_slice(found.as_ref().map_or(&[], |guard| guard.value()));
+    Ok(found.is_some())
+}
+
+fn visit_range(
+    table: &impl ReadableTable<&'static [u8], &'static [u8]>,
+    (from, to): (&[u8], &[u8]),
+    limit: usize,
+    visit: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<usize> {
+    let mut count = 0;
+    for entry in table.range(from..to)?.take(limit) {
+        let (key, value) = entry?;
+        visit(key.value(), value.value());
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// The table of an open transaction that only reads.
+struct Reading(redb::ReadOnlyTable<&'static [u8], &'static [u8]>);
+
+impl Transaction for Reading {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        find(&self.0, key, value)
+    }
+
+    fn put(&mut self, _key: &[u8], _value: &[u8]) -> Result<()> {
+        Err(READ_ONLY.into())
+    }
+
+    fn delete(&mut self, _key: &[u8]) -> Result<()> {
+        Err(READ_ONLY.into())
+    }
+
+    fn add(&mut self, _key: &[u8], _delta: u64) -> Result<()> {
+        Err(READ_ONLY.into())
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        visit_range(&self.0, (from, to), limit, visit)
+    }
+}
+
+/// The table of the open transaction that writes.
+struct Writing<'a>(Table<'a>);
+
+impl Transaction for Writing<'_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        find(&self.0, key, value)
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.0.insert(key, value).map(drop)?)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Ok(self.0.remove(key).map(drop)?)
+    }
+
+    fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let value = sum(self.0.get(key)?.as_ref().map(|guard| guard.value()), delta)?;
+        self.put(key, &value)
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        visit_range(&self.0, (from, to), limit, visit)
     }
 }

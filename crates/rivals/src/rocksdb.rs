@@ -19,6 +19,9 @@ use rocksdb::{
 
 use crate::{Promise, admit, fill, settings, size};
 
+mod transactional;
+pub use transactional::{OptimisticRocks, PessimisticRocks};
+
 const BACKGROUND_JOBS: i32 = 2;
 const WRITE_BUFFERS: i32 = 3;
 const BLOCK: usize = 4 << 10;
@@ -237,8 +240,9 @@ impl Engine for Store {
         all
     }
 
-    fn lacks(&self, _need: Need) -> Option<&'static str> {
-        None
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        (need == Need::Transactions)
+            .then_some("a plain database of RocksDB has no transactions; use rocksdb-optimistic or rocksdb-pessimistic")
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {

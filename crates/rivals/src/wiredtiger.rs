@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Session, Setup, Write};
+use pandodb_lab::transactions::{Access, Attempts, Capability, Isolation, Scheme, Transaction, Work, retry, sum};
 
 use crate::ffi::wiredtiger::{self as ffi, Connection, FIGURES};
 use crate::{Promise, admit, settings, size};
@@ -83,6 +84,10 @@ impl Engine for Store {
         (need == Need::SortedLoad).then_some("a bulk cursor of WiredTiger needs a table that no session has open")
     }
 
+    fn transactions(&self) -> Option<Capability> {
+        Some(Capability { isolation: Isolation::Snapshot, scheme: Scheme::Optimistic, merges: false })
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         Ok(Box::new(Handle(self.connection.session()?)))
     }
@@ -148,5 +153,43 @@ impl Session for Handle<'_> {
 
     fn write_batch(&mut self, writes: &[Write]) -> Result<()> {
         self.0.write(writes)
+    }
+
+    fn transact(&mut self, _access: Access, work: &mut Work) -> Result<Attempts> {
+        retry(|| self.0.transact(|session| work(&mut Open(session))))
+    }
+}
+
+/// An open transaction of a session.
+struct Open<'a, 'b>(&'a mut ffi::Session<'b>);
+
+impl Transaction for Open<'_, '_> {
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        self.0.get(key, |found| value.extend_from_slice(found))
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.put_once(key, value)
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.0.delete_once(key)
+    }
+
+    fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let mut value = Vec::new();
+        let found = self.get(key, &mut value)?;
+        self.put(key, &sum(Some(value.as_slice()).filter(|_| found), delta)?)
+    }
+
+    fn scan(&mut self, from: &[u8], to: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        self.0.scan_once(from, limit, &mut |key, value| {
+            let is_inside = key < to;
+            if is_inside {
+                visit(key, value);
+            }
+            is_inside
+        })
     }
 }

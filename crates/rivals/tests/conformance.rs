@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use pandodb_lab::engine::{Engine, Mode, Need, Result, Session, Setup, Write};
+use pandodb_lab::transactions::{Access, Attempts, Transaction, Verdict};
 use pandodb_rivals::{Promise, Rival, rival};
 
 macro_rules! engines {
@@ -38,6 +39,8 @@ engines! {
     rocksdb: "rocksdb", "rocksdb";
     rocksdb_universal: "rocksdb-universal", "rocksdb";
     rocksdb_blob: "rocksdb-blob", "rocksdb";
+    rocksdb_optimistic: "rocksdb-optimistic", "rocksdb";
+    rocksdb_pessimistic: "rocksdb-pessimistic", "rocksdb";
     lmdb: "lmdb", "lmdb";
     lmdb_writemap: "lmdb-writemap", "lmdb";
     leveldb: "leveldb", "leveldb";
@@ -45,6 +48,8 @@ engines! {
     redb: "redb", "redb";
     fjall: "fjall", "fjall";
     fjall_blob: "fjall-blob", "fjall";
+    fjall_optimistic: "fjall-optimistic", "fjall";
+    fjall_single_writer: "fjall-single-writer", "fjall";
     bf_tree: "bf-tree", "bf-tree";
     btreemap: "btreemap", "btreemap";
 }
@@ -94,6 +99,8 @@ fn an_engine_conforms(name: &str) -> Result<()> {
     ranges(engine.as_ref())?;
     sizes(engine.as_ref(), promise)?;
     two_threads(engine.as_ref())?;
+    transactions(engine.as_ref())?;
+    concurrent_transactions(engine.as_ref())?;
     sorted_loads(engine.as_ref())?;
 
     engine.settle()?;
@@ -109,6 +116,96 @@ fn an_engine_conforms(name: &str) -> Result<()> {
     let engine = opener.open(directory.path(), &setup())?;
     reopened(engine.as_ref(), promise)?;
     engine.close()
+}
+
+/// The keys and values of a range in a transaction.
+fn seen(tx: &mut dyn Transaction, limit: usize) -> Result<Vec<(String, String)>> {
+    let (mut all, text) = (Vec::new(), |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned());
+    let count = tx.scan(b"tx-", b"tx-e", limit, &mut |key, value| all.push((text(key), text(value))))?;
+    assert_eq!(count, all.len(), "a scan counts what it visits");
+    Ok(all)
+}
+
+fn transactions(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    assert_eq!(engine.lacks(Need::Transactions).is_some(), engine.transactions().is_none());
+    if engine.transactions().is_none() {
+        assert!(s.transact(Access::Write, &mut |_| Ok(Verdict::Commit)).is_err(), "what an engine lacks it refuses");
+        return Ok(());
+    }
+    let mut value = Vec::new();
+    s.put(b"tx-a", b"one")?;
+    s.put(b"tx-b", b"two")?;
+    s.put(b"tx-e", b"outside")?;
+    for (verdict, committed) in [(Verdict::RollBack, false), (Verdict::Commit, true)] {
+        let attempts = s.transact(Access::Write, &mut |tx| {
+            assert!(tx.get(b"tx-a", &mut value)? && value == b"one");
+            assert!(tx.get_for_update(b"tx-b", &mut value)? && value == b"two");
+            assert!(!tx.get(b"tx-c", &mut value)? && value.is_empty());
+            tx.put(b"tx-c", b"three")?;
+            assert!(tx.get(b"tx-c", &mut value)? && value == b"three", "a transaction sees its own writes");
+            tx.delete(b"tx-a")?;
+            assert!(!tx.get_constant(b"tx-a", &mut value)?);
+            tx.add(b"tx-sum", 5)?;
+            tx.add(b"tx-sum", 6)?;
+            let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+            assert_eq!(seen(tx, 10)?, [pair("tx-b", "two"), pair("tx-c", "three")]);
+            assert_eq!(seen(tx, 1)?, [pair("tx-b", "two")]);
+            Ok(verdict)
+        })?;
+        assert_eq!(attempts, Attempts { count: 1, gave_up: 0, committed });
+        assert_eq!(get(s.as_mut(), b"tx-a")?.is_none(), committed);
+        assert_eq!(get(s.as_mut(), b"tx-c")?.is_some(), committed);
+    }
+    assert_eq!(counter(s.as_mut(), b"tx-sum")?, 11);
+    let read = s.transact(Access::Read, &mut |tx| {
+        assert!(tx.get(b"tx-b", &mut value)? && value == b"two");
+        assert_eq!(seen(tx, 10)?.len(), 2);
+        Ok(Verdict::Commit)
+    })?;
+    assert!(read.committed);
+    let failed = s.transact(Access::Write, &mut |tx| {
+        tx.put(b"tx-b", b"lost")?;
+        Err("the test fails".into())
+    });
+    assert_eq!(failed.unwrap_err().to_string(), "the test fails");
+    assert_eq!(get(s.as_mut(), b"tx-b")?.as_deref(), Some(b"two".as_slice()));
+    Ok(())
+}
+
+/// Increments by reads and writes, by additions, and by `fetch_update`, of one key by several threads.
+fn concurrent_transactions(engine: &dyn Engine) -> Result<()> {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 100;
+    if engine.transactions().is_none() {
+        return Ok(());
+    }
+    engine.session()?.put(b"tx-many", &0u64.to_le_bytes())?;
+    let increment = |value: &mut Vec<u8>| {
+        let n = u64::from_le_bytes(value.as_slice().try_into().expect("a counter"));
+        *value = (n + 1).to_le_bytes().to_vec();
+    };
+    thread::scope(|scope| {
+        let run = || -> Result<()> {
+            let (mut s, mut value) = (engine.session()?, Vec::new());
+            for _ in 0..EACH {
+                let attempts = s.transact(Access::Write, &mut |tx| {
+                    tx.get_for_update(b"tx-many", &mut value)?;
+                    increment(&mut value);
+                    tx.put(b"tx-many", &value)?;
+                    Ok(Verdict::Commit)
+                })?;
+                assert!(attempts.committed && attempts.count > 0);
+                s.transact(Access::Write, &mut |tx| tx.add(b"tx-many", 1).map(|()| Verdict::Commit))?;
+                assert!(s.fetch_update(b"tx-many", &mut |value| increment(value))?.committed);
+            }
+            Ok(())
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })?;
+    assert_eq!(counter(engine.session()?.as_mut(), b"tx-many")?, 3 * THREADS * EACH);
+    Ok(())
 }
 
 fn point_operations(engine: &dyn Engine) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pandodb::{Compression, Filters, IndexOptions, Io};
+use pandodb::{Compression, Filters, IndexOptions, Io, Isolation};
 use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
@@ -22,10 +22,14 @@ own with durability buffered.
 Workloads: load-seq, load-mixed, load-sorted, expiry, queue, load, a to f (YCSB), readmiss, multi-get, scan-prefix, \
 scan-long, reverse-scan, merge, overwrite, hotspot-write, delete, delete-scan. These groups have data sets of their \
 own, with as many bytes as --records rows: timeseries, bigval-4k, bigval-16k (bigval is both), secondary, mixed-size. \
---list shows each workload of a group, which can be named alone. docs/LAB.md describes the workloads.
+--list shows each workload of a group, which can be named alone. The group transactions has the workloads bank, \
+bank-plain, smallbank, neworder, payment, payment-getput, counters, counters-plain, update-one, update-one-mutex and \
+pop, which `all` does not contain; each loads rows of its own and fails if its sums are wrong. docs/LAB.md describes the \
+workloads.
 
 A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops \
-operations or --seconds seconds, whichever comes first. With --rate operations are scheduled at fixed times (an open \
+operations or --seconds seconds, whichever comes first. The transactional workloads have no limit of operations \
+unless --ops is given, and ignore --rate. With --rate operations are scheduled at fixed times (an open \
 loop), and latency is measured from the scheduled time.";
 
 /// `pando bench`
@@ -89,6 +93,16 @@ pub struct BenchArgs {
     /// The percentage of the insertions of `load-mixed` that are in key order.
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub seq_share: f64,
+    /// The number of customers of the hot set of `smallbank`, to which 90 % of the accesses go.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub hot: u64,
+    /// The number of warehouses of `neworder` and `payment`. With 10 warehouses and a million rows they have the size of
+    /// TPC-C.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
+    pub warehouses: u64,
+    /// The isolation of transactions.
+    #[arg(long, value_enum, default_value_t = IsolationName::Serializable)]
+    pub isolation: IsolationName,
     /// Issue this number of operations per second, counted over all threads, instead of as many as possible.
     #[arg(long, value_name = "OPS")]
     pub rate: Option<f64>,
@@ -244,6 +258,24 @@ impl From<DistName> for Dist {
             DistName::Zipf => Dist::Zipf,
             DistName::Latest => Dist::Latest,
             DistName::Hotspot => Dist::Hotspot,
+        }
+    }
+}
+
+/// [`Isolation`] as typed on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IsolationName {
+    /// The effect of transactions that run one after the other.
+    Serializable,
+    /// Reads of a snapshot; only writes of the same key conflict.
+    Snapshot,
+}
+
+impl From<IsolationName> for Isolation {
+    fn from(name: IsolationName) -> Isolation {
+        match name {
+            IsolationName::Serializable => Isolation::Serializable,
+            IsolationName::Snapshot => Isolation::Snapshot,
         }
     }
 }

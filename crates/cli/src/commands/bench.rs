@@ -9,7 +9,7 @@ use pandodb_lab::bench::{self, Observer, Plan, Tick};
 use pandodb_lab::engine::Setup;
 use pandodb_lab::line::Line;
 use pandodb_lab::pando::Pando;
-use pandodb_lab::workload::{ALL, Workload};
+use pandodb_lab::workload::{ALL, TRANSACTIONS, Workload};
 
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::{Failure, Outcome};
@@ -28,7 +28,8 @@ pub fn run(args: &BenchArgs) -> Outcome {
 }
 
 fn list() -> Outcome {
-    let lines: Vec<String> = ALL.iter().map(|workload| format!("{:19} {}", workload.name, workload.about)).collect();
+    let all = ALL.iter().chain(TRANSACTIONS);
+    let lines: Vec<String> = all.map(|workload| format!("{:19} {}", workload.name, workload.about)).collect();
     output::line(lines.join("\n"))
 }
 
@@ -51,6 +52,8 @@ fn measure(args: &BenchArgs) -> Outcome {
         cache: args.cache.into(),
         warm_up: args.warm_up,
         seq_share: args.seq_share,
+        hot: args.hot,
+        warehouses: args.warehouses,
         directory,
         matched: None,
     };
@@ -64,7 +67,7 @@ fn measure(args: &BenchArgs) -> Outcome {
     };
     let mut show =
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
-    let opener = Pando::new(args.index.clone()).io(args.io.into());
+    let opener = Pando::new(args.index.clone()).io(args.io.into()).isolation(args.isolation.into());
     let (filters, compression, memtable) = (args.filters, args.compression, args.memtable);
     let opener = opener.tuned(move |mut builder| {
         builder = builder.compression(compression.into());
@@ -174,7 +177,8 @@ impl Show {
             if !std::mem::replace(&mut self.headed, true) {
                 output::line(head())?;
             }
-            output::line(row(line))
+            output::line(row(line))?;
+            line.transactions.as_ref().map_or(Ok(()), |transactions| output::line(format!("{:19} {transactions}", "")))
         })
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::indexed::Buffers;
 use super::recorder::{OpClass, Recorder};
+use super::transactional::Counts;
 use crate::engine::{Result, Session};
 use crate::record::{Shape, Space, mix};
 use crate::workload::set::{HOUR, SERIES, points_of};
@@ -53,12 +54,15 @@ pub struct Outcome {
     pub born: i64,
     /// The time from the start of the workload to the end of the last operation.
     pub end: Duration,
+    /// The transactions of a transactional workload.
+    pub transactions: Counts,
 }
 
 impl Outcome {
-    fn of(recorder: Recorder) -> Outcome {
-        let (ops, checked, wrong, found, user_bytes, born, end) = Default::default();
-        Outcome { recorder, ops, checked, wrong, found, user_bytes, born, end }
+    /// The results before the first operation.
+    pub(super) fn of(recorder: Recorder) -> Outcome {
+        let (ops, checked, wrong, found, user_bytes, born, end, transactions) = Default::default();
+        Outcome { recorder, ops, checked, wrong, found, user_bytes, born, end, transactions }
     }
 }
 

@@ -20,6 +20,7 @@ pub mod recorder;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod transactional;
 mod verify;
 mod watch;
 
@@ -39,7 +40,7 @@ use self::watch::{Seen, Watch};
 use crate::engine::{Engine, Failure, Figures, Mode, Opener, Result, Setup};
 use crate::line::{Asked, Line, Series};
 use crate::record::{MIN_KEY, Shape, mix};
-use crate::workload::{DataSet, Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
+use crate::workload::{DataSet, Dist, Kind, Leaves, Start, Stream, StreamPlan, Transactional, Workload, World};
 
 /// The state of the caches when a workload starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +101,10 @@ pub struct Plan {
     pub warm_up: f64,
     /// The share of the insertions of `load-mixed` that are in key order, in percent.
     pub seq_share: f64,
+    /// The number of customers of the hot set of `smallbank`.
+    pub hot: u64,
+    /// The number of warehouses of `neworder` and `payment`.
+    pub warehouses: u64,
     /// The limit of the memory cgroup of the process, if the process has one. The limit is only printed.
     pub memory_limit: Option<u64>,
     /// The existing directory in which stores are created.
@@ -123,6 +128,7 @@ pub struct Matched {
 const LONGEST: f64 = 1e9;
 /// The maximum number of rows and operations.
 const MOST: u64 = 1 << 40;
+const MOST_WAREHOUSES: u64 = 1 << 16;
 const LONGEST_VALUE: usize = 64 << 20;
 /// The maximum number of threads, because each thread may have a queue, and the number of a queue has one byte.
 pub const MOST_THREADS: usize = 255;
@@ -146,6 +152,8 @@ impl Plan {
             "the rate must be 0.001 to 1e12 operations a second".to_owned()
         } else if !(0.0..=100.0).contains(&self.seq_share) {
             "the share in key order must be a percentage from 0 to 100".to_owned()
+        } else if !(1..=MOST).contains(&self.hot) || !(1..=MOST_WAREHOUSES).contains(&self.warehouses) {
+            format!("the hot set must have 1 to {MOST} customers, and there must be 1 to {MOST_WAREHOUSES} warehouses")
         } else if !(0.0..=100.0).contains(&self.zeros) {
             "the share of zeros must be a percentage from 0 to 100".to_owned()
         } else if self.key_len < MIN_KEY || self.key_len > pandodb::MAX_KEY {
@@ -177,6 +185,8 @@ impl Default for Plan {
             cache: Cache::AsIs,
             warm_up: 5.0,
             seq_share: 50.0,
+            hot: 100,
+            warehouses: 10,
             memory_limit: None,
             directory: PathBuf::from("."),
             matched: None,
@@ -202,6 +212,11 @@ impl Plan {
             seq_share: if workload.kind == Kind::LoadMixed { self.seq_share } else { 0.0 },
             deterministic: self.setup.deterministic,
             memory_limit: self.memory_limit.unwrap_or(0),
+            hot: if workload.kind == Kind::Transactions(Transactional::SmallBank) { self.hot } else { 0 },
+            warehouses: match workload.kind {
+                Kind::Transactions(kind) if kind.has_warehouses() => self.warehouses,
+                _ => 0,
+            },
         }
     }
 
@@ -386,13 +401,21 @@ impl Bench<'_> {
             self.keep_recorders(warm);
         }
         let engine = self.engine.as_deref().expect("prepared");
+        if matches!(workload.kind, Kind::Transactions(_)) {
+            observer.prepares("load");
+        }
+        let program = self.load_program(workload, engine)?;
         observer.starts(workload);
         let mut line = self.line(workload, engine);
         system::reset_peak_rss();
         let before = Reading::take(engine)?;
         let started = Instant::now();
         let seconds = if workload.is_whole() { None } else { self.plan.seconds };
-        let measured = self.play(workload, engine, self.plan.seed, seconds, &mut |tick| observer.tick(tick))?;
+        let mut tick = |tick: &Tick| observer.tick(tick);
+        let measured = match &program {
+            Some(program) => self.play_program(program, engine, seconds, &mut tick)?,
+            None => self.play(workload, engine, self.plan.seed, seconds, &mut tick)?,
+        };
         let mut recorder = Recorder::default();
         fill(&mut line, &measured, &mut recorder);
         if workload.writes() {
@@ -407,10 +430,15 @@ impl Bench<'_> {
         let contents = (&self.shape, &self.world, self.records);
         let (checked, wrong) = verify::check(workload, engine, &measured, contents)?;
         (line.checked_answers, line.wrong_answers) = (line.checked_answers + checked, line.wrong_answers + wrong);
+        let complaints = match &program {
+            Some(program) => program.finish(&mut line, &measured, engine)?,
+            None => Vec::new(),
+        };
         let (read, written) = reading.bytes();
         line.write_amplification = ratio(written, user_bytes);
         line.read_bytes_per_op = ratio(read, line.ops);
-        line.space_amplification = ratio(system::disk_bytes(&self.store)?, self.world.live_bytes(&self.shape));
+        let live = program.map_or_else(|| self.world.live_bytes(&self.shape), |program| program.live_bytes(&measured));
+        line.space_amplification = ratio(system::disk_bytes(&self.store)?, live);
         line.peak_rss_bytes = system::peak_rss_bytes();
         let recorders = measured.clients.iter().map(|client| &client.recorder).chain([&recorder]);
         line.lab_bytes = self.lab_bytes + recorders.map(Recorder::bytes).sum::<u64>();
@@ -418,7 +446,7 @@ impl Bench<'_> {
         (line.process_io, line.inside) = (reading.process, reading.inside);
         self.keep_recorders(measured);
         observer.ends(&line);
-        Ok(())
+        if complaints.is_empty() { Ok(()) } else { Err(complaints.join("; ").into()) }
     }
 
     /// Keeps the recorders of clients that have ended, so that the next clients can reuse them.
@@ -494,7 +522,8 @@ impl Bench<'_> {
     ) -> Result<Measured> {
         let plan = self.plan;
         let threads = plan.threads.max(1) as u64;
-        let ops = plan.ops.unwrap_or(self.records);
+        let (world, records) = (&self.world, self.records);
+        let ops = plan.ops.unwrap_or(records);
         let stream_plan = |thread| StreamPlan {
             workload,
             dist: plan.dist.unwrap_or(workload.dist),
@@ -502,43 +531,53 @@ impl Bench<'_> {
             threads,
             thread,
             ops,
-            records: self.records,
-            rows: self.world.rows,
-            next_row: self.world.next_row,
+            records,
+            rows: world.rows,
+            next_row: world.next_row,
             seq_share: plan.seq_share,
         };
         let digest = (0..threads).fold(0, |sum, thread| mix(sum ^ Stream::digest_of(stream_plan(thread))));
-        let (stop, done, slowest) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Shared {
-            shape: &self.shape,
-            world: &self.world,
-            records: self.records,
-            threads: plan.threads.max(1),
-            started: Instant::now(),
-            stop: &stop,
-            done: &done,
-            slowest: &slowest,
-            // Workloads that process all records only prepare the store for other workloads, so the requested rate does
-            // not apply to them.
-            rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
+        // Workloads that process all records only prepare the store for other workloads, so the requested rate does not
+        // apply to them.
+        let rate = plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64;
+        let client = |shared: &Shared<'_>, thread: u64, recorder: Recorder| {
+            let (turn, mut stream) = (thread as f64 / threads as f64, Stream::new(stream_plan(thread)));
+            let outcome = Client::new(shared, engine.session()?, turn, recorder).run(&mut stream)?;
+            Ok((outcome, stream))
         };
-        let control = Control::start();
         let of = ops.max(if workload.is_whole() { self.records } else { 0 });
+        let (results, control, seen) = self.drive(engine, (of, seconds, rate), tick, &client)?;
+        let (clients, streams) = results.into_iter().unzip();
+        Ok(Measured { clients, streams, digest, control, seen })
+    }
+
+    /// Runs `client` on each thread, and samples the engine meanwhile, until all clients have ended. Sets the stop flag of
+    /// the clients after `seconds`, or if a client fails. `of` is the number of operations for the progress, and `rate` is
+    /// the rate of one thread.
+    fn drive<T: Send>(
+        &self,
+        engine: &dyn Engine,
+        (of, seconds, rate): (u64, Option<f64>, f64),
+        tick: &mut dyn FnMut(&Tick),
+        client: &(dyn Fn(&Shared<'_>, u64, Recorder) -> Result<T> + Sync),
+    ) -> Result<(Vec<T>, Duration, Seen)> {
+        let threads = self.plan.threads.max(1);
+        let (stop, done, slowest) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        let (shape, world, records, started) = (&self.shape, &self.world, self.records, Instant::now());
+        let (stop, done, slowest) = (&stop, &done, &slowest);
+        let shared = Shared { shape, world, records, threads, started, stop, done, slowest, rate };
+        let control = Control::start();
         let mut watch = Watch::new(engine, &shared, of, seconds);
         let results = std::thread::scope(|scope| {
-            let clients: Vec<_> = (0..threads)
+            let clients: Vec<_> = (0..threads as u64)
                 .map(|thread| {
-                    let (shared, mut stream) = (&shared, Stream::new(stream_plan(thread)));
-                    let turn = thread as f64 / threads as f64;
-                    let recorder = self.recorders.borrow_mut().pop().unwrap_or_default();
+                    let (shared, recorder) = (&shared, self.recorders.borrow_mut().pop().unwrap_or_default());
                     scope.spawn(move || {
-                        let session = engine.session();
-                        let result =
-                            session.and_then(|session| Client::new(shared, session, turn, recorder).run(&mut stream));
+                        let result = client(shared, thread, recorder);
                         if result.is_err() {
                             shared.stop.store(true, Relaxed);
                         }
-                        (result, stream)
+                        result
                     })
                 })
                 .collect();
@@ -546,13 +585,8 @@ impl Bench<'_> {
             clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked")).collect::<Vec<_>>()
         });
         let (control, seen) = (control.stop(), watch.seen);
-        let (mut clients, mut streams) = (Vec::new(), Vec::new());
-        for result in results {
-            let (outcome, stream) = result?;
-            clients.push(outcome?);
-            streams.push(stream);
-        }
-        Ok(Measured { clients, streams, digest, control, seen })
+        let results = results.into_iter().map(|result| result?).collect::<Result<Vec<T>>>()?;
+        Ok((results, control, seen))
     }
 
     /// Updates the expected contents of the store.

@@ -219,6 +219,8 @@ pub(super) fn asked_fields(workload: &str, asked: &Asked) -> Vec<(&'static str, 
     // For an unknown workload, all settings are shown.
     let known = Workload::find(workload);
     let is_told = |name: &str| match name {
+        "hot customers" => asked.hot > 0,
+        "warehouses" => asked.warehouses > 0,
         "distribution" => known.is_none_or(Workload::picks_rows),
         "sequential" => known.is_none_or(|workload| workload.kind == Kind::LoadMixed),
         _ => true,
@@ -245,6 +247,8 @@ fn all_asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
         ("sequential", unit::show(asked.seq_share, "%")),
         ("deterministic", if asked.deterministic { "yes" } else { "no" }.to_owned()),
         ("seed", asked.seed.to_string()),
+        ("hot customers", unit::count(asked.hot as f64)),
+        ("warehouses", unit::count(asked.warehouses as f64)),
     ]
 }
 

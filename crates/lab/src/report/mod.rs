@@ -27,6 +27,7 @@ mod group;
 mod page;
 mod summary;
 mod tables;
+mod transactions;
 
 use group::Sheet;
 
@@ -87,12 +88,14 @@ pub fn write_images(lines: &[Line], directory: &Path, format: ImageFormat) -> Re
     Ok(paths)
 }
 
-/// Two Markdown tables for terminals. The first shows operations per second, with a row for each workload and a column
-/// for each engine. Below each row is the ratio to the best other engine. The second table shows the costs.
+/// Markdown tables for terminals. The first shows operations per second, with a row for each workload and a column
+/// for each engine. Below each row is the ratio to the best other engine. The second table shows the costs. If there are
+/// transactional workloads, a third table shows their isolation, attempts and conflicts.
 pub fn table(lines: &[Line]) -> String {
     let sheet = Sheet::new(lines);
     let mut text = tables::rates_as_text(&sheet).markdown();
     text += &format!("\n{}", tables::costs_as_text(&sheet).markdown());
+    text += &transactions::as_text(&sheet).map_or(String::new(), |table| format!("\n{}", table.markdown()));
     let apart: BTreeSet<String> = lines.iter().filter(|line| line.apart).map(Line::who).collect();
     for who in apart {
         text += &format!("\n- {who} is left out of all ratios, since its acknowledged writes do not survive a kill");

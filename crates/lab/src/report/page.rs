@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::group::{Case, Sheet, asked_fields};
-use super::{charts, summary, tables};
+use super::{charts, summary, tables, transactions};
 use crate::plot::{self, escape};
 
 /// The style sheet of the page, without the style sheet of the plots.
@@ -66,6 +66,7 @@ fn section(sheet: &Sheet, case: &Case) -> String {
     if !asked.is_empty() {
         let _ = writeln!(html, "<p class=\"soft\">{}</p>", escape(&asked.join(", ")));
     }
+    html += &transactions::of_case(case).map_or(String::new(), |table| table.html());
     html += &tables::latencies(case).html();
     html.push_str(IDLE_THREAD);
     html += &tables::costs(case).html();

@@ -12,6 +12,7 @@
 //!
 //! Most workloads use the main set of rows. Others have a data set of their own ([`DataSet`]): time series, large values,
 //! rows with an index, values of mixed sizes. The name of such a *group* stands for all of its workloads ([`GROUPS`]).
+//! Transactional workloads ([`TRANSACTIONS`]) have rows and procedures of their own.
 //!
 //! A workload declares the contents that it needs ([`Start`]) and the contents that it leaves in the store
 //! ([`Leaves`]). If the needed rows are missing, the bench loads them first.
@@ -19,11 +20,13 @@
 pub mod pick;
 pub mod set;
 mod stream;
+pub mod transactional;
 mod world;
 
 pub use pick::{Dist, Picker};
 pub use set::DataSet;
 pub use stream::{Op, Stream, StreamPlan};
+pub use transactional::{TRANSACTIONS, Transactional};
 pub use world::World;
 
 use crate::engine::Need;
@@ -108,6 +111,8 @@ pub enum Kind {
     /// Each thread has a queue. It pushes entries to the end of its queue, and pops the head of the queue, which it
     /// finds by a scan.
     Queue,
+    /// Run transactions on rows of the workload's own. There is no [`Stream`] for these workloads.
+    Transactions(Transactional),
 }
 
 /// A workload.
@@ -243,6 +248,9 @@ const SHORT_SCAN: &[(u8, Verb)] = &[(100, Verb::Scan(1, 100))];
 /// Names that stand for several workloads: all workloads whose names begin with the name of the group and a hyphen.
 pub const GROUPS: &[&str] = &["timeseries", "bigval", "bigval-4k", "bigval-16k", "secondary", "mixed-size"];
 
+/// The name that stands for all of [`TRANSACTIONS`].
+pub const TRANSACTIONS_GROUP: &str = "transactions";
+
 /// Workloads with scans of one length each, for 002 fig. 3.10. These workloads can be named, but are not part of
 /// [`ALL`].
 pub const SCANS: &[Workload] = &[
@@ -257,7 +265,7 @@ pub const SCANS: &[Workload] = &[
 impl Workload {
     /// Returns the workload with this name.
     pub fn find(name: &str) -> Option<&'static Workload> {
-        ALL.iter().chain(SCANS).find(|workload| workload.name == name)
+        ALL.iter().chain(SCANS).chain(TRANSACTIONS).find(|workload| workload.name == name)
     }
 
     /// The operations that an engine must support for the workload.
@@ -268,6 +276,7 @@ impl Workload {
             Kind::LoadSorted => &[Need::SortedLoad],
             Kind::Mix([(_, Verb::ScanBack(..)), ..]) => &[Need::ReverseScan],
             Kind::Mix([(100, Verb::Merge)]) => &[Need::Merge],
+            Kind::Transactions(kind) => kind.needs(),
             _ => &[],
         }
     }
@@ -277,7 +286,7 @@ impl Workload {
         match self.kind {
             Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin => true,
             Kind::LoadPoints | Kind::LoadIndexed | Kind::LoadSorted => true,
-            Kind::Mix(_) | Kind::Expiry | Kind::Queue => false,
+            Kind::Mix(_) | Kind::Expiry | Kind::Queue | Kind::Transactions(_) => false,
         }
     }
 
@@ -290,7 +299,11 @@ impl Workload {
 
     /// Whether the workload picks rows by the distribution. Otherwise it has an order of its own.
     pub fn picks_rows(&self) -> bool {
-        matches!(self.kind, Kind::Mix(verbs) if !matches!(verbs, [(_, Verb::LastHour | Verb::LookupIndexed)]))
+        match self.kind {
+            Kind::Mix(verbs) => !matches!(verbs, [(_, Verb::LastHour | Verb::LookupIndexed)]),
+            Kind::Transactions(kind) => matches!(kind, Transactional::Bank { .. }),
+            _ => false,
+        }
     }
 
     /// Whether the workload has any writes.
@@ -306,7 +319,8 @@ impl Workload {
     }
 }
 
-/// Parses names of workloads and of [`GROUPS`], separated by commas; `all` means [`ALL`].
+/// Parses names of workloads and of [`GROUPS`], separated by commas; `all` means [`ALL`], and `transactions` means
+/// [`TRANSACTIONS`].
 ///
 /// # Errors
 /// If a name is unknown. The error names the first unknown workload.
@@ -324,14 +338,20 @@ pub fn parse(names: &str) -> Result<Vec<&'static Workload>, String> {
     }
     let mut workloads = Vec::new();
     for name in names.split(',').map(str::trim) {
+        if name == TRANSACTIONS_GROUP {
+            workloads.extend(TRANSACTIONS);
+            continue;
+        }
         if GROUPS.contains(&name) {
             let is_in =
                 |workload: &&Workload| workload.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
             workloads.extend(ALL.iter().filter(is_in));
             continue;
         }
-        let known =
-            || ALL.iter().map(|workload| workload.name).chain(GROUPS.iter().copied()).collect::<Vec<_>>().join(", ");
+        let known = || {
+            let names = ALL.iter().chain(TRANSACTIONS).map(|workload| workload.name);
+            names.chain(GROUPS.iter().copied()).chain([TRANSACTIONS_GROUP]).collect::<Vec<_>>().join(", ")
+        };
         let found =
             Workload::find(name).ok_or_else(|| format!("unknown workload `{name}`; known are all, {}", known()));
         workloads.push(found?);

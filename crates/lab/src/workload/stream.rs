@@ -181,6 +181,7 @@ impl Stream {
             // The first thread loads all rows in one operation.
             Kind::LoadSorted => 1,
             Kind::Thin => plan.records - plan.records.div_ceil(THINNED),
+            Kind::Transactions(_) => 0,
             _ => plan.ops,
         };
         let share = total / plan.threads + u64::from(plan.thread < total % plan.threads);
@@ -395,6 +396,7 @@ impl Iterator for Stream {
             }
             Kind::Expiry => self.expiry(),
             Kind::Queue => self.queue(),
+            Kind::Transactions(_) => unreachable!("a stream of a transactional workload has no operations"),
         };
         Some(self.made(op))
     }

@@ -10,8 +10,10 @@ use std::ptr::{self, NonNull};
 use std::slice;
 
 use pandodb_lab::engine::{Result, Write};
+use pandodb_lab::transactions::{Conflict, Verdict};
 
 const ABSENT: c_int = 1_000_001;
+const CONFLICT: c_int = 1_000_002;
 
 #[repr(C)]
 struct RawConnection {
@@ -58,6 +60,9 @@ unsafe extern "C" {
     fn shim_wt_reset(session: *mut RawSession) -> c_int;
     fn shim_wt_begin(session: *mut RawSession) -> c_int;
     fn shim_wt_rollback(session: *mut RawSession) -> c_int;
+    fn shim_wt_commit(session: *mut RawSession) -> c_int;
+    fn shim_wt_put_once(session: *mut RawSession, key: Bytes, key_len: usize, value: Bytes, value_len: usize) -> c_int;
+    fn shim_wt_delete_once(session: *mut RawSession, key: Bytes, key_len: usize) -> c_int;
     fn shim_wt_find(
         session: *mut RawSession,
         key: Bytes,
@@ -108,11 +113,12 @@ unsafe extern "C" {
 pub const FIGURES: [&str; 5] =
     ["block_bytes_read", "block_bytes_written", "log_bytes_written", "cache_bytes", "cache_bytes_dirty"];
 
-/// Converts a return code: `Ok(true)` for 0, `Ok(false)` for an absent key, otherwise the error text of WiredTiger.
+/// Converts a return code: `Ok(true)` for 0, `Ok(false)` for an absent key, [`Conflict`], or the error text of WiredTiger.
 fn check(code: c_int) -> Result<bool> {
     match code {
         0 => Ok(true),
         ABSENT => Ok(false),
+        CONFLICT => Err(Conflict.into()),
         // SAFETY: the function returns a string for any code. The string is in static or thread-local memory, and is
         // copied immediately.
         _ => Err(unsafe { CStr::from_ptr(shim_wt_error(code)) }.to_string_lossy().into_owned().into()),
@@ -278,6 +284,46 @@ impl Session<'_> {
         self.reset()
     }
 
+    /// Runs `work` between a begin and a commit or rollback. Inside, only [`Session::get`], [`Session::put_once`],
+    /// [`Session::delete_once`] and [`Session::scan_once`] may be called.
+    pub fn transact(&mut self, work: impl FnOnce(&mut Self) -> Result<Verdict>) -> Result<Verdict> {
+        // SAFETY: the session is open, belongs to this thread, and has no transaction.
+        check(unsafe { shim_wt_begin(self.raw.as_ptr()) })?;
+        let done = work(self);
+        let code = match done {
+            // SAFETY: the session has the transaction that began above.
+            Ok(Verdict::Commit) => unsafe { shim_wt_commit(self.raw.as_ptr()) },
+            // SAFETY: as above.
+            Ok(Verdict::RollBack) | Err(_) => unsafe { shim_wt_rollback(self.raw.as_ptr()) },
+        };
+        let verdict = done?;
+        check(code)?;
+        Ok(verdict)
+    }
+
+    /// Inserts or overwrites the value of a key in the open transaction.
+    pub fn put_once(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: as in `put`.
+        check(unsafe { shim_wt_put_once(self.raw.as_ptr(), k, key.len(), v, value.len()) }).map(drop)
+    }
+
+    /// Deletes a key in the open transaction. An absent key is no error.
+    pub fn delete_once(&mut self, key: &[u8]) -> Result<()> {
+        // SAFETY: as in `put`.
+        check(unsafe { shim_wt_delete_once(self.raw.as_ptr(), key.as_ptr().cast(), key.len()) }).map(drop)
+    }
+
+    /// Visits at most `limit` entries from `from` on in the open transaction, and returns their number.
+    pub fn scan_once(
+        &mut self,
+        from: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        self.walk(from, limit, (shim_wt_seek, shim_wt_next), visit)
+    }
+
     /// Visits at most `limit` entries from `from` on, in one snapshot, and returns their number.
     pub fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         self.scan_by(from, limit, (shim_wt_seek, shim_wt_next), visit)
@@ -298,18 +344,22 @@ impl Session<'_> {
     ) -> Result<usize> {
         // SAFETY: the session is open, belongs to this thread, and has no transaction.
         check(unsafe { shim_wt_begin(self.raw.as_ptr()) })?;
-        let scanned = self.walk(from, limit, by, visit);
+        let scanned = self.walk(from, limit, by, &mut |key, value| {
+            visit(key, value);
+            true
+        });
         // SAFETY: this call ends the transaction that began above, and also resets the cursor.
         check(unsafe { shim_wt_rollback(self.raw.as_ptr()) })?;
         scanned
     }
 
+    /// Visits entries until `visit` returns `false`. Returns the number of entries for which it has returned `true`.
     fn walk(
         &mut self,
         from: &[u8],
         limit: usize,
         (seek, step): (Seek, Step),
-        visit: &mut dyn FnMut(&[u8], &[u8]),
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize> {
         let (mut key, mut key_len, mut value, mut value_len) = (ptr::null(), 0, ptr::null(), 0);
         let mut count = 0;
@@ -327,7 +377,9 @@ impl Session<'_> {
                 break;
             }
             // SAFETY: the call succeeded, and the cursor moves only after `visit` has returned.
-            visit(unsafe { borrowed(key, key_len) }, unsafe { borrowed(value, value_len) });
+            if !visit(unsafe { borrowed(key, key_len) }, unsafe { borrowed(value, value_len) }) {
+                break;
+            }
             count += 1;
         }
         Ok(count)

@@ -56,7 +56,7 @@ fn long(number: u64) -> Case {
     let reopened = if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes };
     Case {
         script: if number % 4 == 2 {
-            Script::generate(number, mix).with_transactions()
+            Script::generate(number, mix)
         } else {
             Script::generate(number, mix).with_transactions().with_loads(mix)
         },

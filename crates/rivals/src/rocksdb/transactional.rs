@@ -13,6 +13,7 @@
 //! The bindings of `TransactionDB` have no function for flushes, properties or ingested tables. So this engine has no
 //! figures, does not wait for background work, and has no sorted loads.
 
+use std::ops::Range;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -22,9 +23,9 @@ use pandodb_lab::transactions::{
     Access, Attempts, Capability, Conflict, Isolation, Scheme, Transaction, Verdict, Work, retry,
 };
 use rocksdb::{
-    Cache, ColumnFamilyDescriptor, DBPinnableSlice, DEFAULT_COLUMN_FAMILY_NAME, Error, ErrorKind,
-    OptimisticTransactionDB, OptimisticTransactionOptions, SnapshotWithThreadMode, TransactionDB, TransactionDBOptions,
-    TransactionOptions, WriteBatchWithTransaction, WriteOptions,
+    Cache, ColumnFamilyDescriptor, DBPinnableSlice, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, Error,
+    ErrorKind, OptimisticTransactionDB, OptimisticTransactionOptions, SnapshotWithThreadMode, TransactionDB,
+    TransactionDBOptions, TransactionOptions, WriteBatchWithTransaction, WriteOptions,
 };
 
 use super::{Shares, Style, options};
@@ -112,6 +113,27 @@ fn copy(found: Option<DBPinnableSlice>, value: &mut Vec<u8>) -> bool {
     value.clear();
     value.extend_from_slice(found.as_deref().unwrap_or(&[]));
     found.is_some()
+}
+
+/// Visits at most `limit` rows of a range, until `visit` fails. Returns the number of visited rows.
+fn walk<D: rocksdb::DBAccess>(
+    mut iterator: DBRawIteratorWithThreadMode<'_, D>,
+    range: Range<&[u8]>,
+    limit: usize,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<usize> {
+    let mut count = 0;
+    iterator.seek(range.start);
+    while count < limit
+        && let Some((key, value)) = iterator.item()
+        && key < range.end
+    {
+        visit(key, value)?;
+        count += 1;
+        iterator.next();
+    }
+    iterator.status()?;
+    Ok(count)
 }
 
 impl Engine for Optimistic {
@@ -326,18 +348,10 @@ macro_rules! session {
                 limit: usize,
                 visit: &mut dyn FnMut(&[u8], &[u8]),
             ) -> Result<usize> {
-                let (mut iterator, mut count) = (self.0.raw_iterator(), 0);
-                iterator.seek(from);
-                while count < limit
-                    && let Some((key, value)) = iterator.item()
-                    && key < to
-                {
+                walk(self.0.raw_iterator(), from..to, limit, |key, value| {
                     visit(key, value);
-                    count += 1;
-                    iterator.next();
-                }
-                iterator.status()?;
-                Ok(count)
+                    Ok(())
+                })
             }
         }
 
@@ -373,22 +387,14 @@ macro_rules! session {
                 limit: usize,
                 visit: &mut dyn FnMut(&[u8], &[u8]),
             ) -> Result<usize> {
-                let (mut iterator, mut count) = (self.0.raw_iterator(), 0);
-                iterator.seek(from);
-                while count < limit
-                    && let Some((key, value)) = iterator.item()
-                    && key < to
-                {
+                walk(self.0.raw_iterator(), from..to, limit, |key, value| {
                     let now = self.0.get_pinned_for_update(key, true).map_err(conflict)?;
                     if now.as_deref() != Some(value) {
                         return Err(Conflict.into());
                     }
                     visit(key, value);
-                    count += 1;
-                    iterator.next();
-                }
-                iterator.status()?;
-                Ok(count)
+                    Ok(())
+                })
             }
 
             fn scan_constant(
@@ -398,18 +404,10 @@ macro_rules! session {
                 limit: usize,
                 visit: &mut dyn FnMut(&[u8], &[u8]),
             ) -> Result<usize> {
-                let (mut iterator, mut count) = (self.0.raw_iterator(), 0);
-                iterator.seek(from);
-                while count < limit
-                    && let Some((key, value)) = iterator.item()
-                    && key < to
-                {
+                walk(self.0.raw_iterator(), from..to, limit, |key, value| {
                     visit(key, value);
-                    count += 1;
-                    iterator.next();
-                }
-                iterator.status()?;
-                Ok(count)
+                    Ok(())
+                })
             }
         }
     };

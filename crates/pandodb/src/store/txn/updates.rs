@@ -37,9 +37,13 @@ enum Change {
 }
 
 impl Change {
-    /// Puts a value, or deletes the key if there is none.
-    fn to(value: Option<impl AsRef<[u8]>>) -> Change {
-        value.map_or(Change::Delete, |value| Change::Put(value.as_ref().to_vec()))
+    /// Puts a value, or deletes the key if there is none and the key exists.
+    fn to(value: Option<impl AsRef<[u8]>>, exists: bool) -> Change {
+        match value {
+            Some(value) => Change::Put(value.as_ref().to_vec()),
+            None if exists => Change::Delete,
+            None => Change::Nothing,
+        }
     }
 }
 
@@ -137,7 +141,7 @@ impl Keyspace {
     ) -> Result<Option<Value>> {
         self.update_value(key.as_ref(), durability, |old| {
             let new = f(old.as_deref());
-            (if old.is_none() && new.is_none() { Change::Nothing } else { Change::to(new) }, old)
+            (Change::to(new, old.is_some()), old)
         })
     }
 
@@ -166,7 +170,7 @@ impl Keyspace {
         self.update_value(key.as_ref(), durability, |old| {
             let new = f(old.as_deref());
             let value = new.as_ref().map(|new| Value::owned(new.as_ref().to_vec()));
-            (if old.is_none() && new.is_none() { Change::Nothing } else { Change::to(new) }, value)
+            (Change::to(new, old.is_some()), value)
         })
     }
 
@@ -208,7 +212,7 @@ impl Keyspace {
             if current.as_deref() != expected {
                 return (Change::Nothing, Err(Mismatch { current }));
             }
-            (if expected.is_none() && new.is_none() { Change::Nothing } else { Change::to(new) }, Ok(()))
+            (Change::to(new, current.is_some()), Ok(()))
         })
     }
 
@@ -225,9 +229,7 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::fetch_update`].
     pub fn take_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<Option<Value>> {
-        self.update_value(key.as_ref(), durability, |old| {
-            (if old.is_some() { Change::Delete } else { Change::Nothing }, old)
-        })
+        self.update_value(key.as_ref(), durability, |old| (Change::to(None::<&[u8]>, old.is_some()), old))
     }
 
     /// Sets the value of a key that has none. Returns whether it did so; a key that has a value keeps it.

@@ -48,8 +48,9 @@
 //! * **Damage** is detected, because every block that is read from disk is verified. A damaged block makes only its own
 //!   keys unreadable ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
 //! * **Memory** for caches and write buffers is limited by one budget, [`StoreBuilder::memory_budget`].
-//!
-//! There are no transactions except batches, so another thread can write between your `get` and your `put`.
+//! * **Transactions** are serializable by default. A commit fails if another commit has changed what the transaction has
+//!   read; [`Store::transact`] then runs it again. Without a transaction, another thread can write between your `get` and
+//!   your `put`.
 //!
 //! # Where to look
 //!
@@ -57,6 +58,7 @@
 //! | --- | --- |
 //! | to open a store, to choose memory, threads, durability | [`Store::open`], [`StoreBuilder`] |
 //! | to read and write | [`Keyspace`], [`Batch`], [`Range`], [`Value`] |
+//! | to change what you have read | [`Store::transact`], [`Transaction`], [`Keyspace::fetch_update`] |
 //! | counters, sets, lists: updates without reading | [`AddU64`], [`AddI64`], [`Min`], [`Max`], [`Append`], [`BitOr`], [`PutIfAbsent`], [`MergeOperator`] |
 //! | to read a past state | [`Store::snapshot`], [`Keyspace::at`] |
 //! | to handle errors | [`Error`] |

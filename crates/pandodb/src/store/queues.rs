@@ -6,9 +6,9 @@
 //!
 //! A transaction that has lost a conflict over a key waits for its turn in the queue of this key before it runs again, and
 //! holds its turn until it has ended. Updates of single keys do so from the beginning. So most of these threads do not
-//! disturb each other, and most of them commit at their next attempt. Other transactions that have read such a key let the holder of the
-//! turn commit first. Otherwise a thread that has just committed would begin its next transaction, and commit it, before
-//! the next thread in the queue has woken up.
+//! disturb each other, and most of them commit at their next attempt. Other transactions that have read such a key let
+//! the holder of the turn commit first. Otherwise a thread that has just committed would begin its next transaction, and
+//! commit it, before the next thread in the queue has woken up.
 //!
 //! A turn is only advice. Other writers ignore it, each wait ends after some time, and two keys may share a queue. So
 //! threads that wait for each other do not block forever, and correctness never depends on a turn.

@@ -1,7 +1,7 @@
 //! Payment (clause 2.5): a customer pays an amount.
 //!
-//! Reads the warehouse, the district and the customer, who is found by number or, in 60 % of the payments, by last name
-//! through a range of the index. Adds the amount to the year-to-date sums of the warehouse and the district, changes the
+//! Reads the warehouse, the district and the customer. In 60 % of the payments the customer is looked up by last name,
+//! through a range of the index, otherwise by number. Adds the amount to the year-to-date sums of the warehouse and the district, changes the
 //! customer's balance, sum and number of payments, and writes a history row. 15 % of the payments come from a customer of
 //! another warehouse.
 //!

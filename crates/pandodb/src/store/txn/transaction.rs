@@ -42,7 +42,7 @@ use crate::{Batch, Error, Store};
 /// assert_eq!(tx.get(&accounts, "ann")?.unwrap(), "10");
 /// tx.put(&accounts, "ann", "9")?;
 /// assert_eq!(tx.get(&accounts, "ann")?.unwrap(), "9");
-/// accounts.put("ann", "20")?; // by somebody else
+/// accounts.put("ann", "20")?; // a write outside of the transaction
 /// assert!(matches!(tx.commit(), Err(pandodb::Error::Conflict { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -260,9 +260,9 @@ impl Transaction {
         self.inner.savepoint()
     }
 
-    /// Discards all writes since a savepoint. What was read since then is still validated, because the program may
-    /// have used it. The savepoint stays; later ones are released. The next read copies all writes of the transaction, so many
-    /// rollbacks in a large transaction are slow.
+    /// Discards all writes since a savepoint. Reads since then are still validated, because the program may have used
+    /// their values. The savepoint remains valid, and later savepoints are released. The next read copies all remaining
+    /// writes of the transaction, so many rollbacks in a large transaction are slow.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the savepoint was released, or belongs to another transaction.

@@ -316,7 +316,7 @@ fn footprints(mistake: bool) {
     let footprints = Arc::new(Footprints::default());
     footprints.enter();
     let leave = |footprints: &Footprints, ticket, (last, footprint): (Seqno, Footprint)| {
-        footprints.leave_behind(ticket, last, &footprint);
+        footprints.publish(ticket, last, &footprint);
     };
     leave(&footprints, 0, left(1));
     leave(&footprints, 1, left(3));
@@ -325,10 +325,10 @@ fn footprints(mistake: bool) {
         spawn(move || leave(&footprints, 2, left(5)))
     };
     // Tickets 0 and 2 share a slot.
-    let (old, new) = (footprints.of(0), footprints.of(2));
+    let (old, new) = (footprints.get(0), footprints.get(2));
     assert!(old.is_none_or(|found| found == left(1)), "words of two footprints");
     assert!(new.is_none_or(|found| found == left(5)), "words of two footprints");
-    assert_eq!(footprints.of(1), Some(left(3)), "another slot");
+    assert_eq!(footprints.get(1), Some(left(3)), "another slot");
     writer.join().expect("joined");
-    assert_eq!((footprints.of(0), footprints.of(2)), (None, Some(left(5))));
+    assert_eq!((footprints.get(0), footprints.get(2)), (None, Some(left(5))));
 }

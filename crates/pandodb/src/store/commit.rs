@@ -42,7 +42,7 @@
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::footprints::{Footprint, MOST};
+use super::footprints::{Footprint, MAX_KEYS, MAX_LISTED};
 use super::options::Durability;
 use super::read::fold_ahead;
 use super::state::{Applied, KeyspaceState};
@@ -102,19 +102,25 @@ impl From<Error> for Refused {
 }
 
 impl Payload<'_> {
-    /// The keys of the operations, for transactions. Only the keyspaces of a commit with many operations are in it.
+    /// The keys of the operations, for transactions.
     fn footprint(&self) -> Footprint {
         let (mut footprint, mut buf) = (Footprint::default(), Vec::new());
-        let mut add = |keyspace: &KeyspaceState, kind: Kind, key: &[u8]| match kind {
-            Kind::RangeDelete => footprint.add_range(keyspace.id),
-            _ => footprint.add(keyspace.id, keyspace.codec.hashed(keyspace.codec.stored(key, &mut buf))),
-        };
         match self.ops {
-            PayloadOps::One(op) => seeded!(FootprintLacksPut: (), add(op.keyspace, op.kind, op.key)),
-            PayloadOps::Many(record, count) if count as usize <= MOST => {
+            PayloadOps::One(op) if op.kind == Kind::RangeDelete => footprint.add_range(op.keyspace.id),
+            PayloadOps::One(op) => {
+                let codec = op.keyspace.codec;
+                seeded!(FootprintLacksPut: (), footprint.add(op.keyspace.id, codec.hashed(codec.stored(op.key, &mut buf))));
+            }
+            PayloadOps::Many(record, count) if count as usize <= MAX_KEYS => {
                 for op in Ops::new(record).flatten() {
                     let keyspace = self.keyspaces.iter().find(|keyspace| keyspace.id == op.keyspace);
-                    add(keyspace.expect("a batch knows the keyspaces that it names"), op.kind, op.key);
+                    let keyspace = keyspace.expect("a batch knows the keyspaces that it names");
+                    let key = keyspace.codec.stored(op.key, &mut buf);
+                    match op.kind {
+                        Kind::RangeDelete => footprint.add_range(keyspace.id),
+                        _ if count as usize <= MAX_LISTED => footprint.add(keyspace.id, keyspace.codec.hashed(key)),
+                        _ => footprint.add_to_filter(keyspace.id, keyspace.codec.hash(key)),
+                    }
                 }
             }
             PayloadOps::Many(..) => self.keyspaces.iter().for_each(|keyspace| footprint.add_range(keyspace.id)),

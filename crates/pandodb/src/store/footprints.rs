@@ -8,12 +8,13 @@
 //!   footprint   …  k3    k9   k1,k7  –    many        "–": no transaction was open when it was drawn
 //! ```
 //!
-//! 1. Under the sequencer, a commit leaves its footprint in the slot of its ticket: the hashes and the heads of at most
-//!    [`MOST`] keys, or only the keyspaces, if it has more keys or deletes a range. It does so only while a transaction
-//!    with writes is open.
+//! 1. Under the sequencer, a commit publishes its footprint in the slot of its ticket, but only while a transaction with
+//!    writes is open. The footprint of at most [`MAX_LISTED`] keys has their hashes and their heads (the first 8 bytes of
+//!    a key as a number). That of at most [`MAX_KEYS`] keys has a Bloom filter of their hashes. That of more keys, or of
+//!    a range delete, has only the keyspaces.
 //! 2. Before a transaction draws its own ticket, it looks at the footprints of all tickets since its read point, or since
-//!    it last searched the memtables. A footprint that has none of its keys is *apart*. In all other cases the answer is
-//!    "perhaps": the transaction then waits until this ticket is applied, and searches the memtables. So the footprints
+//!    it last searched the memtables. A footprint that has none of its keys is *disjoint*. In all other cases the commit
+//!    is in doubt: the transaction then waits until this ticket is applied, and searches the memtables. So the footprints
 //!    never decide that there is a conflict, and a lost or unknown footprint costs only time.
 //!
 //! A reader may look at a slot without the sequencer, while a commit writes into it. The slot's first word is the number
@@ -25,59 +26,84 @@
 //! Invariant: the slot of a ticket is written before the next ticket is drawn.
 
 use super::watermark::CachePadded;
-use crate::base::range::head;
+use crate::base::range::{Heads, head};
 use crate::base::sync::{
     AtomicU64, EXPLORED, Once,
     Ordering::{Acquire, Relaxed, Release},
 };
 use crate::base::{HashedKey, KeyspaceId, SeededBug, Seqno, seeded};
 
-/// The number of keys that a footprint describes. With them a slot fills a cache line.
-pub const MOST: usize = 3;
+/// The most keys of a footprint that lists its keys.
+pub const MAX_LISTED: usize = 3;
+/// The most keys of a footprint with a Bloom filter. With 2 bits a key, a filter of 320 bits has 11 % false positives
+/// for 64 keys, and 1 % for 16.
+pub const MAX_KEYS: usize = 64;
+/// The number of keys of a footprint that does not describe its keys.
+const UNKNOWN: u32 = MAX_KEYS as u32 + 1;
+/// The words of a footprint. With them a slot fills a cache line.
+const WORDS: usize = 5;
+const HASH_WORDS: usize = MAX_LISTED.div_ceil(2);
+const _: () = assert!(HASH_WORDS + MAX_LISTED == WORDS, "the hashes, two in a word, and the heads fill the words");
 /// The number of slots. A transaction that searches the memtables for about 5 ms does not lose the footprints of a
 /// writer that commits once a microsecond. Under the explorers of schedules the number is small, so that slots are used
 /// again.
 const SLOTS: usize = if EXPLORED { 2 } else { 4096 };
 
-/// A key of a footprint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    /// The hash of the key, mixed with its keyspace ([`mixed`]).
-    pub hash: u32,
-    /// The first bytes of the stored key ([`head`]).
-    pub head: u64,
-}
-
-/// The keys that a commit writes.
+/// The keys that a commit writes: exactly, approximately, or only their keyspaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// A bit for each keyspace; several keyspaces may share a bit.
     keyspaces: u32,
-    /// The number of keys; more than [`MOST`] if there are other keys as well.
+    /// The number of keys; [`UNKNOWN`] if there are too many, or a range.
     count: u32,
-    keys: [Trace; MOST],
+    /// Up to [`MAX_LISTED`] keys: their hashes, two in a word, and then their heads. More keys: a Bloom filter.
+    words: [u64; WORDS],
 }
 
 impl Footprint {
     /// A footprint that may have any key.
-    pub const UNKNOWN: Footprint =
-        Footprint { keyspaces: u32::MAX, count: MOST as u32 + 1, keys: [Trace { hash: 0, head: 0 }; MOST] };
+    pub const ANY: Footprint = Footprint { keyspaces: u32::MAX, count: UNKNOWN, words: [0; WORDS] };
 
-    /// Adds a key.
+    /// Adds a key. REQUIRES: if the commit has more than [`MAX_LISTED`] keys, all keys are added with
+    /// [`Footprint::add_to_filter`].
     pub fn add(&mut self, keyspace: KeyspaceId, key: HashedKey<'_>) {
         self.keyspaces |= bit(keyspace);
-        if let Some(slot) = self.keys.get_mut(self.count as usize) {
-            *slot = Trace { hash: mixed(keyspace, key.hash), head: head(key.key) };
+        if self.count == UNKNOWN {
+            return;
+        }
+        let at = self.count as usize;
+        assert!(at < MAX_LISTED, "more keys are added to the filter");
+        self.words[at / 2] |= u64::from(mixed(keyspace, key.hash)) << (32 * (at % 2));
+        self.words[HASH_WORDS + at] = head(key.key);
+        self.count += 1;
+    }
+
+    /// Adds one of the more than [`MAX_LISTED`] keys of a commit.
+    pub fn add_to_filter(&mut self, keyspace: KeyspaceId, hash: u64) {
+        self.keyspaces |= bit(keyspace);
+        if self.count < UNKNOWN {
+            for place in places(mixed(keyspace, hash)) {
+                self.words[place / 64] |= 1 << (place % 64);
+            }
             self.count += 1;
-        } else {
-            self.count = MOST as u32 + 1;
         }
     }
 
-    /// Adds a range of keys.
+    /// Adds a range of keys, or more keys than are described.
     pub fn add_range(&mut self, keyspace: KeyspaceId) {
         self.keyspaces |= bit(keyspace);
-        self.count = seeded!(FootprintRangeExact: self.count, MOST as u32 + 1);
+        self.count = seeded!(FootprintRangeExact: self.count, UNKNOWN);
+    }
+
+    /// Whether the footprint lists its keys.
+    fn is_list(&self) -> bool {
+        self.count as usize <= MAX_LISTED
+    }
+
+    /// The hashes of the keys; `None` if they are not listed.
+    pub fn hashes(&self) -> Option<impl Iterator<Item = u32>> {
+        let at = |i: usize| (self.words[i / 2] >> (32 * (i % 2))) as u32;
+        self.is_list().then(|| (0..self.count as usize).map(at))
     }
 
     /// Whether the commit may write a key of a keyspace whose bit is in `keyspaces` ([`bit`]).
@@ -85,15 +111,28 @@ impl Footprint {
         self.keyspaces & keyspaces != 0
     }
 
-    /// Whether the commit may write a key of this keyspace.
-    pub fn may_touch(&self, keyspace: KeyspaceId) -> bool {
-        self.keyspaces & bit(keyspace) != 0
+    /// Whether the commit may write a key, given by its [`mixed`] hash.
+    pub fn may_touch_key(&self, keyspace: KeyspaceId, hash: u32) -> bool {
+        self.may_touch_any(bit(keyspace))
+            && match self.hashes() {
+                Some(mut hashes) => hashes.any(|written| written == hash),
+                None if self.count == UNKNOWN => true,
+                None => places(hash).into_iter().all(|place| self.words[place / 64] >> (place % 64) & 1 != 0),
+            }
     }
 
-    /// The keys, or `None` if they are not known.
-    pub fn keys(&self) -> Option<&[Trace]> {
-        self.keys.get(..self.count as usize)
+    /// Whether the commit may write a key between two bounds.
+    pub fn may_touch_range(&self, keyspace: KeyspaceId, bounds: Heads) -> bool {
+        let heads = || &self.words[HASH_WORDS..HASH_WORDS + self.count as usize];
+        self.may_touch_any(bit(keyspace))
+            && (!self.is_list() || heads().iter().any(|head| bounds.tell(*head) != Some(false)))
     }
+}
+
+/// The bits of a key in a filter.
+fn places(hash: u32) -> [usize; 2] {
+    const BITS: u32 = 64 * WORDS as u32;
+    [hash & 0xffff, hash >> 16].map(|half| (half % BITS) as usize)
 }
 
 /// The hash of a key, so that equal keys of different keyspaces differ.
@@ -106,27 +145,23 @@ pub fn bit(keyspace: KeyspaceId) -> u32 {
     1 << (keyspace.0 % 32)
 }
 
-/// A slot: the number of the ticket plus one; its last seqno; the bits of the keyspaces and the count; the hashes of the
-/// keys, two in a word; their heads.
+/// A slot: the number of the ticket plus one; its last seqno; the bits of the keyspaces and the count; the words.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Slot([AtomicU64; 3 + HASH_WORDS + MOST]);
-
-/// The number of words for the hashes of a slot.
-const HASH_WORDS: usize = MOST.div_ceil(2);
+struct Slot([AtomicU64; 3 + WORDS]);
 
 /// Lets commits leave their footprints, until it is dropped.
-pub struct Wanted<'a>(&'a Footprints);
+pub struct FootprintGuard<'a>(&'a Footprints);
 
-impl Wanted<'_> {
+impl FootprintGuard<'_> {
     /// Lets commits leave their footprints in `footprints`.
-    pub fn by(footprints: &Footprints) -> Wanted<'_> {
+    pub fn of(footprints: &Footprints) -> FootprintGuard<'_> {
         footprints.enter();
-        Wanted(footprints)
+        FootprintGuard(footprints)
     }
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for FootprintGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -161,43 +196,29 @@ impl Footprints {
         self.open.load(Relaxed) > 0
     }
 
-    /// Leaves the footprint of a ticket with its last seqno. REQUIRES: the caller holds the sequencer, under which it has
-    /// drawn the ticket.
-    pub fn leave_behind(&self, ticket: u64, last: Seqno, footprint: &Footprint) {
+    /// Publishes the footprint of a ticket with its last seqno. REQUIRES: the caller holds the sequencer, under which it
+    /// has drawn the ticket.
+    pub fn publish(&self, ticket: u64, last: Seqno, footprint: &Footprint) {
         let Some(slots) = self.slots.get() else { return };
         let Slot([stamp, seqno, sizes, words @ ..]) = &slots[(ticket % SLOTS as u64) as usize];
         debug_assert!(stamp.load(Relaxed) <= ticket, "tickets ascend");
         stamp.store(0, Relaxed);
         seqno.store(last.0, Release);
         sizes.store(u64::from(footprint.keyspaces) | u64::from(footprint.count) << 32, Release);
-        if let Some(keys) = footprint.keys() {
-            let (hashes, heads) = words.split_at(HASH_WORDS);
-            for (word, pair) in hashes.iter().zip(keys.chunks(2)) {
-                let high = pair.get(1).map_or(0, |key| key.hash);
-                word.store(u64::from(pair[0].hash) | u64::from(high) << 32, Release);
-            }
-            heads.iter().zip(keys).for_each(|(word, key)| word.store(key.head, Release));
-        }
+        words.iter().zip(footprint.words).for_each(|(word, value)| word.store(value, Release));
         stamp.store(ticket + 1, Release);
     }
 
-    /// The last seqno and the footprint of a ticket; `None` if it has left none, or if it is lost.
-    pub fn of(&self, ticket: u64) -> Option<(Seqno, Footprint)> {
+    /// The last seqno and the footprint of a ticket; `None` if none was published, or if it is lost.
+    pub fn get(&self, ticket: u64) -> Option<(Seqno, Footprint)> {
         let Slot([stamp, seqno, sizes, words @ ..]) = &self.slots.get()?[(ticket % SLOTS as u64) as usize];
         if stamp.load(Acquire) != ticket + 1 {
             return None;
         }
         let (last, sizes) = (Seqno(seqno.load(Acquire)), sizes.load(Acquire));
-        let (keyspaces, count) = (sizes as u32, (sizes >> 32) as u32);
-        let mut footprint = Footprint { keyspaces, count, ..Footprint::default() };
-        let known = footprint.keys().map_or(0, <[Trace]>::len);
-        let (hashes, heads) = words.split_at(HASH_WORDS);
-        for (i, key) in footprint.keys[..known].iter_mut().enumerate() {
-            let hash = (hashes[i / 2].load(Acquire) >> (32 * (i % 2))) as u32;
-            *key = Trace { hash, head: heads[i].load(Acquire) };
-        }
+        let words = words.each_ref().map(|word| word.load(Acquire));
         let is_whole = stamp.load(Relaxed) == ticket + 1 || SeededBug::FootprintTorn.is_on();
-        is_whole.then_some((last, footprint))
+        is_whole.then_some((last, Footprint { keyspaces: sizes as u32, count: (sizes >> 32) as u32, words }))
     }
 }
 
@@ -216,40 +237,51 @@ mod tests {
         let footprints = Footprints::default();
         let mut one = Footprint::default();
         one.add(KEYSPACE, key(7));
-        footprints.leave_behind(0, Seqno(1), &one);
-        assert_eq!(footprints.of(0), None, "no transaction is open");
-        footprints.enter();
+        footprints.publish(0, Seqno(1), &one);
+        assert_eq!(footprints.get(0), None, "no transaction is open");
+        let guard = FootprintGuard::of(&footprints);
         assert!(footprints.are_wanted());
-        footprints.leave_behind(5, Seqno(9), &one);
-        assert_eq!((footprints.of(5), footprints.of(6)), (Some((Seqno(9), one)), None));
-        let mut many = one;
-        (0..MOST as u64).for_each(|hash| many.add(KEYSPACE, key(hash)));
-        footprints.leave_behind(5 + SLOTS as u64, Seqno(99), &many);
-        let (last, found) = footprints.of(5 + SLOTS as u64).expect("left");
-        assert_eq!(last, Seqno(99));
-        assert_eq!((footprints.of(5), found.keys(), found.may_touch(KEYSPACE)), (None, None, true));
-        let mut three = Footprint::default();
-        (1..4).for_each(|hash| three.add(KEYSPACE, key(hash << 20 | 5)));
-        footprints.leave_behind(7, Seqno(100), &three);
-        assert_eq!(footprints.of(7), Some((Seqno(100), three)));
-        footprints.leave();
+        footprints.publish(5, Seqno(9), &one);
+        assert_eq!((footprints.get(5), footprints.get(6)), (Some((Seqno(9), one)), None));
+        let mut many = Footprint::default();
+        (0..20).for_each(|hash| many.add_to_filter(KEYSPACE, hash << 13));
+        footprints.publish(5 + SLOTS as u64, Seqno(99), &many);
+        assert_eq!((footprints.get(5), footprints.get(5 + SLOTS as u64)), (None, Some((Seqno(99), many))));
+        drop(guard);
         assert!(!footprints.are_wanted());
     }
 
     #[test]
-    fn a_footprint_tells_keyspaces_and_keys() {
+    fn a_list_tells_keyspaces_keys_and_ranges() {
         let (mut footprint, other) = (Footprint::default(), KeyspaceId(4));
-        footprint.add(KEYSPACE, key(7));
-        assert!(footprint.may_touch(KEYSPACE) && !footprint.may_touch(other));
-        assert_eq!(footprint.keys(), Some(&[Trace { hash: mixed(KEYSPACE, 7), head: head(b"k") }][..]));
+        for hash in [7, 8 << 20, 9] {
+            footprint.add(KEYSPACE, key(hash));
+        }
+        for (hash, is_in) in [(7, true), (8 << 20, true), (9, true), (10, false)] {
+            assert_eq!(footprint.may_touch_key(KEYSPACE, mixed(KEYSPACE, hash)), is_in, "{hash}");
+        }
+        assert_eq!(footprint.hashes().map(Iterator::count), Some(3));
+        assert!(!footprint.may_touch_any(bit(other)) && !footprint.may_touch_key(other, mixed(KEYSPACE, 7)));
         assert_ne!(mixed(KEYSPACE, 7), mixed(other, 7));
+        assert!(footprint.may_touch_range(KEYSPACE, Heads::of(b"a", None)));
+        assert!(!footprint.may_touch_range(KEYSPACE, Heads::of(b"a", Some(b"c"))));
         footprint.add_range(other);
-        assert!(footprint.keys().is_none() && footprint.may_touch(other));
-        let mut full = Footprint::default();
-        (0..MOST as u64).for_each(|hash| full.add(KEYSPACE, key(hash)));
-        assert_eq!(full.keys().map(<[Trace]>::len), Some(MOST));
-        full.add(KEYSPACE, key(9));
-        assert!(full.keys().is_none());
-        assert!(Footprint::UNKNOWN.keys().is_none() && Footprint::UNKNOWN.may_touch(other));
+        assert!(footprint.may_touch_key(other, 1) && footprint.may_touch_range(other, Heads::of(b"a", Some(b"c"))));
+        assert!(footprint.hashes().is_none());
+        assert!(Footprint::ANY.may_touch_key(other, 3) && Footprint::ANY.may_touch_any(1));
+    }
+
+    #[test]
+    fn a_filter_has_all_keys_and_few_others() {
+        let hash = |i: u64| crate::base::key_hash(&i.to_be_bytes());
+        let mut footprint = Footprint::default();
+        (0..16).for_each(|i| footprint.add_to_filter(KEYSPACE, hash(i)));
+        let is_in = |i: &u64| footprint.may_touch_key(KEYSPACE, mixed(KEYSPACE, hash(*i)));
+        assert!((0..16).all(|i| is_in(&i)) && footprint.hashes().is_none());
+        let others = (16..10_016).filter(is_in).count();
+        assert!(others < 300, "{others} of 10,000");
+        assert!(footprint.may_touch_range(KEYSPACE, Heads::of(b"a", Some(b"b"))), "a filter knows no order");
+        (0..100).for_each(|i| footprint.add_to_filter(KEYSPACE, hash(i)));
+        assert!((0..10_000).all(|i| footprint.may_touch_key(KEYSPACE, mixed(KEYSPACE, hash(i)))), "too many keys");
     }
 }

@@ -21,7 +21,7 @@
 use std::sync::Arc;
 
 use super::commit::{OneOp, Payload, PayloadOps};
-use super::footprints::Wanted;
+use super::footprints::FootprintGuard;
 use super::next_keys::NextKeys;
 use super::options::Durability;
 use super::range::Range;
@@ -104,7 +104,7 @@ fn take_key(
     let mut reads = ReadSet::default();
     reads.add_key(state, state.codec.hashed(key), Changes::All);
     let ops = PayloadOps::One(OneOp { keyspace: state, kind: Kind::Delete, key, value: &[] });
-    let _wanted = Wanted::by(&engine.writer.footprints);
+    let _guard = FootprintGuard::of(&engine.writer.footprints);
     let mut attempts = 0;
     loop {
         attempts += 1;

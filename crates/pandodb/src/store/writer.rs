@@ -96,6 +96,11 @@ impl Writer {
         self.sequencer.lock()
     }
 
+    /// All messages up to this seqno are applied.
+    pub(crate) fn visible(&self) -> Seqno {
+        self.snapshots.visible()
+    }
+
     /// All tickets below this number are applied: their messages are in the memtables or in an index.
     pub(crate) fn applied(&self) -> u64 {
         self.watermark.done()
@@ -156,7 +161,7 @@ impl Writer {
         sequencer.next = last.next();
         sequencer.ticket += 1;
         if let Some(footprint) = footprint {
-            self.footprints.leave_behind(number, last, footprint);
+            self.footprints.publish(number, last, footprint);
         }
         Ok(Ticket { writer: self, number, first, last, is_complete: false })
     }

@@ -14,7 +14,7 @@ use super::retry::again;
 use crate::Error;
 use crate::base::Result;
 use crate::index::Changes;
-use crate::store::footprints::Wanted;
+use crate::store::footprints::FootprintGuard;
 use crate::store::keyspace::Keyspace;
 use crate::store::options::Durability;
 use crate::store::queues::QueueNumber;
@@ -61,7 +61,7 @@ impl Keyspace {
         engine.check_writable()?;
         let (mut attempts, mut buf, mut reads) = (0, Vec::new(), ReadSet::default());
         let mut turn = None;
-        let _wanted = Wanted::by(&engine.writer.footprints);
+        let _guard = FootprintGuard::of(&engine.writer.footprints);
         loop {
             attempts += 1;
             turn = turn.or_else(|| engine.queues.wait(QueueNumber::of(&state.name, key), attempts));

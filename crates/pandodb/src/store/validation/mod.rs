@@ -3,11 +3,11 @@
 //! ```text
 //!   tickets    0 … read point │ … applied │ applied … next │ next
 //!              seen           │ footprints, or searched    │ the transaction's own
-//!   frontier   ──────────────────────────▶   each ticket below it: seen, apart, searched, or among the doubts
+//!   frontier   ──────────────────────────▶   each ticket below it: seen, disjoint, searched, or in doubt
 //! ```
 //!
 //! 1. [`Validation::search`], without a lock, looks at the footprints of all tickets since the read point. A footprint that
-//!    is apart from all that the transaction has read needs no search. Each other footprint is a *doubt*. If a footprint
+//!    is disjoint from all that the transaction has read needs no search. Each other footprint is a *doubt*. If a footprint
 //!    is missing, every key is in doubt.
 //! 2. If there is a doubt, it searches the memtables and the index for a change of the keys in question. All tickets below
 //!    `applied` are applied, so the search finds their changes exactly. A change is a conflict. During the search, the
@@ -16,8 +16,8 @@
 //!    If there is no doubt, nothing that the transaction has read was changed before its own ticket, and the ticket is
 //!    drawn. Otherwise the transaction waits, without the sequencer, until the doubtful tickets are applied, and
 //!    searches again, but only for the keys of these footprints.
-//! 4. If a transaction has searched [`PATIENCE`] times, because other threads write quickly what could be among its
-//!    keys, it does the last search under the sequencer while no commit is in flight.
+//! 4. If a transaction has searched [`PATIENCE`] times, because concurrent commits keep adding footprints that may overlap
+//!    its reads, it does the last search under the sequencer while no commit is in flight.
 //!
 //! So the order of the tickets is an order in which the transactions could have run one after the other: each reads what
 //! it would read if it ran as a whole at its own ticket. A write without a ticket (a sorted load) is counted by
@@ -67,13 +67,16 @@ impl ReadFrom {
 /// The validation of one commit.
 pub struct Validation<'a> {
     reads: &'a ReadSet,
-    since: Seqno,
+    /// The read point.
+    point: Seqno,
     progress: RefCell<Progress>,
 }
 
 /// How far a validation has come.
 struct Progress {
-    /// Each ticket below this number is searched, apart, or among the doubts.
+    /// No commit up to this seqno has changed what was read.
+    since: Seqno,
+    /// Each ticket below this number is searched, disjoint, or among the doubts.
     frontier: u64,
     /// Footprints of commits whose changes must still be searched.
     doubts: Vec<Footprint>,
@@ -96,8 +99,8 @@ impl<'a> Validation<'a> {
     pub fn new(reads: &'a ReadSet, point: &ReadFrom) -> Validation<'a> {
         let since = seeded!(ReadPointAtCommit: Seqno::MAX, point.snapshot.0.seqno());
         let direct_writes = point.direct_writes;
-        let progress = Progress { frontier: 0, doubts: Vec::new(), direct_writes, searches: 0 };
-        Validation { reads, since, progress: RefCell::new(progress) }
+        let progress = Progress { since, frontier: 0, doubts: Vec::new(), direct_writes, searches: 0 };
+        Validation { reads, point: since, progress: RefCell::new(progress) }
     }
 
     /// Waits until all doubtful commits are applied, and searches for changes by them.
@@ -109,24 +112,29 @@ impl<'a> Validation<'a> {
         progress.searches += 1;
         let direct_writes = writer.direct_writes();
         if progress.direct_writes != direct_writes {
-            progress.doubt(Footprint::UNKNOWN);
+            progress.doubt(Footprint::ANY);
         }
         progress.direct_writes = direct_writes;
         if progress.searches == 1 {
-            progress.look_back(self.since, self.reads, writer);
+            progress.look_back(self.point, self.reads, writer);
         } else {
             writer.wait_until_applied(progress.frontier);
         }
         let doubts = std::mem::take(&mut progress.doubts);
         if !doubts.is_empty() {
-            self.find_change(&doubts, &mut || progress.advance(self.reads, writer))?;
+            let (since, visible) = (progress.since, writer.visible());
+            self.find_change(since, &doubts, &mut || progress.advance(self.reads, writer))?;
+            if doubts[0] == Footprint::ANY {
+                // All commits up to this seqno were applied, and have changed nothing.
+                progress.since = visible.max(since);
+            }
         }
         progress.advance(self.reads, writer);
         Ok(())
     }
 
-    fn find_change(&self, doubts: &[Footprint], pause: &mut dyn FnMut()) -> Result<()> {
-        let Some(change) = self.reads.find_change(self.since, doubts, pause)? else { return Ok(()) };
+    fn find_change(&self, since: Seqno, doubts: &[Footprint], pause: &mut dyn FnMut()) -> Result<()> {
+        let Some(change) = self.reads.find_change(since, doubts, pause)? else { return Ok(()) };
         let codec = change.keyspace.codec;
         let user = |key: &[u8]| if key.is_empty() { Vec::new() } else { codec.user(key).to_vec() };
         let (from, to) = (user(&change.range.from), user(&change.range.to));
@@ -149,7 +157,7 @@ impl<'a> Validation<'a> {
         debug_assert!(progress.frontier <= next, "a ticket was looked at before it was drawn");
         debug_assert!(!is_quiet || writer.applied() == next, "no commit is in flight");
         if writer.direct_writes() != progress.direct_writes {
-            progress.doubt(Footprint::UNKNOWN);
+            progress.doubt(Footprint::ANY);
         }
         if next - progress.frontier > MOST_UNDER_LOCK && !is_quiet {
             return Ok(Verdict::SearchAgain);
@@ -163,17 +171,17 @@ impl<'a> Validation<'a> {
             return Ok(Verdict::SearchAgain);
         }
         let doubts = std::mem::take(&mut progress.doubts);
-        self.find_change(&doubts, &mut || ()).map(|()| Verdict::Clear)
+        self.find_change(progress.since, &doubts, &mut || ()).map(|()| Verdict::Clear)
     }
 }
 
 impl Progress {
     fn doubt(&mut self, footprint: Footprint) {
-        if self.doubts.first() == Some(&Footprint::UNKNOWN) {
+        if self.doubts.first() == Some(&Footprint::ANY) {
             return;
         }
-        if footprint == Footprint::UNKNOWN || self.doubts.len() == MOST_DOUBTS {
-            self.doubts = vec![Footprint::UNKNOWN];
+        if footprint == Footprint::ANY || self.doubts.len() == MOST_DOUBTS {
+            self.doubts = vec![Footprint::ANY];
         } else {
             self.doubts.push(footprint);
         }
@@ -181,10 +189,10 @@ impl Progress {
 
     /// Looks at the footprint of a ticket that was drawn.
     fn look_at(&mut self, ticket: u64, reads: &ReadSet, writer: &Writer) {
-        match writer.footprints.of(ticket) {
-            Some((_, footprint)) if reads.is_apart_from(&footprint) => {}
+        match writer.footprints.get(ticket) {
+            Some((_, footprint)) if reads.is_disjoint_from(&footprint) => {}
             Some((_, footprint)) => self.doubt(footprint),
-            None => self.doubt(Footprint::UNKNOWN),
+            None => self.doubt(Footprint::ANY),
         }
     }
 
@@ -192,27 +200,27 @@ impl Progress {
     fn look_back(&mut self, since: Seqno, reads: &ReadSet, writer: &Writer) {
         self.frontier = seeded!(AppliedIsNext: writer.lock().next_ticket(), writer.applied());
         for ticket in (self.frontier.saturating_sub(MOST_AT_ONCE)..self.frontier).rev() {
-            match writer.footprints.of(ticket) {
+            match writer.footprints.get(ticket) {
                 // Seqnos ascend with the tickets, so the transaction has seen this one and all earlier ones.
                 Some((last, _)) if last <= since => return,
-                Some((_, footprint)) if reads.is_apart_from(&footprint) => {}
+                Some((_, footprint)) if reads.is_disjoint_from(&footprint) => {}
                 Some((_, footprint)) => self.doubt(footprint),
                 None => break,
             }
         }
-        self.doubt(Footprint::UNKNOWN);
+        self.doubt(Footprint::ANY);
     }
 
     /// Moves the frontier over all footprints that were left.
     fn advance(&mut self, reads: &ReadSet, writer: &Writer) {
         // The bound matters only if others commit faster than this thread can look at their footprints.
         for _ in 0..MOST_AT_ONCE {
-            match writer.footprints.of(self.frontier) {
-                Some((_, footprint)) if reads.is_apart_from(&footprint) => {}
+            match writer.footprints.get(self.frontier) {
+                Some((_, footprint)) if reads.is_disjoint_from(&footprint) => {}
                 Some((_, footprint)) => self.doubt(footprint),
                 // A ticket that is not applied may not be drawn yet.
                 None if self.frontier >= writer.applied() => return,
-                None => self.doubt(Footprint::UNKNOWN),
+                None => self.doubt(Footprint::ANY),
             }
             self.frontier += 1;
         }

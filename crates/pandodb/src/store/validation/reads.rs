@@ -22,6 +22,8 @@ use crate::store::state::KeyspaceState;
 
 /// If there are at most this number of keys, they are compared one by one with a footprint.
 const FEW: usize = 8;
+/// If there are more than this number of keys, they are not compared with a Bloom filter under the sequencer.
+const MANY: usize = 64;
 /// The number of bytes that the search of a memtable reads at a time.
 const BLOCK: usize = 32 << 10;
 /// The number of keys that are searched between two calls of the function that [`ReadSet::find_change`] gets.
@@ -162,10 +164,11 @@ impl ReadSet {
     /// # Errors
     /// If a block cannot be read, or a keyspace was dropped.
     pub fn find_change(&self, since: Seqno, among: &[Footprint], pause: &mut dyn FnMut()) -> Result<Option<Conflict>> {
+        let mut containers = Containers { since, of: self.keyspaces.iter().map(|_| None).collect() };
         let mut searched = 0;
         for at in self.keys.iter().filter(|at| among.iter().any(|footprint| self.may_touch_key(footprint, at))) {
             let (keyspace, key) = (self.keyspace(at.keyspace), self.key(at));
-            if key_changed(keyspace, key, since, at.changes)? {
+            if containers.of(at.keyspace, keyspace)?.key_changed(key, since, at.changes)? {
                 return Ok(Some(Conflict { keyspace: keyspace.clone(), range: KeyRange::point(key.key) }));
             }
             searched += 1;
@@ -177,7 +180,7 @@ impl ReadSet {
             self.ranges.iter().filter(|read| among.iter().any(|footprint| self.may_touch_range(footprint, read)))
         {
             let keyspace = self.keyspace(read.keyspace);
-            if range_changed(keyspace, &read.range, since, pause)? {
+            if containers.of(read.keyspace, keyspace)?.range_changed(&read.range, since, pause)? {
                 return Ok(Some(Conflict { keyspace: keyspace.clone(), range: read.range.clone() }));
             }
         }
@@ -187,21 +190,15 @@ impl ReadSet {
     /// Whether a commit with this footprint may have changed a key.
     fn may_touch_key(&self, footprint: &Footprint, at: &ReadKey) -> bool {
         let keyspace = self.keyspace(at.keyspace).id;
-        let hash = mixed(keyspace, at.hash);
-        footprint.may_touch(keyspace)
-            && footprint.keys().is_none_or(|keys| keys.iter().any(|written| written.hash == hash))
+        footprint.may_touch_key(keyspace, mixed(keyspace, at.hash))
     }
 
     /// Whether a commit with this footprint may have changed a key of a range.
     fn may_touch_range(&self, footprint: &Footprint, read: &ReadRange) -> bool {
-        !read.range.is_empty()
-            && footprint.may_touch(self.keyspace(read.keyspace).id)
-            && footprint
-                .keys()
-                .is_none_or(|keys| keys.iter().any(|written| read.heads.tell(written.head) != Some(false)))
+        !read.range.is_empty() && footprint.may_touch_range(self.keyspace(read.keyspace).id, read.heads)
     }
 
-    /// Prepares the set for [`ReadSet::is_apart_from`].
+    /// Prepares the set for [`ReadSet::is_disjoint_from`].
     pub fn sort(&mut self) {
         if self.keys.len() > FEW && self.sorted.len() != self.keys.len() {
             let hashes = self.keys.iter().map(|at| mixed(self.keyspaces[at.keyspace as usize].id, at.hash));
@@ -211,21 +208,40 @@ impl ReadSet {
     }
 
     /// Whether a commit with this footprint has certainly changed nothing in the set.
-    pub fn is_apart_from(&self, footprint: &Footprint) -> bool {
+    pub fn is_disjoint_from(&self, footprint: &Footprint) -> bool {
         if footprint.may_touch_any(self.range_bits)
             && self.ranges.iter().any(|read| self.may_touch_range(footprint, read))
         {
             return false;
         }
-        match footprint.keys() {
-            _ if !footprint.may_touch_any(self.key_bits) => true,
-            Some(keys) if self.keys.len() > FEW => {
-                debug_assert_eq!(self.sorted.len(), self.keys.len(), "sorted before");
-                !keys.iter().any(|written| self.sorted.binary_search(&written.hash).is_ok())
-            }
-            Some(_) => !self.keys.iter().any(|at| self.may_touch_key(footprint, at)),
-            None => false,
+        if !footprint.may_touch_any(self.key_bits) {
+            return true;
         }
+        match footprint.hashes() {
+            Some(mut hashes) if self.keys.len() > FEW => {
+                debug_assert_eq!(self.sorted.len(), self.keys.len(), "sorted before");
+                !hashes.any(|hash| self.sorted.binary_search(&hash).is_ok())
+            }
+            // The caller may hold the sequencer, so do not visit many keys.
+            None if self.keys.len() > MANY => false,
+            _ => !self.keys.iter().any(|at| self.may_touch_key(footprint, at)),
+        }
+    }
+}
+
+/// The containers of the keyspaces that are searched. They are loaded when they are first needed.
+struct Containers {
+    since: Seqno,
+    of: Vec<Option<Places>>,
+}
+
+impl Containers {
+    fn of(&mut self, number: u32, keyspace: &KeyspaceState) -> Result<&Places> {
+        let places = &mut self.of[number as usize];
+        if places.is_none() {
+            *places = Some(Places::of(keyspace, self.since)?);
+        }
+        Ok(places.as_ref().expect("just loaded"))
     }
 }
 
@@ -252,48 +268,48 @@ impl Places {
     }
 }
 
-fn key_changed(keyspace: &KeyspaceState, key: HashedKey<'_>, since: Seqno, changes: Changes) -> Result<bool> {
-    let places = Places::of(keyspace, since)?;
-    for memtable in &places.memtables {
-        if memtable.covering(key.key, Seqno::MAX) > since && !SeededBug::ReadTombstoneMissed.is_on() {
-            return Ok(true);
-        }
-        let mut found = false;
-        memtable.get(key.key, Seqno::MAX, &mut |entry| {
-            found = entry.seqno > since && changes.include(entry.kind);
-            entry.seqno > since && !found
-        });
-        if found {
-            return Ok(true);
-        }
-    }
-    let view = places.view.filter(|_| !SeededBug::PackedChangeMissed.is_on());
-    view.map_or(Ok(false), |view| view.changed(key, since, changes))
-}
-
-fn range_changed(keyspace: &KeyspaceState, range: &KeyRange, since: Seqno, pause: &mut dyn FnMut()) -> Result<bool> {
-    let places = Places::of(keyspace, since)?;
-    let (mut sets, mut block) = (Vec::new(), EntryBlock::new());
-    for memtable in &places.memtables {
-        sets.clear();
-        memtable.tombstones(&mut sets);
-        let covers = sets.iter().any(|set| set.clipped(range).iter().any(|tombstone| tombstone.seqno > since));
-        if covers && !SeededBug::RangeTombstoneMissed.is_on() {
-            return Ok(true);
-        }
-        let mut cursor = memtable::Cursor::new(memtable.clone(), range.clone(), false);
-        loop {
-            block.clear();
-            cursor.fill(BLOCK, &mut block);
-            pause();
-            if block.is_empty() {
-                break;
+impl Places {
+    fn key_changed(&self, key: HashedKey<'_>, since: Seqno, changes: Changes) -> Result<bool> {
+        for memtable in &self.memtables {
+            if memtable.covering(key.key, Seqno::MAX) > since && !SeededBug::ReadTombstoneMissed.is_on() {
+                return Ok(true);
             }
-            if block.iter().any(|entry| entry.seqno > since) {
+            let mut found = false;
+            memtable.get(key.key, Seqno::MAX, &mut |entry| {
+                found = entry.seqno > since && changes.include(entry.kind);
+                entry.seqno > since && !found
+            });
+            if found {
                 return Ok(true);
             }
         }
+        let view = self.view.clone().filter(|_| !SeededBug::PackedChangeMissed.is_on());
+        view.map_or(Ok(false), |view| view.changed(key, since, changes))
     }
-    let view = places.view.filter(|_| !SeededBug::PackedRangeMissed.is_on());
-    view.map_or(Ok(false), |view| view.changed_in(range, since, Changes::All))
+
+    fn range_changed(&self, range: &KeyRange, since: Seqno, pause: &mut dyn FnMut()) -> Result<bool> {
+        let (mut sets, mut block) = (Vec::new(), EntryBlock::new());
+        for memtable in &self.memtables {
+            sets.clear();
+            memtable.tombstones(&mut sets);
+            let covers = sets.iter().any(|set| set.clipped(range).iter().any(|tombstone| tombstone.seqno > since));
+            if covers && !SeededBug::RangeTombstoneMissed.is_on() {
+                return Ok(true);
+            }
+            let mut cursor = memtable::Cursor::new(memtable.clone(), range.clone(), false);
+            loop {
+                block.clear();
+                cursor.fill(BLOCK, &mut block);
+                pause();
+                if block.is_empty() {
+                    break;
+                }
+                if block.iter().any(|entry| entry.seqno > since) {
+                    return Ok(true);
+                }
+            }
+        }
+        let view = self.view.clone().filter(|_| !SeededBug::PackedRangeMissed.is_on());
+        view.map_or(Ok(false), |view| view.changed_in(range, since, Changes::All))
+    }
 }

@@ -7,10 +7,11 @@
 //!    under snapshot isolation.
 //! 4. Under snapshot isolation, a plain write of a key that the transaction writes must be a conflict, unless both merge.
 //! 5. After a conflict or a rollback nothing of the transaction may exist. The comparisons of later actions check this.
+//! 6. A rollback to a savepoint discards writes. The reads in between saw these writes, and still count.
 
 use std::ops::Bound;
 
-use pandodb::{Durability, Error, Isolation, Transaction, TransactionOptions};
+use pandodb::{Durability, Error, Isolation, Savepoint, Transaction, TransactionOptions};
 
 use super::tables::{Bounds, Bytes, Model, SLOTS, Write, prefix_bounds, within};
 use super::world::{World, Wrong, check};
@@ -19,13 +20,66 @@ use crate::script::Rng;
 /// Keys from the first one up to the second one (excluded); `None` is the end of the keyspace.
 type Span = (Vec<u8>, Option<Vec<u8>>);
 
+/// The call with which a transaction reads a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Get,
+    Contains,
+    MultiGet,
+    ForUpdate,
+    Untracked,
+}
+
+const WAYS: [Way; 5] = [Way::Get, Way::Contains, Way::MultiGet, Way::ForUpdate, Way::Untracked];
+
+/// A read of a key.
+struct Get {
+    slot: usize,
+    key: Vec<u8>,
+    seen: Option<Bytes>,
+    /// Whether only the transaction's own writes determine the value.
+    is_own: bool,
+    way: Way,
+}
+
+impl Get {
+    /// Whether a change of the key is a conflict.
+    fn is_tracked(&self, isolation: Isolation) -> bool {
+        match self.way {
+            Way::Untracked => false,
+            Way::ForUpdate => true,
+            _ => isolation == Isolation::Serializable && !self.is_own,
+        }
+    }
+}
+
 /// An operation of a transaction.
 enum Act {
     Write(Write),
-    /// A slot, a key and the value that was seen. The flag says that only the transaction's own writes determine it.
-    Get(usize, Vec<u8>, Option<Bytes>, bool),
+    Get(Get),
     /// A slot, a part of the keyspace, and the rows that were seen there.
     Scan(usize, Bounds, Vec<(Vec<u8>, Bytes)>),
+    /// A savepoint with a number.
+    Mark(usize),
+    /// A rollback to the savepoint with this number.
+    Return(usize),
+}
+
+/// The writes that were not rolled back.
+fn writes(acts: &[Act]) -> Vec<&Write> {
+    let (mut writes, mut marks) = (Vec::new(), Vec::new());
+    for act in acts {
+        match act {
+            Act::Write(write) => writes.push(write),
+            Act::Mark(number) => marks.push((*number, writes.len())),
+            Act::Return(number) => {
+                let (_, len) = marks.iter().find(|(mark, _)| mark == number).expect("a mark precedes its return");
+                writes.truncate(*len);
+            }
+            Act::Get(_) | Act::Scan(..) => {}
+        }
+    }
+    writes
 }
 
 fn after(key: &[u8]) -> Vec<u8> {
@@ -74,16 +128,18 @@ fn touches(write: &Write, slot: usize, keys: &Span) -> bool {
 
 /// Whether a plain write is a cause for a conflict.
 fn is_cause(acts: &[Act], isolation: Isolation, write: &Write) -> bool {
-    acts.iter().any(|act| match (act, isolation) {
-        (Act::Get(slot, key, _, own), Isolation::Serializable) => !own && touches(write, *slot, &point(key)),
-        (Act::Scan(slot, bounds, _), Isolation::Serializable) => touches(write, *slot, &span(bounds)),
-        (Act::Write(mine), Isolation::Snapshot) => {
-            let (slot, spans) = spans(mine);
-            let merges = matches!((mine, write), (Write::Merge(..), Write::Merge(..)));
-            !merges && spans.iter().any(|keys| touches(write, slot, keys))
-        }
+    let by_reads = acts.iter().any(|act| match act {
+        Act::Get(get) => get.is_tracked(isolation) && touches(write, get.slot, &point(&get.key)),
+        Act::Scan(slot, bounds, _) => isolation == Isolation::Serializable && touches(write, *slot, &span(bounds)),
         _ => false,
-    })
+    });
+    by_reads
+        || isolation == Isolation::Snapshot
+            && writes(acts).into_iter().any(|mine| {
+                let (slot, spans) = spans(mine);
+                let merges = matches!((mine, write), (Write::Merge(..), Write::Merge(..)));
+                !merges && spans.iter().any(|keys| touches(write, slot, keys))
+            })
 }
 
 /// Whether a plain write certainly conflicts with a write of a transaction under snapshot isolation. `model` is the state
@@ -98,15 +154,35 @@ fn must_conflict(acts: &[Act], others: &[Write], model: &Model) -> bool {
     })
 }
 
-/// Whether every read would see the same if the transaction ran as a whole on this state.
-fn holds(acts: &[Act], mut model: Model) -> bool {
+/// Whether every read that the commit checks would see the same if the transaction ran as a whole on this state.
+fn holds(acts: &[Act], isolation: Isolation, mut model: Model) -> bool {
+    let mut marks: Vec<(usize, Model)> = Vec::new();
     acts.iter().all(|act| match act {
         Act::Write(write) => {
             model.apply(write);
             true
         }
-        Act::Get(slot, key, seen, _) => model.table(*slot).and_then(|table| table.get(key)) == seen.as_ref(),
-        Act::Scan(slot, bounds, seen) => model.table(*slot).is_some_and(|table| within(table, bounds) == *seen),
+        Act::Get(get) => {
+            let found = model.table(get.slot).and_then(|table| table.get(&get.key));
+            let is_same = if get.way == Way::Contains {
+                found.is_some() == get.seen.is_some()
+            } else {
+                found == get.seen.as_ref()
+            };
+            is_same || !get.is_tracked(isolation)
+        }
+        Act::Scan(slot, bounds, seen) => {
+            isolation == Isolation::Snapshot || model.table(*slot).is_some_and(|table| within(table, bounds) == *seen)
+        }
+        Act::Mark(number) => {
+            marks.push((*number, model.clone()));
+            true
+        }
+        Act::Return(number) => {
+            let mark = marks.iter().find(|(mark, _)| mark == number);
+            model = mark.expect("a mark precedes its return").1.clone();
+            true
+        }
     })
 }
 
@@ -118,6 +194,7 @@ impl World {
         let durability = [Durability::None, Durability::Buffered, Durability::Synced][rng.index(3)];
         let tx = self.store.begin(TransactionOptions::new().isolation(isolation).durability(durability))?;
         let (mut acts, mut others, mut state) = (Vec::new(), Vec::new(), self.model.clone());
+        let mut savepoints: Vec<(Savepoint, usize, Model)> = Vec::new();
         let hot = [(); 3].map(|()| {
             let slot = there[rng.index(there.len())];
             let (key, table) = (self.config.key(rng), self.model.table(slot).expect("it is there"));
@@ -126,7 +203,7 @@ impl World {
         });
         for _ in 0..1 + rng.index(12) {
             let slot = there[rng.index(there.len())];
-            match rng.index(20) {
+            match rng.index(23) {
                 0..7 => {
                     let write = self.draw_write(slot, &hot, rng);
                     self.write_in(&tx, &write)?;
@@ -136,7 +213,7 @@ impl World {
                 7..11 => {
                     let (slot, key) = hot[rng.index(hot.len())].clone();
                     let key = if rng.chance(70) { key } else { self.config.key(rng) };
-                    self.get_in(&tx, (slot, key), &state, &mut acts)?;
+                    self.get_in(&tx, (slot, key), WAYS[rng.index(WAYS.len())], &state, &mut acts)?;
                 }
                 11..14 => {
                     let bounds = match (hot[rng.index(hot.len())].clone(), rng.index(4)) {
@@ -146,7 +223,8 @@ impl World {
                     };
                     self.scan_in(&tx, bounds, &state, &mut acts, rng)?;
                 }
-                14..18 => {
+                14..17 => Self::mark_in(&tx, &mut savepoints, &mut state, &mut acts, rng)?,
+                17..21 => {
                     let write =
                         if rng.chance(10) { self.draw_load(slot, rng) } else { self.draw_write(slot, &hot, rng) };
                     self.write(&write)?;
@@ -204,12 +282,10 @@ impl World {
         acts: &[Act],
         others: &[Write],
     ) -> Result<(), Wrong> {
-        let writes = || acts.iter().filter_map(|act| if let Act::Write(write) = act { Some(write) } else { None });
-        let may_commit = match isolation {
-            _ if writes().next().is_none() => true,
-            Isolation::Serializable => holds(acts, self.model.clone()),
-            Isolation::Snapshot => !must_conflict(acts, others, &self.model),
-        };
+        let writes = writes(acts);
+        let may_commit = writes.is_empty()
+            || holds(acts, isolation, self.model.clone())
+                && !(isolation == Isolation::Snapshot && must_conflict(acts, others, &self.model));
         self.take_turn();
         match tx.commit() {
             Ok(()) => {
@@ -217,9 +293,9 @@ impl World {
                     format!("a transaction was committed under {isolation:?} in spite of a conflict")
                 })?;
                 let before = self.model.clone();
-                writes().for_each(|write| self.model.apply(write));
-                if writes().next().is_some() {
-                    self.note_commit(before, durability, writes().any(Write::is_logged));
+                writes.iter().for_each(|write| self.model.apply(write));
+                if !writes.is_empty() {
+                    self.note_commit(before, durability, writes.iter().any(|write| write.is_logged()));
                 }
                 Ok(())
             }
@@ -248,22 +324,52 @@ impl World {
         &self,
         tx: &Transaction,
         (slot, key): (usize, Vec<u8>),
+        way: Way,
         state: &Model,
         acts: &mut Vec<Act>,
     ) -> Result<(), Wrong> {
         let table = state.table(slot).expect("it is there");
-        let (found, want) = (tx.get(self.keyspace(slot), &key)?, table.get(&key).cloned());
-        check(found.as_deref() == want.as_deref(), || {
-            format!("a transaction reads `{}` of `{}` wrongly", key.escape_ascii(), SLOTS[slot].0)
-        })?;
-        let replaces = |act: &Act| match act {
-            Act::Write(Write::Merge(..)) => false,
-            Act::Write(write) => touches(write, slot, &point(&key)),
-            _ => false,
+        let (keyspace, want) = (self.keyspace(slot), table.get(&key).cloned());
+        let is_right = match way {
+            Way::Contains => tx.contains(keyspace, &key)? == want.is_some(),
+            Way::Get => tx.get(keyspace, &key)?.as_deref() == want.as_deref(),
+            Way::MultiGet => tx.multi_get(keyspace, &[&key])?[0].as_deref() == want.as_deref(),
+            Way::ForUpdate => tx.get_for_update(keyspace, &key)?.as_deref() == want.as_deref(),
+            Way::Untracked => tx.untracked().get(keyspace, &key)?.as_deref() == want.as_deref(),
         };
-        let own = acts.iter().any(replaces);
-        acts.push(Act::Get(slot, key, want, own));
+        check(is_right, || {
+            format!("a transaction reads `{}` of `{}` wrongly by {way:?}", key.escape_ascii(), SLOTS[slot].0)
+        })?;
+        let replaces = |write: &&Write| !matches!(write, Write::Merge(..)) && touches(write, slot, &point(&key));
+        let is_own = writes(acts).iter().any(replaces);
+        acts.push(Act::Get(Get { slot, key, seen: want, is_own, way }));
         Ok(())
+    }
+
+    /// Makes a savepoint, returns to one, or releases one.
+    fn mark_in(
+        tx: &Transaction,
+        savepoints: &mut Vec<(Savepoint, usize, Model)>,
+        state: &mut Model,
+        acts: &mut Vec<Act>,
+        rng: &mut Rng,
+    ) -> Result<(), Wrong> {
+        if savepoints.is_empty() || rng.chance(40) {
+            // The position of the act is its number.
+            acts.push(Act::Mark(acts.len()));
+            savepoints.push((tx.savepoint()?, acts.len() - 1, state.clone()));
+            return Ok(());
+        }
+        let at = rng.index(savepoints.len());
+        let (savepoint, number, before) = savepoints[at].clone();
+        if rng.chance(20) {
+            savepoints.truncate(at);
+            return Ok(tx.release(savepoint)?);
+        }
+        savepoints.truncate(at + 1);
+        *state = before;
+        acts.push(Act::Return(number));
+        Ok(tx.rollback_to(savepoint)?)
     }
 
     /// Scans a range from both ends, and perhaps stops before the ends meet.

@@ -10,7 +10,7 @@ use pandodb::{Durability, Error, Keyspace, Range, Snapshot, Store, Value};
 
 use super::config::{Config, Disk};
 use super::tables::{Bytes, Model, SLOTS, Write, prefix_bounds};
-use crate::script::mix;
+use crate::script::{Rng, mix};
 
 /// Why a history failed.
 #[derive(Clone, Debug)]
@@ -219,6 +219,42 @@ impl World {
         }
         self.model.apply(write);
         if write.is_logged() {
+            self.lazy.clear();
+        }
+        Ok(())
+    }
+
+    /// Changes a key depending on its value: with `insert_new`, `take`, `compare_and_swap`, `fetch_update` or
+    /// `update_fetch`. `value` is a value that the keyspace accepts.
+    pub fn update(&mut self, slot: usize, key: &[u8], value: &[u8], rng: &mut Rng) -> Result<(), Wrong> {
+        self.take_turn();
+        let (keyspace, table) = (self.keyspace(slot), self.model.table(slot).expect("it is there"));
+        let old = table.get(key).cloned();
+        let (before, removes) = (old.as_deref(), rng.chance(20));
+        let new = (!removes).then_some(value);
+        let call = rng.index(5);
+        let (is_right, after) = match call {
+            0 => (keyspace.insert_new(key, value)? == before.is_none(), before.or(Some(value))),
+            1 => (keyspace.take(key)?.as_deref() == before, None),
+            2 => {
+                let expected = if rng.chance(70) { before } else { Some(value) };
+                let swapped = keyspace.compare_and_swap(key, expected, new)?;
+                let is_right = match &swapped {
+                    Ok(()) => before == expected,
+                    Err(mismatch) => before != expected && mismatch.current.as_deref() == before,
+                };
+                (is_right, if swapped.is_ok() { new } else { before })
+            }
+            3 => (keyspace.fetch_update(key, |seen| new.filter(|_| seen == before))?.as_deref() == before, new),
+            _ => (keyspace.update_fetch(key, |seen| new.filter(|_| seen == before))?.as_deref() == new, new),
+        };
+        check(is_right, || format!("update {call} of `{}` in `{}` is wrong", key.escape_ascii(), SLOTS[slot].0))?;
+        if after != before {
+            let write = match after {
+                Some(value) => Write::Put(slot, key.to_vec(), value.into()),
+                None => Write::Delete(slot, key.to_vec()),
+            };
+            self.model.apply(&write);
             self.lazy.clear();
         }
         Ok(())

@@ -648,3 +648,44 @@ fn only_the_own_conflict_is_repeated() {
         Ok(())
     });
 }
+
+/// A validation passes ranges in which no key had a value, but finds keys that have got one.
+#[test]
+fn keys_in_dead_ranges_conflict_when_they_get_values() {
+    with_store(|store| {
+        let ks = store.keyspace("queue")?;
+        let key = |i: u32| i.to_be_bytes();
+        (0..3000).try_for_each(|i| ks.put(key(i), "job"))?;
+        (0..1000).chain(2000..3000).try_for_each(|i| ks.delete(key(i)))?;
+        for round in 0..4 {
+            // These scans learn the dead ranges at both ends.
+            (0..20).for_each(|_| drop((ks.iter().next(), ks.iter().next_back())));
+            for (write, conflict) in [("small", true), ("large", true), ("middle", false), ("delete", true)] {
+                let first = 1000 + round * 100;
+                let tx = store.begin(TransactionOptions::default())?;
+                let mut range = tx.iter(&ks)?;
+                assert_eq!(range.next().unwrap()?.0, key(first));
+                assert!(*range.next_back().unwrap()?.0 > key(1500)[..]);
+                drop(range);
+                tx.put(&ks, key(1500), "x")?;
+                match write {
+                    "small" => ks.put(key(500 + round), "x")?,
+                    "large" => ks.put(key(2500 - round), "x")?,
+                    "middle" => ks.put(key(1501), "x")?,
+                    _ => ks.delete(key(first))?,
+                }
+                assert_eq!(conflicts(tx.commit()), conflict, "{write}, round {round}");
+                match write {
+                    "small" => ks.delete(key(500 + round))?,
+                    "large" => ks.delete(key(2500 - round))?,
+                    "delete" => (first..first + 100).try_for_each(|i| ks.delete(key(i)))?,
+                    _ => (),
+                }
+            }
+            if round == 1 {
+                store.checkpoint()?;
+            }
+        }
+        Ok(())
+    });
+}

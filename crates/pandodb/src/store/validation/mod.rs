@@ -134,7 +134,7 @@ impl<'a> Validation<'a> {
     }
 
     fn find_change(&self, since: Seqno, doubts: &[Footprint], pause: &mut dyn FnMut()) -> Result<()> {
-        let Some(change) = self.reads.find_change(since, doubts, pause)? else { return Ok(()) };
+        let Some(change) = self.reads.find_change(self.point, since, doubts, pause)? else { return Ok(()) };
         let codec = change.keyspace.codec;
         let user = |key: &[u8]| if key.is_empty() { Vec::new() } else { codec.user(key).to_vec() };
         let (from, to) = (user(&change.range.from), user(&change.range.to));

@@ -17,6 +17,7 @@ use crate::base::range::Heads;
 use crate::base::{EntryBlock, HashedKey, KeyRange, Result, SeededBug, Seqno, seeded};
 use crate::index::Changes;
 use crate::memtable::{self, Memtable};
+use crate::store::dead_ranges::Skip;
 use crate::store::footprints::{Footprint, bit, mixed};
 use crate::store::state::KeyspaceState;
 
@@ -158,12 +159,19 @@ impl ReadSet {
     }
 
     /// Searches memtables and indexes for a change with a seqno above `since`, but only of keys that a commit with one
-    /// of the footprints `among` may have changed. Finds every change of a commit that was applied when the call began.
+    /// of the footprints `among` may have changed. What was read was read at the registered read point `point`. Finds every change of a commit that was applied when the call began.
     /// Calls `pause` often.
     ///
     /// # Errors
     /// If a block cannot be read, or a keyspace was dropped.
-    pub fn find_change(&self, since: Seqno, among: &[Footprint], pause: &mut dyn FnMut()) -> Result<Option<Conflict>> {
+    pub fn find_change(
+        &self,
+        point: Seqno,
+        since: Seqno,
+        among: &[Footprint],
+        pause: &mut dyn FnMut(),
+    ) -> Result<Option<Conflict>> {
+        debug_assert!(since >= point, "a later search looks for later changes");
         let mut containers = Containers { since, of: self.keyspaces.iter().map(|_| None).collect() };
         let mut searched = 0;
         for at in self.keys.iter().filter(|at| among.iter().any(|footprint| self.may_touch_key(footprint, at))) {
@@ -180,7 +188,8 @@ impl ReadSet {
             self.ranges.iter().filter(|read| among.iter().any(|footprint| self.may_touch_range(footprint, read)))
         {
             let keyspace = self.keyspace(read.keyspace);
-            if containers.of(read.keyspace, keyspace)?.range_changed(&read.range, since, pause)? {
+            let alive = alive_part(keyspace, &read.range, point);
+            if !alive.is_empty() && containers.of(read.keyspace, keyspace)?.range_changed(&alive, since, pause)? {
                 return Ok(Some(Conflict { keyspace: keyspace.clone(), range: read.range.clone() }));
             }
         }
@@ -227,6 +236,23 @@ impl ReadSet {
             _ => !self.keys.iter().any(|at| self.may_touch_key(footprint, at)),
         }
     }
+}
+
+/// A range without the known dead ranges at its ends. No key in these had a value at the read point, and a commit that
+/// gave one a value would have cut it out before it was applied. Without this, a consumer of a queue would visit the
+/// tombstones of all earlier jobs at each commit.
+fn alive_part(keyspace: &KeyspaceState, range: &KeyRange, point: Seqno) -> KeyRange {
+    let mut alive = range.clone();
+    if let Skip::To(bound) = keyspace.dead_ranges.skip(&alive.from, false, point) {
+        // An empty bound means that no later key has a value.
+        alive = if bound.is_empty() { KeyRange::none() } else { KeyRange::new(bound, alive.to) };
+    }
+    if !alive.is_empty()
+        && let Skip::To(bound) = keyspace.dead_ranges.skip(&alive.to, true, point)
+    {
+        alive = if bound.is_empty() { KeyRange::none() } else { KeyRange::new(alive.from, bound) };
+    }
+    alive
 }
 
 /// The containers of the keyspaces that are searched. They are loaded when they are first needed.

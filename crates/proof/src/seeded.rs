@@ -101,7 +101,8 @@ const BUSY: (u64, u64) = (3, 16);
 
 /// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`,
-/// `rows` and `rows-merge`, `close-read`, `dead`, `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`.
+/// `rows` and `rows-merge`, `close-read`, `dead`, `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`,
+/// `tx-fetch`, `tx-batch`.
 /// The model `footprints` of `crates/explore/loom` catches [`SeededBug::FootprintTorn`].
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
@@ -125,6 +126,8 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::AppliedIsNext,
     SeededBug::DirectWriteUncounted,
     SeededBug::FoldGroundsNewerStripes,
+    SeededBug::UpdateUnvalidated,
+    SeededBug::FilterLacksKeys,
 ];
 
 /// Every other seeded bug.
@@ -277,6 +280,10 @@ pub const HUNTS: &[Hunt] = {
         hunt(OwnRangeUnprotected, Model, ANY, "under snapshot isolation a range delete removes a key it has not seen"),
         hunt(OwnWritesHiddenInRange, Model, ANY, "a scan in a transaction lacks the transaction's own writes"),
         hunt(OwnRangeDeleteIgnored, Model, ANY, "a get in a transaction finds a key that the transaction has deleted"),
+        hunt(SavepointKeepsOwnWrites, Model, ANY, "a transaction reads what it has rolled back"),
+        hunt(ForUpdateUntracked, Model, ANY, "a commit in spite of a change of a key that was read for an update"),
+        hunt(UntrackedReadsCount, Model, ANY, "a conflict without a cause"),
+        hunt(DeadPartTooNew, Model, ANY, "a commit in spite of deletes in a range that was read"),
         hunt(VerifyPinsInTurn, Verify, ANY, "verify reports pages of a sound store with two owners"),
         hunt(VerifySkipsFilters, Corrupt, CLOSED, "verify has not read all allocated pages"),
         hunt(VerifySkipsLargeValues, Corrupt, CLOSED, "verify has not read all allocated pages"),

@@ -150,6 +150,8 @@ pub fn all() -> &'static [Scenario] {
             scenario("tx-skew", tx::SKEW, false, prepare_empty, tx::skew),
             beside("tx-update", tx::UPDATE, tx::update, SeededBug::AppliedIsNext),
             beside("tx-insert", tx::INSERT, tx::insert, SeededBug::FootprintLacksPut),
+            beside("tx-batch", tx::BATCH, tx::batch, SeededBug::FilterLacksKeys),
+            beside("tx-fetch", tx::FETCH, tx::fetch, SeededBug::UpdateUnvalidated),
             beside("tx-delete", tx::RANGE_DELETE, tx::range_delete, SeededBug::FootprintRangeExact),
             beside("tx-phantom", tx::PHANTOM, tx::phantom, SeededBug::GapBehindLastRow),
             beside("tx-merges", tx::MERGES, tx::merges, SeededBug::FoldGroundsNewerStripes),

@@ -30,6 +30,11 @@ pub const DROP: &str = "a transaction beside the drop of its keyspace is committ
 /// The claim of [`close`].
 pub const CLOSE: &str = "a transaction beside a close is durable as a whole if it was acknowledged, and never in part";
 
+/// The claim of [`fetch`].
+pub const FETCH: &str = "updates of one key by several threads are all counted";
+/// The claim of [`batch`].
+pub const BATCH: &str = "a transaction that finds no value and puts one comes before a concurrent batch";
+
 fn options(isolation: Isolation) -> TransactionOptions {
     TransactionOptions::new().isolation(isolation).durability(Durability::Buffered)
 }
@@ -109,6 +114,35 @@ pub fn insert(start: &SimImage, _: Twist) {
     let (_sim, store) = open_image(start, 0);
     let (_, last) = put_beside(&store, None, || keyspace(&store, ROWS).put("c", "put").expect("written"));
     assert_eq!(last.as_deref(), Some(&b"put"[..]), "the put comes last, or the transaction finds its value");
+    store.close().expect("closed");
+}
+
+/// The canary: updates are not validated.
+pub fn fetch(start: &SimImage, _: Twist) {
+    let (_sim, store) = open_image(start, 0);
+    let client = || {
+        body(|| {
+            let sums = keyspace(&store, SUMS);
+            for _ in 0..2 {
+                let next = |old: Option<&[u8]>| Some((number(old) + 1).to_le_bytes());
+                sums.fetch_update("n", next).expect("updated");
+            }
+        })
+    };
+    threads([client(), client()]);
+    assert_eq!(number(keyspace(&store, SUMS).get("n").expect("read").as_deref()), 4, "a lost update");
+    store.close().expect("closed");
+}
+
+/// The canary: the filter in the footprint of the batch has none of its keys.
+pub fn batch(start: &SimImage, _: Twist) {
+    let (_sim, store) = open_image(start, 0);
+    let (_, last) = put_beside(&store, None, || {
+        let (rows, mut batch) = (keyspace(&store, ROWS), store.batch());
+        ["a", "b", "c", "d", "e"].into_iter().for_each(|key| batch.put(&rows, key, "batch"));
+        batch.commit(Durability::Buffered).expect("written");
+    });
+    assert_eq!(last.as_deref(), Some(&b"batch"[..]), "the batch comes last, or the transaction finds its value");
     store.close().expect("closed");
 }
 

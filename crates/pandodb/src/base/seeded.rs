@@ -326,6 +326,18 @@ bugs! {
     OwnWritesHiddenInRange,
     /// A get of a transaction ignores the transaction's own range deletes.
     OwnRangeDeleteIgnored,
+    /// After a rollback to a savepoint, reads of the transaction still see the discarded writes.
+    SavepointKeepsOwnWrites,
+    /// Under snapshot isolation, a key that was read for an update does not count as read.
+    ForUpdateUntracked,
+    /// Untracked reads count as read, so they cause conflicts.
+    UntrackedReadsCount,
+    /// A range that became dead after the read point is not searched, although the transaction has read rows in it.
+    DeadPartTooNew,
+    /// An update of a single key does not check whether the key was changed since it was read.
+    UpdateUnvalidated,
+    /// The filter in the footprint of a larger commit lacks its keys.
+    FilterLacksKeys,
 
     // ---- the lookahead array ----
     /// A compaction drops tombstones although an older level still holds entries that the tombstones delete.

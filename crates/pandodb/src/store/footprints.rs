@@ -82,7 +82,7 @@ impl Footprint {
     pub fn add_to_filter(&mut self, keyspace: KeyspaceId, hash: u64) {
         self.keyspaces |= bit(keyspace);
         if self.count < UNKNOWN {
-            for place in places(mixed(keyspace, hash)) {
+            for place in places(seeded!(FilterLacksKeys: 0, mixed(keyspace, hash))) {
                 self.words[place / 64] |= 1 << (place % 64);
             }
             self.count += 1;

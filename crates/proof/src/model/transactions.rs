@@ -230,8 +230,10 @@ impl World {
                     self.write(&write)?;
                     others.push(write);
                 }
-                _ => match rng.index(3) {
-                    0 => self.keyspace(slot).compact(..)?,
+                _ => match rng.index(4) {
+                    // These scans learn dead ranges.
+                    0 => drop((self.keyspace(slot).iter().count(), self.keyspace(slot).iter().rev().count())),
+                    3 => self.keyspace(slot).compact(..)?,
                     1 => self.store.settle()?,
                     _ => {
                         self.store.checkpoint()?;

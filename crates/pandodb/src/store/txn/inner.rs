@@ -141,11 +141,11 @@ impl Inner {
 
     fn is_tracked(&self, tracking: Tracking) -> bool {
         match tracking {
-            Tracking::Never => false,
+            Tracking::Never => SeededBug::UntrackedReadsCount.is_on(),
             // Without writes nothing is validated.
             _ if self.options.read_only => false,
             Tracking::ByIsolation => self.options.isolation == Isolation::Serializable,
-            Tracking::Always => true,
+            Tracking::Always => !SeededBug::ForUpdateUntracked.is_on(),
         }
     }
 
@@ -322,7 +322,7 @@ impl Inner {
         inner.discarded.extend(blobs);
         self.free_discarded(&mut inner);
         let bytes = inner.writes.bytes();
-        inner.own.rewind(bytes);
+        inner.own.rewind(seeded!(SavepointKeepsOwnWrites: usize::MAX, bytes));
         Ok(())
     }
 

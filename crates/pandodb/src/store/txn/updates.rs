@@ -12,7 +12,7 @@
 use super::retry::again;
 #[cfg(doc)]
 use crate::Error;
-use crate::base::Result;
+use crate::base::{Result, SeededBug};
 use crate::index::Changes;
 use crate::store::footprints::FootprintGuard;
 use crate::store::keyspace::Keyspace;
@@ -72,10 +72,11 @@ impl Keyspace {
                 reads.add_key(state, state.codec.hashed(stored), Changes::All);
             }
             let validation = Validation::new(&reads, &point);
+            let validation = Some(&validation).filter(|_| !SeededBug::UpdateUnvalidated.is_on());
             let written = match change {
                 Change::Nothing => return Ok(result),
-                Change::Put(value) => self.put_validated(key, &value, durability, Some(&validation)),
-                Change::Delete => self.delete_validated(key, durability, Some(&validation)),
+                Change::Put(value) => self.put_validated(key, &value, durability, validation),
+                Change::Delete => self.delete_validated(key, durability, validation),
             };
             engine.figures.transactions.count(&written);
             match written {

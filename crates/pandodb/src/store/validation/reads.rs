@@ -188,7 +188,7 @@ impl ReadSet {
             self.ranges.iter().filter(|read| among.iter().any(|footprint| self.may_touch_range(footprint, read)))
         {
             let keyspace = self.keyspace(read.keyspace);
-            let alive = alive_part(keyspace, &read.range, point);
+            let alive = alive_part(keyspace, &read.range, seeded!(DeadPartTooNew: Seqno::MAX, point));
             if !alive.is_empty() && containers.of(read.keyspace, keyspace)?.range_changed(&alive, since, pause)? {
                 return Ok(Some(Conflict { keyspace: keyspace.clone(), range: read.range.clone() }));
             }

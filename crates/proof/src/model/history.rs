@@ -86,15 +86,15 @@ impl World {
         match rng.index(1000) {
             0..150 => self.some_writes(&there, 1, rng),
             150..300 => self.burst(slot, rng),
-            300..370 => self.transact(&there, rng),
-            370..380 => {
+            300..380 => self.transact(&there, rng),
+            380..388 => {
                 let (write, value) = (self.point_write(slot, rng), self.value_of(slot, rng));
                 let (Write::Put(_, key, _) | Write::Delete(_, key) | Write::Merge(_, key, _)) = write else {
                     unreachable!("a point write has a key")
                 };
                 self.update(slot, &key, &value, rng)
             }
-            380..400 => {
+            388..400 => {
                 let count = 1 + rng.index(12);
                 self.some_writes(&there, count, rng)
             }

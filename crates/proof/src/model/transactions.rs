@@ -195,13 +195,13 @@ impl World {
         let tx = self.store.begin(TransactionOptions::new().isolation(isolation).durability(durability))?;
         let (mut acts, mut others, mut state) = (Vec::new(), Vec::new(), self.model.clone());
         let mut savepoints: Vec<(Savepoint, usize, Model)> = Vec::new();
-        let hot = [(); 3].map(|()| {
+        let hot = [(); 2].map(|()| {
             let slot = there[rng.index(there.len())];
             let (key, table) = (self.config.key(rng), self.model.table(slot).expect("it is there"));
             let existing = if rng.chance(75) { table.range(key.clone()..).next() } else { None };
             (slot, existing.map_or(key, |(found, _)| found.clone()))
         });
-        for _ in 0..1 + rng.index(12) {
+        for _ in 0..1 + rng.index(16) {
             let slot = there[rng.index(there.len())];
             match rng.index(24) {
                 0..7 => {
@@ -223,9 +223,9 @@ impl World {
                     };
                     self.scan_in(&tx, bounds, &state, &mut acts, rng)?;
                 }
-                14..17 => Self::mark_in(&tx, &mut savepoints, &mut state, &mut acts, rng)?,
-                17 => self.delete_scanned(&acts, &mut others)?,
-                18..22 => {
+                14..16 => Self::mark_in(&tx, &mut savepoints, &mut state, &mut acts, rng)?,
+                16 => self.delete_scanned(&acts, &mut others)?,
+                17..22 => {
                     let write =
                         if rng.chance(10) { self.draw_load(slot, rng) } else { self.draw_write(slot, &hot, rng) };
                     self.write(&write)?;

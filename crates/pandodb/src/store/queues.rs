@@ -48,6 +48,9 @@ struct Queue {
 #[derive(Default)]
 struct State {
     is_held: bool,
+    /// A waiting thread was woken and has not looked at the queue yet. Until then no other thread is woken. Otherwise each
+    /// release would wake a thread that finds the turn taken again.
+    is_waking: bool,
     /// The number of waiting threads that other threads have overtaken too often.
     overtaken: u32,
     /// The turn was released, and only one of these threads may take it. Then `is_held` is set, too.
@@ -86,7 +89,9 @@ impl Queues {
                 continue;
             }
             chances = chances.saturating_sub(1);
-            if queue.released.wait_for(&mut state, patience).timed_out() {
+            let has_timed_out = queue.released.wait_for(&mut state, patience).timed_out();
+            state.is_waking = false;
+            if has_timed_out {
                 break;
             }
         }
@@ -112,6 +117,7 @@ impl Queues {
             let mut state = queue.state.lock();
             if state.is_held {
                 let has_timed_out = queue.released.wait_for(&mut state, PATIENCE).timed_out();
+                state.is_waking = false;
                 if !has_timed_out {
                     // This thread does not take the turn, so wake the next one.
                     queue.released.notify_one();
@@ -131,13 +137,14 @@ impl Drop for Turn<'_> {
         let mut state = self.queue.state.lock();
         state.is_reserved = state.overtaken > 0;
         state.is_held = state.is_reserved;
-        let is_reserved = state.is_reserved;
+        let (is_reserved, is_waking) = (state.is_reserved, std::mem::replace(&mut state.is_waking, true));
         drop(state);
         if is_reserved {
             // A thread that was not overtaken may not take the turn, so wake all.
             self.queue.released.notify_all();
-        } else {
-            self.queue.released.notify_one();
+        } else if !is_waking && !self.queue.released.notify_one() {
+            // No thread is waiting.
+            self.queue.state.lock().is_waking = false;
         }
     }
 }

@@ -145,9 +145,10 @@ impl Condvar {
         TimedOut
     }
 
-    /// Wakes a waiting thread.
-    pub fn notify_one(&self) {
+    /// Wakes a waiting thread. Returns `false`, because it is not known whether a thread was woken.
+    pub fn notify_one(&self) -> bool {
         self.0.notify_one();
+        false
     }
 
     /// Wakes all waiting threads.

@@ -164,3 +164,29 @@ fn without_a_row_cache_nothing_is_found_in_it() {
     let stats = store.stats().unwrap();
     assert_eq!((stats.row_hits, stats.memory.rows), (0, 0));
 }
+
+#[test]
+fn a_compaction_keeps_the_leaves_that_were_requested_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Store::builder(dir.path().join("s")).memory_budget(64 << 20).background_threads(0);
+    let store = builder.open().unwrap();
+    let ks = store.keyspace("k").unwrap();
+    let keys = 0..40_000u32;
+    let read_all = || {
+        let before = store.stats().unwrap().reads;
+        keys.clone().for_each(|i| assert!(ks.contains(i.to_be_bytes()).unwrap()));
+        store.stats().unwrap().reads - before
+    };
+    keys.clone().for_each(|i| ks.put(i.to_be_bytes(), [7; 100]).unwrap());
+    store.pack().unwrap();
+    ks.compact(..).unwrap();
+    read_all();
+    keys.clone().step_by(10).for_each(|i| ks.put(i.to_be_bytes(), [8; 100]).unwrap());
+    store.pack().unwrap();
+    let before = store.stats().unwrap().written.compact;
+    ks.compact(..).unwrap();
+    assert!(store.stats().unwrap().written.compact - before > 2 << 20, "the leaves are written again");
+    let reads = read_all();
+    assert!(reads < 100, "{reads} reads of about 1,200 leaves");
+    store.close().unwrap();
+}

@@ -286,6 +286,32 @@ fn savepoints_discard_writes_and_keep_reads() {
 }
 
 #[test]
+fn gets_see_what_is_written_after_a_rollback_to_a_savepoint() {
+    with_store(|store| {
+        let ks = store.keyspace("k")?;
+        let tx = store.begin(TransactionOptions::default())?;
+        let start = tx.savepoint()?;
+        for key in ["a", "b", "c"] {
+            tx.put(&ks, key, "discarded, and longer than what follows")?;
+        }
+        assert!(tx.contains(&ks, "c")?);
+        tx.rollback_to(start)?;
+        assert!(!tx.contains(&ks, "c")?);
+        tx.put(&ks, "d", "1")?;
+        assert_eq!(tx.get(&ks, "d")?.unwrap(), "1");
+        tx.delete_range(&ks, "d"..)?;
+        assert!(tx.get(&ks, "d")?.is_none());
+        // More keys than the filter of own writes takes.
+        for i in 0..500u32 {
+            tx.put(&ks, i.to_be_bytes(), i.to_be_bytes())?;
+            assert_eq!(tx.get(&ks, i.to_be_bytes())?.unwrap(), i.to_be_bytes());
+        }
+        assert_eq!(tx.multi_get(&ks, &["d", "zz"])?, [None, None]);
+        tx.commit()
+    });
+}
+
+#[test]
 fn large_values_of_discarded_writes_are_freed() {
     with_store(|store| {
         let (ks, large) = (store.keyspace("k")?, vec![1; 4 << 20]);

@@ -281,6 +281,13 @@ pub const HUNTS: &[Hunt] = {
         hunt(OwnWritesHiddenInRange, Model, ANY, "a scan in a transaction lacks the transaction's own writes"),
         hunt(OwnRangeDeleteIgnored, Model, ANY, "a get in a transaction finds a key that the transaction has deleted"),
         hunt(SavepointKeepsOwnWrites, Model, ANY, "a transaction reads what it has rolled back"),
+        hunt(
+            OwnFilterLacksRanges,
+            Model,
+            ANY,
+            "a get in a transaction finds a key in a range that the transaction has deleted",
+        ),
+        hunt(PartFoldedOnTombstone, Model, ANY, "a pack applies merges to nothing although the key has a value"),
         hunt(ForUpdateUntracked, Model, ANY, "a commit in spite of a change of a key that was read for an update"),
         hunt(UntrackedReadsCount, Model, ANY, "a conflict without a cause"),
         hunt(DeadPartTooNew, Model, ANY, "a commit in spite of deletes in a range that was read"),

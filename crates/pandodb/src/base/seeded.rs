@@ -326,6 +326,11 @@ bugs! {
     OwnWritesHiddenInRange,
     /// A get of a transaction ignores the transaction's own range deletes.
     OwnRangeDeleteIgnored,
+    /// The filter of a transaction's own writes lacks range deletes, so gets find keys that the transaction has deleted.
+    OwnFilterLacksRanges,
+    /// If a compaction folds the newest messages of a key first, it applies their operands to nothing if an older range
+    /// tombstone covers the key.
+    PartFoldedOnTombstone,
     /// After a rollback to a savepoint, reads of the transaction still see the discarded writes.
     SavepointKeepsOwnWrites,
     /// Under snapshot isolation, a key that was read for an update does not count as read.

@@ -168,6 +168,21 @@ pub fn fold_key(
     );
 }
 
+/// Folds the newest messages of a key, when older ones may follow. It does what a compaction of only these messages would
+/// do, so a fold of the result together with the older messages gives readers the same values.
+pub fn fold_newest(
+    group: &[Entry<'_>],
+    tombs: &[Seqno],
+    stripes: &Stripes,
+    operator: Option<&Operator>,
+    out: &mut FoldOutput,
+) {
+    let Some(oldest) = group.last() else { return };
+    // Between an older tombstone and these messages there may be others, to which these operands apply.
+    let newer = &tombs[..tombs.partition_point(|&tomb| tomb > oldest.seqno)];
+    fold_key(group, seeded!(PartFoldedOnTombstone: tombs, newer), stripes, false, operator, out);
+}
+
 fn kind_of(source: &Source, group: &[Entry<'_>]) -> Kind {
     match source {
         Source::Input(i) => group[*i].kind,

@@ -23,7 +23,7 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 
-pub use fold::{FoldOutput, Stripes, fold_key, prune_tombstones};
+pub use fold::{FoldOutput, Stripes, fold_key, fold_newest, prune_tombstones};
 pub use operator::{
     AddI64, AddU64, Append, BUILTIN_NAMES, BitOr, Max, MergeOperator, Min, Operator, PutIfAbsent, builtin, in_operator,
 };

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::base::{BlobRef, Entry, Error, KeyRange, Kind, MAX_OPERAND, MAX_VALUE, PageNo, RangeTombstone, Seqno};
+use crate::base::{
+    BlobRef, Entry, EntryBlock, Error, KeyRange, Kind, MAX_OPERAND, MAX_VALUE, PageNo, RangeTombstone, Seqno,
+};
 
 const KEY: &[u8] = b"key";
 
@@ -92,7 +94,18 @@ fn read(history: &History, at: Seqno, operator: &Operator) -> Seen {
 
 /// Folds a history as a compaction would.
 fn compact(history: &History, stripes: &Stripes, bottom: bool, operator: Option<&Operator>) -> History {
-    let group: Vec<Entry<'_>> = history
+    compact_in_parts(history, stripes, bottom, operator, usize::MAX)
+}
+
+/// Folds a history as a compaction would, and folds the messages collected so far after each `part` messages.
+fn compact_in_parts(
+    history: &History,
+    stripes: &Stripes,
+    bottom: bool,
+    operator: Option<&Operator>,
+    part: usize,
+) -> History {
+    let messages: Vec<Entry<'_>> = history
         .iter()
         .filter_map(|(seqno, event)| match event {
             Event::Message(kind, value) => Some(Entry { key: KEY, seqno: *seqno, kind: *kind, value }),
@@ -101,12 +114,23 @@ fn compact(history: &History, stripes: &Stripes, bottom: bool, operator: Option<
         .collect();
     let tombs: Vec<Seqno> =
         history.iter().filter(|(_, event)| matches!(event, Event::Range)).map(|&(seqno, _)| seqno).collect();
-    let mut out = FoldOutput::default();
+    let (mut out, mut collected) = (FoldOutput::default(), EntryBlock::new());
+    for (i, entry) in messages.iter().enumerate() {
+        collected.push(*entry);
+        if (i + 1) % part == 0 {
+            let group: Vec<Entry<'_>> = collected.iter().collect();
+            fold_newest(&group, &tombs, stripes, operator, &mut out);
+            let mut rest = EntryBlock::new();
+            out.entries(&group).for_each(|entry| rest.push(entry));
+            collected = rest;
+        }
+    }
+    let group: Vec<Entry<'_>> = collected.iter().collect();
     fold_key(&group, &tombs, stripes, bottom, operator, &mut out);
     let kept: Vec<Entry<'_>> = out.entries(&group).collect();
     // Each large value is either kept or reported.
     let blobs = |entries: &[Entry<'_>]| entries.iter().filter(|e| e.kind == Kind::BlobPut).count();
-    assert_eq!(blobs(&group), blobs(&kept) + out.dropped_blobs.len());
+    assert_eq!(blobs(&messages), blobs(&kept) + out.dropped_blobs.len());
     let ranges: Vec<RangeTombstone> =
         tombs.iter().map(|&seqno| RangeTombstone { range: KeyRange::all(), seqno }).collect();
     let mut result: History =
@@ -207,6 +231,10 @@ proptest! {
         }
         let again = compact(&whole, &stripes, true, folds);
         prop_assert!(again.len() <= whole.len());
+        let in_parts = compact_in_parts(&history, &stripes, true, folds, 1 + cuts.0 % 8);
+        for &at in &points(&stripes) {
+            prop_assert_eq!(read(&in_parts, at, operator), read(&history, at, operator), "{:?} {:?}", at, in_parts);
+        }
 
         // There are three containers. The newest is folded alone, and then together with the middle one. The oldest is
         // not folded and may be empty.

@@ -41,7 +41,7 @@ use crate::base::{
     BlobRef, BlockAddr, Entry, Kind, MAX_KEY, OwnerId, PAGE, RangeTombstone, Result, Seqno, key_hash, seeded,
 };
 use crate::filter::{FilterBuilder, FilterMaker, FilterMeta, Filters};
-use crate::pool::Pool;
+use crate::pool::{Keep, Pool};
 use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// A leaf does not grow beyond this size to fill its last page.
@@ -112,6 +112,10 @@ pub struct RunBuilder {
     leaves: Level,
     filter: Filter,
     tombstones: Vec<RangeTombstone>,
+    /// Whether the next messages are requested often.
+    is_warm: bool,
+    /// The number of such messages in the leaf being filled.
+    warm: usize,
     last_key: Vec<u8>,
     last_seqno: Seqno,
     meta: RunMeta,
@@ -133,6 +137,8 @@ impl RunBuilder {
             leaves: Level::default(),
             filter: Filter::Gathering(FilterBuilder::new(Filters::Bloom, 1)),
             tombstones: Vec::new(),
+            is_warm: false,
+            warm: 0,
             last_key: Vec::new(),
             last_seqno: Seqno(0),
             meta: RunMeta { id, min_seqno: Seqno::MAX, ..RunMeta::default() },
@@ -161,7 +167,8 @@ impl RunBuilder {
         self
     }
 
-    /// Makes the builder offer the run's inner blocks and filter blocks to the pool when it writes them.
+    /// Makes the builder offer the run's inner blocks and filter blocks to the pool when it writes them, and the leaves in
+    /// which at least half of the messages are warm ([`RunBuilder::set_warm`]).
     #[must_use]
     pub fn cached_in(mut self, pool: Arc<Pool>) -> RunBuilder {
         self.pages.cache_in(pool);
@@ -184,6 +191,7 @@ impl RunBuilder {
         };
         let fit = self.make_room(&entry, new_key)?;
         self.leaf.add(&entry, &fit);
+        self.warm += usize::from(self.is_warm);
         debug_assert!(self.leaf.size() <= self.leaf_limit, "room was made for the entry");
         self.count(&entry);
         if new_key {
@@ -201,6 +209,13 @@ impl RunBuilder {
         }
         self.last_seqno = entry.seqno;
         Ok(())
+    }
+
+    /// Says whether the messages that are pushed next are probably requested soon. Compressed leaves are not offered to the
+    /// pool, whatever their messages are.
+    #[inline]
+    pub fn set_warm(&mut self, is_warm: bool) {
+        self.is_warm = is_warm;
     }
 
     /// Adds a range tombstone. Tombstones may be added in any order.
@@ -340,11 +355,15 @@ impl RunBuilder {
 
     fn close_leaf(&mut self, continues: bool) -> Result<()> {
         let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
+        let is_warm = self.warm * 2 >= leaf.len() && self.warm > 0;
         let flags = self.continued | if continues { CONTINUES } else { 0 };
         let placed = self.pages.append(pages, BlockKind::RunLeaf, |block| {
             leaf.encode(block, before, flags);
             debug_assert!(Leaf::check(block).is_ok(), "a reader accepts the leaf");
         })?;
+        if is_warm {
+            self.pages.offer_last(placed.addr, Keep::Short);
+        }
         self.leaf_is_placed(placed, continues);
         Ok(())
     }
@@ -355,7 +374,7 @@ impl RunBuilder {
         self.continued = if continues { CONTINUED } else { 0 };
         let child = Child { position: placed.position, pages, leaf: placed.position };
         self.leaves.push(child, &self.leaf_separator);
-        self.pages_before = pages;
+        (self.pages_before, self.warm) = (pages, 0);
         self.leaf.clear();
     }
 

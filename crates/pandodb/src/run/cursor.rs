@@ -286,6 +286,12 @@ impl RunCursor {
         window.len() > 1 && self.leaves.leaf().differ(window.start, window.start + 1)
     }
 
+    /// Whether the pool has the leaf of the current entry, for compactions.
+    #[inline]
+    pub(super) fn is_pooled(&self) -> bool {
+        self.leaves.is_pooled()
+    }
+
     /// Moves to the next entry in the cursor's direction. Does nothing past the end. Takes about 30 ns within a leaf.
     ///
     /// # Errors

@@ -277,6 +277,11 @@ impl LeafBuilder {
         self.pending.is_empty()
     }
 
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.pending.len()
+    }
+
     /// An upper bound of the size in bytes of a block with `count` entries, given the sizes of their parts.
     #[inline]
     fn bound(&self, count: usize, prefix_len: usize, bytes: usize, fixed: usize, seqno_spread: u64) -> usize {

@@ -16,7 +16,8 @@
 //! Leaves are read in chunks that bypass the pool. A scan searches the pool first, and caches the leaves that it enters
 //! on probation ([`crate::pool`]), until the cursor has passed 256 KiB of its run. From then on the scan is *long*: it
 //! caches only leaves that were evicted lately, or for which the pool has room, and its hits do not keep leaves in the
-//! pool. So a long scan does not displace the blocks of other readers. A compaction streams and never uses the pool.
+//! pool. So a long scan does not displace the blocks of other readers. A compaction streams and never uses the pool, except
+//! that it looks which leaves the pool has ([`Leaves::is_pooled`]).
 //!
 //! **The length of a chunk.** The first chunk of a scan has the length that the caller expects the scan to use
 //! ([`super::ScanHabits`]). Each further chunk is as long as the leaves that the cursor has passed so far, at most 256
@@ -150,6 +151,8 @@ pub(super) struct Leaves {
     never_reads_ahead: bool,
     /// The number of leaves to pass before the cursor requests a queue again, if no queue was available.
     ahead_rests: u32,
+    /// Whether the pool has the current leaf, for compactions.
+    is_pooled: bool,
     /// The buffer of the previous chunk, for reuse.
     spare: AlignedBuf,
     /// The bytes of the current leaf in memory, if the leaf is in the chunk and differs from its bytes on disk
@@ -180,9 +183,16 @@ impl Leaves {
             ahead: None,
             never_reads_ahead: reverse,
             ahead_rests: 0,
+            is_pooled: false,
             spare: AlignedBuf::default(),
             unpacked: Vec::new(),
         }
+    }
+
+    /// Whether the pool has the current leaf, for compactions: lookups and scans have requested it.
+    #[inline]
+    pub(super) fn is_pooled(&self) -> bool {
+        self.is_pooled
     }
 
     /// Drops the buffers, unless the cursor belongs to a scan. So a compaction that has finished one of its inputs
@@ -306,6 +316,9 @@ impl Leaves {
                 let start = seeded!(ScanCachesElsewhere: chunk, self.current.start);
                 run.cache_scanned(run.address(start, pages)?, self.is_long(), self.bytes());
             }
+        } else {
+            let addr = run.address(self.current.start, pages)?;
+            self.is_pooled = run.pool().glance(run.meta().id, addr.page).is_some();
         }
         self.read_ahead(run);
         Ok(())

@@ -98,6 +98,12 @@ impl MergeCursor {
         self.inputs[winner as usize].is_last_of_key()
     }
 
+    /// Whether the pool has the leaf of the current entry, for compactions.
+    #[inline]
+    pub fn is_pooled(&self) -> bool {
+        self.losers.first().is_some_and(|&winner| self.inputs[winner as usize].is_pooled())
+    }
+
     /// The run whose error the last failed [`MergeCursor::advance`] returned.
     pub fn failed(&self) -> Option<OwnerId> {
         self.failed.map(|input| self.inputs[input as usize].slice().run().meta().id)

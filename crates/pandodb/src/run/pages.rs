@@ -45,7 +45,7 @@ pub(super) struct Placed {
 
 pub(super) struct PageWriter {
     data: Arc<DataFile>,
-    /// The pool that receives a copy of each inner and filter block.
+    /// The pool that receives a copy of each inner and filter block, and of some leaves.
     pool: Option<Arc<Pool>>,
     /// The first pages of the blocks that were offered to the pool.
     offered: Vec<PageNo>,
@@ -177,13 +177,21 @@ impl PageWriter {
         let block = &mut self.buffer[self.filled as usize * PAGE..][..addr.bytes()];
         fill(block);
         self.data.seal_block(block, addr, self.owner, kind);
-        if let (Some(pool), BlockKind::RunInner | BlockKind::RunFilter) = (&self.pool, kind) {
-            pool.offer(self.owner, addr, Keep::Long, block);
-            self.offered.push(addr.page);
-        }
         self.filled += addr.pages;
         debug_assert!(self.filled <= self.buffer_pages && self.filled as usize <= self.buffer.pages());
+        if matches!(kind, BlockKind::RunInner | BlockKind::RunFilter) {
+            self.offer_last(addr, Keep::Long);
+        }
         Ok(())
+    }
+
+    /// Offers the block that was written last to the pool, unless the block is longer than the buffer.
+    pub(super) fn offer_last(&mut self, addr: BlockAddr, keep: Keep) {
+        if let (Some(pool), Some(first)) = (&self.pool, self.filled.checked_sub(addr.pages)) {
+            debug_assert_eq!(self.buffer_start.0 + u64::from(first), addr.page.0, "the block is the last one");
+            pool.offer(self.owner, addr, keep, &self.buffer[first as usize * PAGE..][..addr.bytes()]);
+            self.offered.push(addr.page);
+        }
     }
 
     /// Assigns a position and an address to a block, and writes the block at this address.

@@ -19,7 +19,8 @@ use crate::base::{
 use crate::filter::FilterBuilder;
 use crate::index::{Core, SealedBatch};
 use crate::memtable::{self, Memtable};
-use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
+use crate::pool::Pool;
+use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, fold_newest, prune_tombstones};
 use crate::rows::{Change, IndexRows};
 use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
@@ -38,6 +39,9 @@ const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
 /// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
+/// Once a key has this number of messages, the messages that were collected so far are folded. So a counter with millions
+/// of operands takes little memory.
+const FOLD_AT: usize = 16;
 /// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
@@ -106,6 +110,10 @@ struct Folding {
     bottom: bool,
     tombstones: FragmentSweep,
     group: EntryBlock,
+    /// The seqno of the last message of the group, before any folding.
+    last: Seqno,
+    /// The length at which the group is folded while it is collected.
+    fold_at: usize,
     out: FoldOutput,
     deletes: Tally,
     /// Set while a memtable is packed.
@@ -138,6 +146,8 @@ impl Folding {
             bottom,
             tombstones: FragmentSweep::new(Arc::new(Fragments::build(tombstones))),
             group: EntryBlock::new(),
+            last: Seqno(0),
+            fold_at: FOLD_AT,
             out: FoldOutput::default(),
             deletes: Tally::default(),
             separation: None,
@@ -164,7 +174,7 @@ impl Folding {
         if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
             if last.key != entry.key {
                 self.close_group()?;
-            } else if last.seqno <= entry.seqno {
+            } else if self.last <= entry.seqno {
                 let detail = format!("two of the runs hold the message with seqno {}", entry.seqno);
                 return Err(Error::corruption("inputs of a compaction", 0, detail).in_file(DATA_FILE, 0));
             }
@@ -173,8 +183,25 @@ impl Folding {
             // The message need not be copied.
             return self.write(std::slice::from_ref(&entry));
         }
+        self.last = entry.seqno;
         self.group.push(entry);
+        if self.group.len() >= self.fold_at {
+            self.fold_part();
+        }
         Ok(())
+    }
+
+    /// Folds the messages of the group that were collected so far.
+    fn fold_part(&mut self) {
+        let group: Vec<Entry<'_>> = self.group.iter().collect();
+        let tombs = self.tombstones.seqnos(group[0].key);
+        fold_newest(&group, tombs, &self.stripes, self.operator.as_ref(), &mut self.out);
+        let mut rest = EntryBlock::new();
+        self.out.entries(&group).for_each(|entry| rest.push(entry));
+        self.group = rest;
+        self.take_dropped();
+        // An operator that combines no operands leaves the group as it is.
+        self.fold_at = FOLD_AT.max(self.group.len() * 2);
     }
 
     /// Folds the collected messages of one key and writes the result.
@@ -196,6 +223,7 @@ impl Folding {
         self.write(group)?;
         self.group = messages;
         self.group.clear();
+        self.fold_at = FOLD_AT;
         Ok(())
     }
 
@@ -227,8 +255,13 @@ impl Folding {
             }
             self.builder.push(entry)?;
         }
-        self.output.dropped_blobs.extend(self.out.dropped_blobs.drain(..).map(|blob| blob.extent()));
+        self.take_dropped();
         Ok(())
+    }
+
+    /// Notes the large values whose messages the last fold has dropped.
+    fn take_dropped(&mut self) {
+        self.output.dropped_blobs.extend(self.out.dropped_blobs.drain(..).map(|blob| blob.extent()));
     }
 
     /// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be
@@ -264,6 +297,7 @@ pub struct PackJob {
     cursor: memtable::Cursor,
     /// The rows of this index in the row cache, which the job updates.
     rows: Option<Arc<IndexRows>>,
+    pool: Arc<Pool>,
 }
 
 impl PackJob {
@@ -289,7 +323,7 @@ impl PackJob {
         let values = ValueWriter::new(core.data.clone(), batch.bytes);
         folding.separation = Some(Separation { above: batch.inline_bytes, values });
         let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
-        PackJob { batch, folding, block: EntryBlock::new(), cursor, rows }
+        PackJob { batch, folding, block: EntryBlock::new(), cursor, rows, pool: core.pool.clone() }
     }
 
     /// Processes about `budget` bytes. Returns the number of processed bytes, and whether the job can be finished.
@@ -302,6 +336,8 @@ impl PackJob {
             if self.block.is_empty() {
                 return Ok((done, self.folding.prepare(budget - done)?));
             }
+            // What was just written is in memory, and stays there if nothing is evicted for it.
+            self.folding.builder.set_warm(self.pool.has_room(PACK_BLOCK));
             let mut entries = self.block.iter().peekable();
             while let Some(entry) = entries.next() {
                 debug_assert!(entry.seqno <= self.batch.through, "a memtable holds messages up to `through`");
@@ -450,6 +486,8 @@ impl MergeJob {
                     break;
                 };
                 done += (entry.key.len() + entry.value.len() + 8) as u64;
+                // What lookups had in the pool, they find there after the compaction, too.
+                self.folding.builder.set_warm(merge.is_pooled());
                 self.folding.push(entry, merge.is_last_of_key())?;
                 merge.advance().inspect_err(|_| self.failed = merge.failed())?;
             }
@@ -520,12 +558,11 @@ mod tests {
     use crate::device::MemDevice;
     use crate::filter::Filters;
     use crate::index::IdSource;
-    use crate::pool::Pool;
+    use crate::resolve::AddU64;
     use crate::rows::RowCache;
     use crate::space::DataFile;
 
-    #[test]
-    fn a_message_in_two_inputs_is_reported_as_corruption() {
+    fn folding(operator: Option<Operator>) -> Folding {
         let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
         let core = Core {
             data,
@@ -536,8 +573,25 @@ mod tests {
             repairs: Arc::default(),
             share: Default::default(),
         };
-        let mut folding =
-            Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, Stripes::default(), None, false, &[]);
+        let stripes = Stripes { snapshots: Vec::new(), horizon: Seqno::MAX };
+        Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, stripes, operator, false, &[])
+    }
+
+    #[test]
+    fn a_key_with_many_messages_takes_little_memory() {
+        let mut folding = folding(Some(Operator::new(Arc::new(AddU64))));
+        for seqno in (1..=100_000).rev() {
+            let entry = Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &1u64.to_le_bytes() };
+            folding.push(entry, false).unwrap();
+            assert!(folding.group.len() < FOLD_AT, "{} messages are kept", folding.group.len());
+        }
+        folding.close_group().unwrap();
+        assert_eq!(folding.finish().unwrap().meta.unwrap().merges, 1);
+    }
+
+    #[test]
+    fn a_message_in_two_inputs_is_reported_as_corruption() {
+        let mut folding = folding(None);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
         folding.push(entry(5), false).unwrap();
         folding.push(entry(3), false).unwrap();

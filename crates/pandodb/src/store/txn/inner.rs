@@ -178,7 +178,8 @@ impl Inner {
         let key = state.codec.stored(key, &mut buf);
         let mut inner = self.lock(keyspace)?;
         let State { writes, own, .. } = &mut *inner;
-        let (found, depends) = match own.of(state, writes, &self.engine.chunks)? {
+        let own = if own.may_have(state, key, writes)? { own.of(state, writes, &self.engine.chunks)? } else { None };
+        let (found, depends) = match own {
             // The lock keeps the large values of the own writes.
             Some(own) => look_up(key, Some(own))?,
             None => {
@@ -204,7 +205,11 @@ impl Inner {
     ) -> Result<Vec<Option<Value>>> {
         let mut inner = self.lock(keyspace)?;
         let State { writes, own, .. } = &mut *inner;
-        let has_own = own.of(&keyspace.state, writes, &self.engine.chunks)?.is_some();
+        let (mut has_own, mut buf) = (false, Vec::new());
+        for key in keys {
+            has_own = has_own
+                || own.may_have(&keyspace.state, keyspace.state.codec.stored(key.as_ref(), &mut buf), writes)?;
+        }
         drop(inner);
         if has_own {
             return keys.iter().map(|key| self.get(keyspace, key.as_ref(), tracking)).collect();

@@ -159,8 +159,8 @@ impl ReadSet {
     }
 
     /// Searches memtables and indexes for a change with a seqno above `since`, but only of keys that a commit with one
-    /// of the footprints `among` may have changed. What was read was read at the registered read point `point`. Finds every change of a commit that was applied when the call began.
-    /// Calls `pause` often.
+    /// of the footprints `among` may have changed. Everything was read at the registered read point `point`. Finds every
+    /// change of a commit that was applied when the call began. Calls `pause` often.
     ///
     /// # Errors
     /// If a block cannot be read, or a keyspace was dropped.

@@ -4,8 +4,8 @@
 //!   key ─▶ hash ─▶ one of 1,024 queues:   holder │ waiting, waiting …    each wait ends after some milliseconds
 //! ```
 //!
-//! A transaction that has lost a conflict over a key waits for its turn in the queue of this key before it runs again, and
-//! holds its turn until it has ended. Updates of single keys do so from the beginning. So most of these threads do not
+//! A transaction that has lost two conflicts waits for its turns in the queues of the keys before it runs again, and holds
+//! its turns until it has ended. Updates of single keys do so from the beginning. So most of these threads do not
 //! disturb each other, and most of them commit at their next attempt. Other transactions that have read such a key let
 //! the holder of the turn commit first. Otherwise a thread that has just committed would begin its next transaction, and
 //! commit it, before the next thread in the queue has woken up.

@@ -11,11 +11,14 @@ use crate::store::shared::Shared;
 
 /// The most times that a closure is run.
 pub(super) const MOST_ATTEMPTS: u32 = 32;
+/// The number of attempts before which a transaction waits for no turn. Most transactions commit at their second attempt,
+/// and a thread that waits loses the time until it is woken up.
+const EAGER: u32 = 2;
 /// The most queues in which a transaction waits.
 const MOST_QUEUES: usize = 8;
 
-/// Runs `work` in a transaction and commits it, at most [`MOST_ATTEMPTS`] times. Before each repetition it waits for the
-/// turns of the keys over which it has lost conflicts.
+/// Runs `work` in a transaction and commits it, at most [`MOST_ATTEMPTS`] times. After [`EAGER`] attempts it waits, before
+/// each repetition, for the turns of the keys over which it has lost conflicts.
 pub(crate) fn transact<T>(
     engine: &Arc<Shared>,
     options: TransactionOptions,
@@ -26,7 +29,8 @@ pub(crate) fn transact<T>(
         attempts += 1;
         // A thread keeps its turns until its transaction is committed. Threads wait in the same order, so they rarely wait
         // for each other.
-        let missing = lost.iter().filter(|queue| turns.iter().all(|turn| turn.number != **queue));
+        let waits = attempts > EAGER;
+        let missing = lost.iter().filter(|queue| waits && turns.iter().all(|turn| turn.number != **queue));
         let more: Vec<Turn<'_>> = missing.filter_map(|queue| engine.queues.wait(*queue, attempts)).collect();
         turns.extend(more);
         let tx = Transaction::begin(engine, options, turns.iter().map(|turn| turn.number).collect())?;

@@ -25,7 +25,7 @@ use crate::drive::calmly;
 use crate::report::{Kind, Unit};
 
 /// The maximum number of units that are tried before a bug counts as not caught.
-const TRIES: u64 = 40;
+const TRIES: u64 = 120;
 /// A number of steps that is larger than any history. A unit that names all these steps explicitly runs its whole
 /// history and does not minimise its failures.
 const ALL_STEPS: usize = 4_096;

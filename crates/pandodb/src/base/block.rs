@@ -10,6 +10,8 @@
 //!
 //! Invariant: `value i` follows `key i` directly. Offsets are `u32`, so a block holds less than 4 GiB.
 
+use std::cell::Cell;
+
 use super::ids::Seqno;
 use super::message::{Entry, Kind};
 
@@ -36,7 +38,45 @@ fn store(to: &mut [u8], words: impl Iterator<Item = u64>) {
     cells.iter_mut().zip(words).for_each(|(cell, word)| *cell = word.to_ne_bytes());
 }
 
+/// Each thread keeps this number of blocks for its next scans.
+const MOST_KEPT: usize = 4;
+/// A block with more than this number of bytes of memory is not kept.
+const MOST_KEPT_BYTES: usize = 16 << 10;
+
+thread_local! {
+    static KEPT: Cell<Vec<EntryBlock>> = const { Cell::new(Vec::new()) };
+}
+
 impl EntryBlock {
+    /// An empty block, if possible with the memory of a block that this thread has [kept](EntryBlock::keep). A short scan
+    /// would otherwise spend much of its time on growing its blocks.
+    pub fn kept() -> EntryBlock {
+        let block = KEPT.try_with(|kept| {
+            let mut blocks = kept.take();
+            let block = blocks.pop();
+            kept.set(blocks);
+            block
+        });
+        block.ok().flatten().unwrap_or_default()
+    }
+
+    /// Keeps the memory of a block for the next scan of this thread.
+    pub fn keep(mut self) {
+        let bytes = self.allocated();
+        if bytes == 0 || bytes > MOST_KEPT_BYTES {
+            return;
+        }
+        self.clear();
+        // The thread may be ending.
+        let _ = KEPT.try_with(|kept| {
+            let mut blocks = kept.take();
+            if blocks.len() < MOST_KEPT {
+                blocks.push(self);
+            }
+            kept.set(blocks);
+        });
+    }
+
     /// An empty block.
     pub fn new() -> EntryBlock {
         EntryBlock::default()

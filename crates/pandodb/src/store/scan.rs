@@ -130,6 +130,14 @@ enum From {
     Index(Box<dyn RawCursor>),
 }
 
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Some(block) = Arc::get_mut(&mut self.block) {
+            std::mem::take(block).keep();
+        }
+    }
+}
+
 impl Source {
     /// `expected` is the number of bytes that the scan will probably take from this source.
     fn new(from: From, newest: Seqno, visible: Seqno, expected: usize) -> Source {
@@ -146,8 +154,8 @@ impl Source {
         }
         // Reuse the old block, unless returned values point into it.
         let mut block = match Arc::get_mut(&mut self.block) {
-            Some(block) => std::mem::take(block),
-            None => EntryBlock::new(),
+            Some(block) if block.allocated() > 0 => std::mem::take(block),
+            _ => EntryBlock::kept(),
         };
         debug_assert!(self.at == self.block.len() || self.block.is_empty(), "no entry is skipped");
         block.clear();

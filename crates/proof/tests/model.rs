@@ -38,7 +38,7 @@ fn small_memtables_make_deep_trees() {
 #[test]
 fn every_deliberate_mistake_is_detected() {
     use Sabotage::*;
-    for seed in 0..10 {
+    for seed in 0..24 {
         // These histories pass without the sabotage, so a failure below is caused by the sabotage.
         assert!(
             play(Config::from_seed(seed), &words(seed, ACTIONS), None).is_ok(),
@@ -46,10 +46,10 @@ fn every_deliberate_mistake_is_detected() {
         );
     }
     for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, LostLoad, TornBatch, LateSnapshot] {
-        // The sabotage is not applied to the first operations, because a lost delete has no effect in a store that is
-        // still empty.
-        let caught = (0..10).find(|&seed| {
-            play(Config::from_seed(seed), &words(seed, ACTIONS), Some((sabotage, 2 + 4 * seed as usize))).is_err()
+        // The sabotage is not applied to the first operation, because a lost delete has no effect in a store that is
+        // still empty. A history has few loads.
+        let caught = (0..24).find(|&seed| {
+            play(Config::from_seed(seed), &words(seed, ACTIONS), Some((sabotage, 1 << (seed % 6)))).is_err()
         });
         println!("{sabotage:?}: caught with seed {caught:?}");
         assert!(caught.is_some(), "{sabotage:?} was not detected");

@@ -112,8 +112,8 @@ struct Folding {
     group: EntryBlock,
     /// The seqno of the last message of the group, before any folding.
     last: Seqno,
-    /// The length at which the group is folded while it is collected.
-    fold_at: usize,
+    /// The group is folded while it is collected when it has at least this number of messages, and this number of bytes.
+    fold_at: (usize, usize),
     out: FoldOutput,
     deletes: Tally,
     /// Set while a memtable is packed.
@@ -147,7 +147,7 @@ impl Folding {
             tombstones: FragmentSweep::new(Arc::new(Fragments::build(tombstones))),
             group: EntryBlock::new(),
             last: Seqno(0),
-            fold_at: FOLD_AT,
+            fold_at: (FOLD_AT, 0),
             out: FoldOutput::default(),
             deletes: Tally::default(),
             separation: None,
@@ -185,7 +185,7 @@ impl Folding {
         }
         self.last = entry.seqno;
         self.group.push(entry);
-        if self.group.len() >= self.fold_at {
+        if self.group.len() >= self.fold_at.0 && self.group.bytes() >= self.fold_at.1 {
             self.fold_part();
         }
         Ok(())
@@ -200,8 +200,8 @@ impl Folding {
         self.out.entries(&group).for_each(|entry| rest.push(entry));
         self.group = rest;
         self.take_dropped();
-        // An operator that combines no operands leaves the group as it is.
-        self.fold_at = FOLD_AT.max(self.group.len() * 2);
+        // A fold copies what it keeps, so wait until as much was added. An operator may combine no operands, or append them.
+        self.fold_at = (FOLD_AT.max(self.group.len() * 2), self.group.bytes() * 2);
     }
 
     /// Folds the collected messages of one key and writes the result.
@@ -223,7 +223,7 @@ impl Folding {
         self.write(group)?;
         self.group = messages;
         self.group.clear();
-        self.fold_at = FOLD_AT;
+        self.fold_at = (FOLD_AT, 0);
         Ok(())
     }
 
@@ -558,7 +558,7 @@ mod tests {
     use crate::device::MemDevice;
     use crate::filter::Filters;
     use crate::index::IdSource;
-    use crate::resolve::AddU64;
+    use crate::resolve::{AddU64, Append};
     use crate::rows::RowCache;
     use crate::space::DataFile;
 
@@ -587,6 +587,22 @@ mod tests {
         }
         folding.close_group().unwrap();
         assert_eq!(folding.finish().unwrap().meta.unwrap().merges, 1);
+    }
+
+    #[test]
+    fn appended_bytes_are_copied_a_few_times() {
+        let mut folding = folding(Some(Operator::new(Arc::new(Append))));
+        let mut most = 0;
+        for seqno in (1..=50_000).rev() {
+            let before = folding.fold_at.1;
+            folding
+                .push(Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &[7; 16] }, false)
+                .unwrap();
+            most += if folding.fold_at.1 == before { 0 } else { folding.group.bytes() };
+        }
+        assert!(most < 4 * 50_000 * 16, "{most} bytes are copied");
+        folding.close_group().unwrap();
+        assert_eq!(folding.finish().unwrap().meta.unwrap().value_bytes, 50_000 * 16);
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Leaves {
         }
     }
 
-    /// Whether the pool has the current leaf, for compactions: lookups and scans have requested it.
+    /// Whether the pool has the current leaf, for compactions: a lookup, a scan or a pack has put it there.
     #[inline]
     pub(super) fn is_pooled(&self) -> bool {
         self.is_pooled

@@ -486,7 +486,7 @@ impl MergeJob {
                     break;
                 };
                 done += (entry.key.len() + entry.value.len() + 8) as u64;
-                // What lookups had in the pool, they find there after the compaction, too.
+                // What the pool has, lookups find there after the compaction, too.
                 self.folding.builder.set_warm(merge.is_pooled());
                 self.folding.push(entry, merge.is_last_of_key())?;
                 merge.advance().inspect_err(|_| self.failed = merge.failed())?;

@@ -11,7 +11,7 @@ use crate::store::shared::Shared;
 
 /// The most times that a closure is run.
 pub(super) const MOST_ATTEMPTS: u32 = 32;
-/// The number of attempts before which a transaction waits for no turn. Most transactions commit at their second attempt,
+/// The number of attempts that a transaction makes before it waits for turns. Most transactions commit at their second attempt,
 /// and a thread that waits loses the time until it is woken up.
 const EAGER: u32 = 2;
 /// The most queues in which a transaction waits.

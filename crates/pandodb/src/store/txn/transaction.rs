@@ -261,8 +261,8 @@ impl Transaction {
     }
 
     /// Discards all writes since a savepoint. Reads since then are still validated, because the program may have used
-    /// their values. The savepoint remains valid, and later savepoints are released. The next read copies all remaining
-    /// writes of the transaction, so many rollbacks in a large transaction are slow.
+    /// their values. The savepoint remains valid, and later savepoints are released. The next read may copy all remaining
+    /// writes of the transaction, so a large transaction with many rollbacks is slow.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the savepoint was released, or belongs to another transaction.

@@ -337,8 +337,9 @@ impl RunBuilder {
     /// Moves the messages of the gathered leaf into ordinary leaves. The last ordinary leaf is not closed, and is
     /// filled further.
     fn scatter(&mut self) -> Result<()> {
+        let is_warm = self.is_leaf_warm();
         let gathered = std::mem::take(&mut self.leaf);
-        (self.gathering, self.leaf_limit) = (false, PAGE);
+        (self.gathering, self.leaf_limit, self.warm) = (false, PAGE, 0);
         let mut new_key = true;
         for entry in gathered.entries() {
             if !self.leaf.is_empty() {
@@ -346,6 +347,7 @@ impl RunBuilder {
             }
             let fit = self.make_room(&entry, new_key)?;
             self.leaf.add(&entry, &fit);
+            self.warm += usize::from(is_warm);
             // The loop sets `last_key` again: after the loop, `last_key` is the key that was pushed last.
             self.last_key.clear();
             self.last_key.extend_from_slice(entry.key);
@@ -353,9 +355,14 @@ impl RunBuilder {
         Ok(())
     }
 
+    /// Whether the leaf being filled is offered to the pool.
+    fn is_leaf_warm(&self) -> bool {
+        self.warm > 0 && self.warm * 2 >= self.leaf.len()
+    }
+
     fn close_leaf(&mut self, continues: bool) -> Result<()> {
         let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
-        let is_warm = self.warm * 2 >= leaf.len() && self.warm > 0;
+        let is_warm = self.is_leaf_warm();
         let flags = self.continued | if continues { CONTINUES } else { 0 };
         let placed = self.pages.append(pages, BlockKind::RunLeaf, |block| {
             leaf.encode(block, before, flags);

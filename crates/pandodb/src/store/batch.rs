@@ -25,6 +25,9 @@ use crate::wal::{Ops, op_bytes, put_op};
 /// are added.
 pub const MAX_BATCH: usize = 128 << 20;
 
+/// The bytes that the buffer has at first, so that a small batch allocates it once.
+const FIRST_BYTES: usize = 256;
+
 /// If the buffer has more than this number of bytes, [`Batch::clear`] frees its memory.
 const KEEP_BYTES: usize = 1 << 20;
 
@@ -180,6 +183,9 @@ impl Batch {
     /// Appends a checked operation. Its key and value together have `bytes` bytes.
     fn add(&mut self, keyspace: &Keyspace, kind: Kind, key: &[u8], value: &[u8], bytes: usize) -> Result<()> {
         let before = self.payload.len();
+        if self.payload.capacity() == 0 {
+            self.payload.reserve(FIRST_BYTES);
+        }
         put_op(&mut self.payload, keyspace.state.id, kind, key, value);
         if self.payload.len() > MAX_BATCH {
             self.payload.truncate(before);

@@ -49,9 +49,11 @@ use super::state::{Applied, KeyspaceState};
 use super::tallies::SAMPLED;
 use super::validation::{Validation, Verdict};
 use super::writer::Ticket;
+use crate::base::slab::MemorySource;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
+use crate::pool::Pool;
 use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
 
 /// The operations of a commit, and the information about them that the checks of the commit need.
@@ -86,6 +88,34 @@ pub(crate) struct OneOp<'a> {
     pub kind: Kind,
     pub key: &'a [u8],
     pub value: &'a [u8],
+}
+
+/// The memory of a record of at least this number of bytes in the buffer of its stream is reserved from the pool. A
+/// buffer keeps up to this number of bytes in any case.
+const LARGE_RECORD: usize = 1 << 20;
+
+/// The memory of a large record in the buffer of its stream, reserved from the pool until the commit has ended.
+struct CopyInLog<'a> {
+    pool: &'a Pool,
+    bytes: usize,
+}
+
+impl CopyInLog<'_> {
+    fn of(record: usize, pool: &Pool) -> CopyInLog<'_> {
+        let bytes = if record < LARGE_RECORD { 0 } else { record };
+        if bytes > 0 {
+            pool.reserve(bytes);
+        }
+        CopyInLog { pool, bytes }
+    }
+}
+
+impl Drop for CopyInLog<'_> {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.pool.release(self.bytes);
+        }
+    }
 }
 
 /// The reason why a commit was not begun.
@@ -179,6 +209,7 @@ impl Engine {
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.memory_bytes(), payload.frees, started)?;
+        let _copy = CopyInLog::of(payload.ops.encoded_bytes(), &self.core.pool);
         let last = self.write_validated(log, &payload, durability)?;
         self.seal_if_full();
         if log.wants_segment() {

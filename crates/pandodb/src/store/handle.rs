@@ -9,7 +9,7 @@ use super::shared::Shared;
 use super::snapshot::Snapshot;
 use super::state::KeyspaceState;
 use super::stats::StoreStats;
-use super::txn::{self, Transaction, TransactionOptions};
+use super::txn::{self, ReadAsOf, Transaction, TransactionOptions};
 #[cfg(doc)]
 use crate::StoreBuilder;
 #[cfg(doc)]
@@ -119,7 +119,17 @@ impl Store {
     /// # Errors
     /// [`Error::Closed`]. In a store that accepts no writes, the first write of the transaction fails.
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
-        Transaction::begin(&self.engine, options, Vec::new())
+        Transaction::begin(&self.engine, options, ReadAsOf::Beginning, Vec::new())
+    }
+
+    /// Like [`Store::begin`], but chooses the read point at the first read, as [`Store::transact`] does. This function is
+    /// for test harnesses.
+    ///
+    /// # Errors
+    /// The errors of [`Store::begin`].
+    #[doc(hidden)]
+    pub fn begin_at_first_read(&self, options: TransactionOptions) -> Result<Transaction> {
+        Transaction::begin(&self.engine, options, ReadAsOf::FirstRead, Vec::new())
     }
 
     /// Runs a closure in a transaction and commits it. If another commit has changed what the closure has read, runs it
@@ -127,6 +137,9 @@ impl Store {
     /// closure may run several times, so it must not change anything outside of the transaction that cannot be repeated.
     /// Iterators of the transaction should be dropped before the closure returns, because an open iterator counts as if
     /// it had read its whole range.
+    ///
+    /// The transaction reads the store as of its first read, or as of its beginning if its isolation is
+    /// [`Isolation::Snapshot`](crate::Isolation::Snapshot). One that only writes costs little more than a batch.
     ///
     /// Before it runs the closure again, the call waits for other threads that have lost a conflict over the same key,
     /// usually for some microseconds, and at most 64 ms for each of up to eight keys.

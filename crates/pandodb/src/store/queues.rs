@@ -16,18 +16,19 @@
 use std::time::Duration;
 
 use crate::base::key_hash;
-use crate::base::sync::{AtomicUsize, Condvar, Mutex, Once, Ordering::Relaxed};
+use crate::base::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Once, Ordering::Relaxed};
 use crate::device::Process;
 
 /// The number of queues.
 const QUEUES: usize = 1024;
-/// The longest wait for a turn that is not released, in the first attempt.
+/// A thread stops waiting when no turn was released to it for this time. The time doubles with each attempt of its
+/// transaction. A thread that lets the holder of a turn commit first waits at most this long.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// The patience doubles at most this number of times.
+/// The time doubles at most this number of times.
 const MOST_DOUBLINGS: u32 = 6;
 /// A released turn goes to the thread that asks first, which is usually one that is running, so that no time is lost while
-/// a waiting thread wakes up. A thread that was overtaken this number of times gets the next turn. The number halves with
-/// each attempt.
+/// a waiting thread wakes up. A thread that has found the turn taken this number of times, and once when it asked, gets
+/// the next turn. The number halves with each attempt.
 const MOST_OVERTAKEN: u32 = 8;
 
 /// The queues of a store.
@@ -48,6 +49,8 @@ struct Queue {
 #[derive(Default)]
 struct State {
     is_held: bool,
+    /// The number of threads that wait for a release.
+    waiting: u32,
     /// A waiting thread was woken and has not looked at the queue yet. Until then no other thread is woken. Otherwise each
     /// release would wake a thread that finds the turn taken again.
     is_waking: bool,
@@ -76,6 +79,17 @@ impl QueueNumber {
     }
 }
 
+impl Queue {
+    /// Waits until the turn is released, or passed on, and wakes this thread; `false` if that takes too long.
+    fn is_released_within(&self, patience: Duration, state: &mut MutexGuard<'_, State>) -> bool {
+        state.waiting += 1;
+        let has_timed_out = self.released.wait_for(state, patience).timed_out();
+        state.waiting -= 1;
+        state.is_waking = false;
+        !has_timed_out
+    }
+}
+
 impl Queues {
     /// Waits for the turn in a queue; `None` if it takes too long. The patience doubles with each attempt.
     pub(crate) fn wait(&self, QueueNumber(number): QueueNumber, attempt: u32) -> Option<Turn<'_>> {
@@ -89,9 +103,7 @@ impl Queues {
                 continue;
             }
             chances = chances.saturating_sub(1);
-            let has_timed_out = queue.released.wait_for(&mut state, patience).timed_out();
-            state.is_waking = false;
-            if has_timed_out {
+            if !queue.is_released_within(patience, &mut state) {
                 break;
             }
         }
@@ -116,10 +128,9 @@ impl Queues {
         if let Some(queue) = self.queues.get().map(|queues| &queues[number]) {
             let mut state = queue.state.lock();
             if state.is_held {
-                let has_timed_out = queue.released.wait_for(&mut state, PATIENCE).timed_out();
-                state.is_waking = false;
-                if !has_timed_out {
+                if queue.is_released_within(PATIENCE, &mut state) && state.waiting > 0 {
                     // This thread does not take the turn, so wake the next one.
+                    state.is_waking = true;
                     queue.released.notify_one();
                 }
             }
@@ -137,14 +148,14 @@ impl Drop for Turn<'_> {
         let mut state = self.queue.state.lock();
         state.is_reserved = state.overtaken > 0;
         state.is_held = state.is_reserved;
-        let (is_reserved, is_waking) = (state.is_reserved, std::mem::replace(&mut state.is_waking, true));
+        let (is_reserved, wakes) = (state.is_reserved, state.waiting > 0 && !state.is_waking);
+        state.is_waking |= wakes;
         drop(state);
         if is_reserved {
             // A thread that was not overtaken may not take the turn, so wake all.
             self.queue.released.notify_all();
-        } else if !is_waking && !self.queue.released.notify_one() {
-            // No thread is waiting.
-            self.queue.state.lock().is_waking = false;
+        } else if wakes {
+            self.queue.released.notify_one();
         }
     }
 }

@@ -183,9 +183,9 @@ pub struct StoreStats {
 impl TransactionStats {
     fn of(figures: &TransactionFigures) -> TransactionStats {
         TransactionStats {
-            open: figures.open.load(Relaxed),
+            open: figures.open(),
             bytes: figures.bytes.load(Relaxed),
-            commits: figures.commits.load(Relaxed),
+            commits: figures.by_thread.sum(|tally| &tally.commits),
             key_conflicts: figures.key_conflicts.load(Relaxed),
             range_conflicts: figures.range_conflicts.load(Relaxed),
             reruns: figures.reruns.load(Relaxed),

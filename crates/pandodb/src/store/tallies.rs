@@ -39,11 +39,10 @@ pub(crate) const SAMPLED: u64 = 64;
 /// Counts of transactions since this opening.
 #[derive(Default)]
 pub(crate) struct TransactionFigures {
-    pub(crate) open: AtomicU64,
+    pub(crate) by_thread: Tallies<TransactionTally>,
     pub(crate) bytes: AtomicU64,
     /// The number of the next savepoint.
     pub(crate) savepoints: AtomicU64,
-    pub(crate) commits: Counter,
     pub(crate) key_conflicts: Counter,
     pub(crate) range_conflicts: Counter,
     pub(crate) reruns: Counter,
@@ -51,10 +50,17 @@ pub(crate) struct TransactionFigures {
 }
 
 impl TransactionFigures {
+    /// The number of open transactions.
+    pub(crate) fn open(&self) -> u64 {
+        // In this order, so that one that ends meanwhile is counted in neither or only in the second sum.
+        let ended = self.by_thread.sum(|tally| &tally.ended);
+        self.by_thread.sum(|tally| &tally.begun).saturating_sub(ended)
+    }
+
     /// Counts the end of a commit.
     pub(crate) fn count<T>(&self, committed: &Result<T>) {
         let counter = match committed {
-            Ok(_) => &self.commits,
+            Ok(_) => &self.by_thread.mine().commits,
             Err(Error::Conflict { from, to, .. }) if KeyRange::new(&**from, &**to) == KeyRange::point(from) => {
                 &self.key_conflicts
             }
@@ -187,6 +193,14 @@ pub(crate) struct Tallies<T>([CachePadded<T>; TALLIES]);
 pub(crate) struct WriteTally {
     user_bytes: Counter,
     pub latency: Histogram,
+}
+
+/// Counters of transactions that each transaction changes.
+#[derive(Default)]
+pub(crate) struct TransactionTally {
+    pub begun: Counter,
+    pub ended: Counter,
+    pub commits: Counter,
 }
 
 /// Counters of point lookups.

@@ -22,9 +22,13 @@ impl Client<'_> {
         let durability = self.durability();
         let from = (self.log.reads.len(), self.log.writes.len());
         let floor = self.world.clock.now();
-        let tx = self.world.store.begin(TransactionOptions::new().isolation(real).durability(durability))?;
-        let begin = tx.read_point();
-        self.world.clock.show(begin);
+        let options = TransactionOptions::new().isolation(real).durability(durability);
+        let store = &self.world.store;
+        // Closures run in transactions that choose their read point at the first read.
+        let tx = if self.rng.chance(50) { store.begin(options)? } else { store.begin_at_first_read(options)? };
+        if let Some(begin) = tx.read_point() {
+            self.world.clock.show(begin);
+        }
         let writes = self.rng.chance(90);
         for _ in 0..1 + self.rng.below(LONGEST) {
             if !writes || self.rng.chance(50) {
@@ -37,6 +41,9 @@ impl Client<'_> {
                 self.log.own += 1;
             }
         }
+        // Without reads it is as if the transaction had begun now.
+        let begin = tx.read_point().unwrap_or_else(|| self.world.visible());
+        self.world.clock.show(begin);
         let before = self.world.clock.now();
         let outcome = self.end(tx, durability)?;
         let noted = if matches!(outcome, Outcome::At(_)) { noted } else { real };

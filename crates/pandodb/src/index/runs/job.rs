@@ -164,13 +164,13 @@ impl Folding {
     }
 
     /// Adds the next message in order. If `last_of_key` is set, the next message certainly has another key; otherwise
-    /// this is unknown.
+    /// this is unknown. The result of the messages of a key is as warm ([`RunBuilder::set_warm`]) as the newest message.
     ///
     /// # Errors
     /// [`Error::Corruption`] if `entry` is not after the previous message. Each input is in order, so in that case two
     /// inputs hold the same message.
     #[inline]
-    fn push(&mut self, entry: Entry<'_>, last_of_key: bool) -> Result<()> {
+    fn push(&mut self, entry: Entry<'_>, last_of_key: bool, is_warm: bool) -> Result<()> {
         if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
             if last.key != entry.key {
                 self.close_group()?;
@@ -178,6 +178,9 @@ impl Folding {
                 let detail = format!("two of the runs hold the message with seqno {}", entry.seqno);
                 return Err(Error::corruption("inputs of a compaction", 0, detail).in_file(DATA_FILE, 0));
             }
+        }
+        if self.group.is_empty() {
+            self.builder.set_warm(is_warm);
         }
         if last_of_key && self.group.is_empty() {
             // The message need not be copied.
@@ -195,7 +198,10 @@ impl Folding {
     fn fold_part(&mut self) {
         let group: Vec<Entry<'_>> = self.group.iter().collect();
         let tombs = self.tombstones.seqnos(group[0].key);
+        let failures = self.out.failures;
         fold_newest(&group, tombs, &self.stripes, self.operator.as_ref(), &mut self.out);
+        // A failed call leaves its operands, so it fails again when the whole group is folded, and is counted then.
+        self.out.failures = failures;
         let mut rest = EntryBlock::new();
         self.out.entries(&group).for_each(|entry| rest.push(entry));
         self.group = rest;
@@ -337,12 +343,12 @@ impl PackJob {
                 return Ok((done, self.folding.prepare(budget - done)?));
             }
             // What was just written is in memory, and stays there if nothing is evicted for it.
-            self.folding.builder.set_warm(self.pool.has_room(PACK_BLOCK));
+            let is_warm = self.pool.has_room(PACK_BLOCK);
             let mut entries = self.block.iter().peekable();
             while let Some(entry) = entries.next() {
                 debug_assert!(entry.seqno <= self.batch.through, "a memtable holds messages up to `through`");
                 let last_of_key = entries.peek().is_some_and(|next| next.key != entry.key);
-                self.folding.push(entry, last_of_key)?;
+                self.folding.push(entry, last_of_key, is_warm)?;
             }
             if let Some(rows) = &self.rows {
                 absorb(rows, self.cursor.continues_key(), &self.block);
@@ -487,8 +493,7 @@ impl MergeJob {
                 };
                 done += (entry.key.len() + entry.value.len() + 8) as u64;
                 // What the pool has, lookups find there after the compaction, too.
-                self.folding.builder.set_warm(merge.is_pooled());
-                self.folding.push(entry, merge.is_last_of_key())?;
+                self.folding.push(entry, merge.is_last_of_key(), merge.is_pooled())?;
                 merge.advance().inspect_err(|_| self.failed = merge.failed())?;
             }
         }

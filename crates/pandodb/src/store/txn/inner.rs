@@ -7,11 +7,15 @@
 //!                                                                            Conflict, nothing written
 //! ```
 //!
+//! A transaction that runs a closure chooses its read point at its first read ([`ReadAsOf`]). If it only writes, it has
+//! no read point and no validation, and costs little more than a batch.
+//!
 //! Large values are on the disk as soon as they are written, and belong to the batch. A discarded value is freed when no
 //! iterator of the transaction exists that may read it.
 //!
-//! Invariants: commits leave footprints from the first write of a transaction until its end. After the end, the state has
-//! no reads and no own memtables, and every call of a handle fails.
+//! Invariants: commits leave footprints from the moment when a transaction has both writes and something to validate, until
+//! its end. A transaction that has read has a read point. After the end, the state has no read point, no reads and no own
+//! memtables, and every call of a handle fails.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -24,12 +28,14 @@ use crate::base::{BlobRef, Error, KeyRange, Kind, Result, SeededBug, seeded};
 use crate::index::{Changes, IndexView};
 use crate::memtable::Memtable;
 use crate::store::batch::{Batch, BatchMark, MAX_BATCH};
+use crate::store::engine::Engine;
 use crate::store::keyspace::Keyspace;
 use crate::store::queues::QueueNumber;
 use crate::store::range::{Range, Report};
 use crate::store::read::{self, ReadPoint};
 use crate::store::scan::OwnWrites;
 use crate::store::shared::Shared;
+use crate::store::snapshot::Snapshot;
 use crate::store::state::{KeyspaceState, check_key};
 use crate::store::validation::{ReadFrom, ReadSet, Validation};
 use crate::store::value::Value;
@@ -51,13 +57,22 @@ pub(super) enum Tracking {
     Always,
 }
 
+/// When a transaction chooses its read point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadAsOf {
+    /// At once.
+    Beginning,
+    /// At the first read. Under snapshot isolation it is chosen at once, because the commit must then detect changes since
+    /// before the first write.
+    FirstRead,
+}
+
 /// A place in the writes of a transaction, see [`Transaction::savepoint`](super::Transaction::savepoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint(u64);
 
 pub(super) struct Inner {
     pub(super) engine: Arc<Shared>,
-    pub(super) point: ReadFrom,
     pub(super) options: TransactionOptions,
     /// The queues in which the thread has the turn.
     turns: Vec<QueueNumber>,
@@ -65,6 +80,7 @@ pub(super) struct Inner {
 }
 
 pub(super) struct State {
+    point: Option<ReadFrom>,
     reads: ReadSet,
     writes: Batch,
     own: Own,
@@ -88,6 +104,7 @@ pub(super) struct State {
 impl State {
     fn new(engine: &Arc<Shared>) -> State {
         State {
+            point: None,
             reads: ReadSet::default(),
             writes: Batch::new(engine.clone()),
             own: Own::default(),
@@ -102,6 +119,20 @@ impl State {
         }
     }
 
+    /// The read point.
+    fn point(&mut self, engine: &Engine) -> &ReadFrom {
+        self.point.get_or_insert_with(|| ReadFrom::newest(engine))
+    }
+
+    /// Called after a read was tracked, or a write was added.
+    fn enter(&mut self, engine: &Engine, isolation: Isolation) {
+        let validates = !self.reads.is_empty() || isolation == Isolation::Snapshot;
+        if validates && !self.writes.is_empty() && !self.has_entered {
+            engine.writer.footprints.enter();
+            self.has_entered = true;
+        }
+    }
+
     /// Charges the memory of the transaction, with `more` bytes.
     fn charge(&mut self, engine: &Shared, more: usize) -> Result<()> {
         let marks = size_of_val(&*self.savepoints);
@@ -110,12 +141,24 @@ impl State {
 }
 
 impl Inner {
-    pub(super) fn begin(engine: &Arc<Shared>, options: TransactionOptions, turns: Vec<QueueNumber>) -> Result<Inner> {
+    pub(super) fn begin(
+        engine: &Arc<Shared>,
+        options: TransactionOptions,
+        as_of: ReadAsOf,
+        turns: Vec<QueueNumber>,
+    ) -> Result<Inner> {
         engine.access.check()?;
-        engine.figures.transactions.open.fetch_add(1, Relaxed);
-        let point = ReadFrom::newest(engine);
-        let (engine, state) = (engine.clone(), Mutex::new(State::new(engine)));
-        Ok(Inner { engine, point, options, turns, state })
+        let mut state = State::new(engine);
+        if as_of == ReadAsOf::Beginning || options.isolation == Isolation::Snapshot {
+            state.point(engine);
+        }
+        engine.figures.transactions.by_thread.mine().begun.fetch_add(1, Relaxed);
+        Ok(Inner { engine: engine.clone(), options, turns, state: Mutex::new(state) })
+    }
+
+    /// The read point; `None` if it is not chosen, or if the transaction has ended.
+    pub(super) fn snapshot(&self) -> Option<Snapshot> {
+        self.state.lock().point.as_ref().map(|point| point.snapshot.clone())
     }
 
     /// Locks the state for an operation on a keyspace.
@@ -152,14 +195,14 @@ impl Inner {
     // ---- reads ----
 
     pub(super) fn get(&self, keyspace: &Keyspace, key: &[u8], tracking: Tracking) -> Result<Option<Value>> {
-        self.find(keyspace, key, tracking, |key, own| {
-            read::get_after(&self.engine, &keyspace.state, key, own, &self.point.snapshot)
+        self.find(keyspace, key, tracking, |key, own, snapshot| {
+            read::get_after(&self.engine, &keyspace.state, key, own, snapshot)
         })
     }
 
     pub(super) fn contains(&self, keyspace: &Keyspace, key: &[u8], tracking: Tracking) -> Result<bool> {
-        self.find(keyspace, key, tracking, |key, own| {
-            let found = read::contains_after(&self.engine, &keyspace.state, key, own, &self.point.snapshot);
+        self.find(keyspace, key, tracking, |key, own, snapshot| {
+            let found = read::contains_after(&self.engine, &keyspace.state, key, own, snapshot);
             found.map(|(exists, depends)| (exists.then_some(()), depends))
         })
         .map(|found| found.is_some())
@@ -171,20 +214,21 @@ impl Inner {
         keyspace: &Keyspace,
         key: &[u8],
         tracking: Tracking,
-        look_up: impl FnOnce(&[u8], Option<&Memtable>) -> Result<(Option<T>, bool)>,
+        look_up: impl FnOnce(&[u8], Option<&Memtable>, &Snapshot) -> Result<(Option<T>, bool)>,
     ) -> Result<Option<T>> {
         check_key(key)?;
         let (state, mut buf) = (&keyspace.state, Vec::new());
         let key = state.codec.stored(key, &mut buf);
         let mut inner = self.lock(keyspace)?;
+        let snapshot = inner.point(&self.engine).snapshot.clone();
         let State { writes, own, .. } = &mut *inner;
         let own = if own.may_have(state, key, writes)? { own.of(state, writes, &self.engine.chunks)? } else { None };
         let (found, depends) = match own {
             // The lock keeps the large values of the own writes.
-            Some(own) => look_up(key, Some(own))?,
+            Some(own) => look_up(key, Some(own), &snapshot)?,
             None => {
                 drop(inner);
-                let found = look_up(key, None)?;
+                let found = look_up(key, None, &snapshot)?;
                 inner = self.lock(keyspace)?;
                 found
             }
@@ -192,6 +236,7 @@ impl Inner {
         let counts = found.is_some() || !SeededBug::AbsenceUntracked.is_on();
         if (depends || tracking == Tracking::Always) && counts && self.is_tracked(tracking) {
             inner.reads.add_key(state, state.codec.hashed(key), Changes::All);
+            inner.enter(&self.engine, self.options.isolation);
             inner.charge(&self.engine, 0)?;
         }
         Ok(found)
@@ -210,17 +255,19 @@ impl Inner {
             has_own = has_own
                 || own.may_have(&keyspace.state, keyspace.state.codec.stored(key.as_ref(), &mut buf), writes)?;
         }
+        let snapshot = inner.point(&self.engine).snapshot.clone();
         drop(inner);
         if has_own {
             return keys.iter().map(|key| self.get(keyspace, key.as_ref(), tracking)).collect();
         }
-        let values = read::multi_get(&self.engine, &keyspace.state, keys, ReadPoint::At(&self.point.snapshot))?;
+        let values = read::multi_get(&self.engine, &keyspace.state, keys, ReadPoint::At(&snapshot))?;
         if self.is_tracked(tracking) {
             let (mut inner, state, mut buf) = (self.lock(keyspace)?, &keyspace.state, Vec::new());
             for key in keys {
                 let key = state.codec.stored(key.as_ref(), &mut buf);
                 inner.reads.add_key(state, state.codec.hashed(key), Changes::All);
             }
+            inner.enter(&self.engine, self.options.isolation);
             inner.charge(&self.engine, 0)?;
         }
         Ok(values)
@@ -229,17 +276,19 @@ impl Inner {
     pub(super) fn range(self: &Arc<Self>, keyspace: &Keyspace, range: KeyRange, tracking: Tracking) -> Result<Range> {
         let state = &keyspace.state;
         let mut inner = self.lock(keyspace)?;
+        let snapshot = inner.point(&self.engine).snapshot.clone();
         let State { reads, writes, own, .. } = &mut *inner;
         let memtable = own.of(state, writes, &self.engine.chunks)?.cloned();
         let visible = seeded!(OwnWritesHiddenInRange: OWN, own.visible());
         let own = memtable.map(|memtable| OwnWrites { memtable, visible });
         let number = self.is_tracked(tracking).then(|| reads.add_range(state, range.clone()));
+        inner.enter(&self.engine, self.options.isolation);
         inner.charge(&self.engine, 0)?;
         inner.readers += 1;
         let this = self.clone();
         let report: Report = Box::new(move |parts| this.end_reader(number, parts));
         drop(inner);
-        let range = Range::new(&self.engine, state, range, Some(&self.point.snapshot));
+        let range = Range::new(&self.engine, state, range, Some(&snapshot));
         Ok(range.of_transaction(own, Some(report)))
     }
 
@@ -270,7 +319,9 @@ impl Inner {
     pub(super) fn track(&self, keyspace: &Keyspace, range: KeyRange) -> Result<()> {
         keyspace.state.check_sorted(&range)?;
         let mut inner = self.lock(keyspace)?;
+        inner.point(&self.engine);
         inner.reads.add_range(&keyspace.state, range);
+        inner.enter(&self.engine, self.options.isolation);
         inner.charge(&self.engine, 0)
     }
 
@@ -282,10 +333,8 @@ impl Inner {
         if self.options.read_only {
             return Err(Error::invalid("the transaction was begun as read-only; begin it without `read_only`"));
         }
-        if !inner.has_entered {
+        if inner.writes.is_empty() {
             self.engine.check_writable()?;
-            self.engine.writer.footprints.enter();
-            inner.has_entered = true;
         }
         inner.charge(&self.engine, bytes)?;
         let would_be = inner.writes.bytes() + bytes + MOST_OVERHEAD;
@@ -293,6 +342,7 @@ impl Inner {
             return Err(Error::TransactionTooLarge { bytes: would_be as u64, limit: MAX_BATCH as u64 });
         }
         add(&mut inner.writes);
+        inner.enter(&self.engine, self.options.isolation);
         inner.writes.take_error()
     }
 
@@ -346,7 +396,7 @@ impl Inner {
         if inner.readers > 0 {
             inner.pinned = inner.writes.keyspaces().iter().map(|keyspace| keyspace.index.view()).collect();
         }
-        let State { reads, writes, .. } = inner;
+        let State { point, reads, writes, has_entered, .. } = inner;
         if writes.is_empty() {
             // All reads were of one snapshot, so the transaction takes its place in the order there.
             return Ok(None);
@@ -354,11 +404,15 @@ impl Inner {
         if self.options.isolation == Isolation::Snapshot {
             add_written_keys(reads, writes)?;
         }
+        let durability = self.options.durability.unwrap_or(self.engine.config.durability);
+        if reads.is_empty() {
+            return writes.commit_validated(durability, None);
+        }
+        debug_assert!(*has_entered, "what is validated was announced");
         self.let_others_pass(reads);
         reads.sort();
-        let validation = Validation::new(reads, &self.point);
-        let durability = self.options.durability.unwrap_or(self.engine.config.durability);
-        writes.commit_validated(durability, Some(&validation).filter(|_| !reads.is_empty()))
+        let validation = Validation::new(reads, point.as_ref().expect("a transaction that has read has a read point"));
+        writes.commit_validated(durability, Some(&validation))
     }
 
     /// Lets threads commit first that have waited for their turn to change what this transaction has read.
@@ -391,10 +445,9 @@ impl Inner {
         }
         inner.charge.end(&self.engine);
         inner.savepoints = Vec::new();
-        (inner.reads, inner.own) = (ReadSet::default(), Own::default());
+        (inner.point, inner.reads, inner.own) = (None, ReadSet::default(), Own::default());
         self.free_discarded(inner);
-        let before = self.engine.figures.transactions.open.fetch_sub(1, Relaxed);
-        debug_assert!(before > 0, "a transaction ends once");
+        self.engine.figures.transactions.by_thread.mine().ended.fetch_add(1, Relaxed);
     }
 }
 

@@ -16,6 +16,7 @@ mod retry;
 mod transaction;
 mod updates;
 
+pub(crate) use self::inner::ReadAsOf;
 pub use self::inner::Savepoint;
 pub use self::options::{Isolation, TransactionOptions};
 pub(crate) use self::retry::transact;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::inner::ReadAsOf;
 use super::options::TransactionOptions;
 use super::transaction::Transaction;
 use crate::base::sync::Ordering::Relaxed;
@@ -33,7 +34,8 @@ pub(crate) fn transact<T>(
         let missing = lost.iter().filter(|queue| waits && turns.iter().all(|turn| turn.number != **queue));
         let more: Vec<Turn<'_>> = missing.filter_map(|queue| engine.queues.wait(*queue, attempts)).collect();
         turns.extend(more);
-        let tx = Transaction::begin(engine, options, turns.iter().map(|turn| turn.number).collect())?;
+        let tx =
+            Transaction::begin(engine, options, ReadAsOf::FirstRead, turns.iter().map(|turn| turn.number).collect())?;
         let value = work(&tx)?;
         let Err(error) = tx.commit() else { return Ok(value) };
         again(engine, error, attempts, |queue| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::inner::{Inner, Savepoint, Tracking, bounds};
+use super::inner::{Inner, ReadAsOf, Savepoint, Tracking, bounds};
 use super::options::TransactionOptions;
 use crate::base::{IntoKeyRange, KeyRange, Result};
 use crate::store::keyspace::Keyspace;
@@ -11,12 +11,13 @@ use crate::store::range::Range;
 use crate::store::shared::Shared;
 use crate::store::value::Value;
 #[cfg(doc)]
-use crate::{Batch, Error, Store};
+use crate::{Batch, Error, Isolation, Store};
 
 /// A transaction: reads and writes that take effect together, as if no other write happened in between. It is made by
 /// [`Store::begin`], or by [`Store::transact`], which also repeats it after a conflict.
 ///
-/// A transaction reads the store as of its beginning, together with its own writes. Other callers see none of its writes
+/// A transaction reads the store as of its beginning, together with its own writes. In [`Store::transact`], it reads the
+/// store as of its first read, unless its isolation is [`Isolation::Snapshot`]. Other callers see none of its writes
 /// before [`Transaction::commit`], and then all of them. Dropping the transaction discards its writes.
 ///
 /// No key is ever locked. Instead, a commit checks whether another commit has changed what the transaction has read, and
@@ -55,9 +56,10 @@ impl Transaction {
     pub(crate) fn begin(
         engine: &Arc<Shared>,
         options: TransactionOptions,
+        as_of: ReadAsOf,
         turns: Vec<QueueNumber>,
     ) -> Result<Transaction> {
-        Ok(Transaction { inner: Arc::new(Inner::begin(engine, options, turns)?) })
+        Ok(Transaction { inner: Arc::new(Inner::begin(engine, options, as_of, turns)?) })
     }
 
     /// Commits the transaction: applies all its writes, or none.
@@ -83,10 +85,11 @@ impl Transaction {
     /// Discards the writes of the transaction, as dropping it does.
     pub fn rollback(self) {}
 
-    /// The seqno of the last write that the transaction sees, apart from its own. This function is for test harnesses.
+    /// The seqno of the last write that the transaction sees, apart from its own; `None` if it has not read yet. This
+    /// function is for test harnesses.
     #[doc(hidden)]
-    pub fn read_point(&self) -> u64 {
-        self.inner.point.snapshot.seqno()
+    pub fn read_point(&self) -> Option<u64> {
+        self.inner.snapshot().map(|snapshot| snapshot.seqno())
     }
 }
 
@@ -292,8 +295,8 @@ impl Drop for Transaction {
 
 impl std::fmt::Debug for Transaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { point, options, .. } = &*self.inner;
-        f.debug_struct("Transaction").field("snapshot", &point.snapshot).field("options", options).finish()
+        let (snapshot, options) = (self.inner.snapshot(), self.inner.options);
+        f.debug_struct("Transaction").field("snapshot", &snapshot).field("options", &options).finish()
     }
 }
 
@@ -356,6 +359,6 @@ impl Untracked {
 
 impl std::fmt::Debug for Untracked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Untracked").field("snapshot", &self.inner.point.snapshot).finish()
+        f.debug_struct("Untracked").field("snapshot", &self.inner.snapshot()).finish()
     }
 }

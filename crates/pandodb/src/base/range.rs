@@ -1,6 +1,7 @@
 //! Half-open ranges of keys, and the types that methods accept for them: [`IntoKeyRange`].
 
 use std::ops::{Bound, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+use std::sync::Arc;
 
 /// All keys with `from ≤ key < to`. An empty `from` is below every key, and an empty `to` is above every key. An empty
 /// bound cannot be mistaken for a key, because a key has at least one byte.
@@ -111,6 +112,12 @@ impl KeyRange {
         both
     }
 
+    /// The keys of `shared` that are in this range: a reference to `shared` if these are all its keys.
+    pub(crate) fn part_of(&self, shared: &Arc<KeyRange>) -> Arc<KeyRange> {
+        let is_all = self.from <= shared.from && cmp_upper(&shared.to, &self.to).is_le();
+        if is_all { shared.clone() } else { Arc::new(self.intersect(shared)) }
+    }
+
     /// Whether some key can be in both ranges.
     pub fn overlaps(&self, other: &KeyRange) -> bool {
         !self.is_empty()
@@ -122,6 +129,12 @@ impl KeyRange {
     /// Whether every key of `other` is in this range.
     pub fn covers(&self, other: &KeyRange) -> bool {
         other.is_empty() || (self.from <= other.from && cmp_upper(&other.to, &self.to).is_le())
+    }
+}
+
+impl From<&KeyRange> for Arc<KeyRange> {
+    fn from(range: &KeyRange) -> Arc<KeyRange> {
+        Arc::new(range.clone())
     }
 }
 

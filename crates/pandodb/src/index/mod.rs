@@ -125,12 +125,12 @@ pub trait IndexView: Send + Sync {
 
     /// Starts a scan of a range of stored keys, in descending order if `reverse`. With [`Order::Hashed`], the only use
     /// of a range is to continue a walk over all keys.
-    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;
+    fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>>;
 
     /// Starts a walk over all messages, in the order of stored keys. Backup, dump and tests use it; they need no
     /// particular order.
     fn drain(self: Arc<Self>) -> Result<Box<dyn RawCursor>> {
-        self.cursor(&KeyRange::all(), false)
+        self.cursor(Arc::default(), false)
     }
 
     /// Appends every range tombstone that may cover a key of `range`.
@@ -183,7 +183,7 @@ pub trait IndexView: Send + Sync {
     /// The errors of [`IndexView::cursor`].
     fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
         let _ = since;
-        self.cursor(range, false)
+        self.cursor(range.into(), false)
     }
 }
 

@@ -164,7 +164,7 @@ impl IndexView for StubView {
         Box::new(StubProbe(self))
     }
 
-    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
+    fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>> {
         let page = self.page.0.lock();
         let seen = page.iter().filter(|((key, seqno), _)| range.contains(key) && seqno.0 <= self.through);
         let mut messages: Vec<_> = seen.map(|(place, message)| (place.clone(), message.clone())).collect();

@@ -277,7 +277,7 @@ pub fn scan(tree: &impl Index, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> 
     view.tombstones(&KeyRange::all(), &mut tombstones).unwrap();
     tombstones.retain(|tombstone| tombstone.seqno <= at);
     let tombstones = crate::base::Fragments::build(&tombstones);
-    let mut cursor = view.cursor(&KeyRange::all(), reverse).unwrap();
+    let mut cursor = view.cursor(Arc::default(), reverse).unwrap();
     let mut keys: Vec<(Vec<u8>, Messages)> = Vec::new();
     loop {
         let mut block = EntryBlock::new();

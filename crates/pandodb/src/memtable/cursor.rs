@@ -17,7 +17,7 @@ use crate::base::{EntryBlock, KeyRange, Seqno};
 /// A scan of the messages of a range.
 pub struct Cursor {
     memtable: Arc<Memtable>,
-    range: KeyRange,
+    range: Arc<KeyRange>,
     reverse: bool,
     /// The last message that was returned.
     after: Option<(Vec<u8>, Seqno)>,
@@ -28,8 +28,8 @@ pub struct Cursor {
 impl Cursor {
     /// Creates a scan of `range`. If `reverse` is set, the scan runs from the end of the range to its beginning. Reads
     /// nothing yet.
-    pub fn new(memtable: Arc<Memtable>, range: KeyRange, reverse: bool) -> Cursor {
-        Cursor { memtable, range, reverse, after: None, continues_key: false }
+    pub fn new(memtable: Arc<Memtable>, range: impl Into<Arc<KeyRange>>, reverse: bool) -> Cursor {
+        Cursor { memtable, range: range.into(), reverse, after: None, continues_key: false }
     }
 
     /// Appends the next messages to `out`, about `max_bytes` bytes of them. Appends nothing if no message is left.
@@ -71,10 +71,11 @@ impl Cursor {
             "a walk does not turn back"
         );
         (self.after, self.continues_key) = (None, false);
+        let range = Arc::make_mut(&mut self.range);
         if self.reverse {
-            self.range.to = successor(key);
+            range.to = successor(key);
         } else {
-            self.range.from = key.to_vec();
+            range.from = key.to_vec();
         }
     }
 }

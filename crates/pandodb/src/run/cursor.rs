@@ -32,10 +32,13 @@ use crate::base::{Entry, Error, KeyRange, Kind, Result, Seqno, seeded};
 use crate::blocks::{BlockLoads, Loaded, Need};
 use crate::space::BlockKind;
 
+/// The number of key bytes behind the prefix of a leaf for which a cursor allocates memory at first.
+const USUAL_REST: usize = 32;
+
 /// A cursor over one slice.
 pub struct RunCursor {
     slice: Arc<RunSlice>,
-    range: KeyRange,
+    range: Arc<KeyRange>,
     reverse: bool,
     leaves: Leaves,
     /// Entries of the current leaf that are inside the range and were not passed yet.
@@ -46,16 +49,10 @@ pub struct RunCursor {
     key: Vec<u8>,
     slot: Option<Slot>,
     /// The progress of opening; `None` once the cursor has reached its first entry or its end.
-    opening: Option<Opening>,
+    opening: Option<Stage>,
 }
 
 /// The progress of a cursor towards its first entry.
-struct Opening {
-    /// The key from which the cursor starts to move in its direction. An empty key means the end of the slice.
-    bound: Vec<u8>,
-    stage: Stage,
-}
-
 #[derive(Clone, Copy)]
 enum Stage {
     /// No block was requested yet.
@@ -82,23 +79,32 @@ impl RunCursor {
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
-    pub fn new(slice: Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadAhead) -> Result<RunCursor> {
+    pub fn new(
+        slice: Arc<RunSlice>,
+        range: impl Into<Arc<KeyRange>>,
+        reverse: bool,
+        readahead: ReadAhead,
+    ) -> Result<RunCursor> {
         let mut cursor = RunCursor::pending(slice, range, reverse, readahead);
         cursor.open()?;
         Ok(cursor)
     }
 
     /// Creates a cursor without reading anything. [`RunCursor::open`] reads its first block.
-    pub fn pending(slice: Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadAhead) -> RunCursor {
-        let range = slice.range().intersect(range);
+    pub fn pending(
+        slice: Arc<RunSlice>,
+        range: impl Into<Arc<KeyRange>>,
+        reverse: bool,
+        readahead: ReadAhead,
+    ) -> RunCursor {
+        let range = slice.range().part_of(&range.into());
         let leaves = Leaves::new(readahead, reverse, slice.span());
         let meta = slice.run().meta();
         // If no key of the run is in the range, the cursor is at its end without a read. A run that holds only range
         // tombstones has no keys.
         let inside = range.from <= meta.last_key && range.is_above(&meta.first_key);
         let pending = !range.is_empty() && meta.leaf_pages > 0 && inside && !slice.span().is_empty();
-        let bound = || if reverse { range.to.clone() } else { range.from.clone() };
-        let opening = pending.then(|| Opening { bound: bound(), stage: Stage::Start });
+        let opening = pending.then_some(Stage::Start);
         RunCursor {
             slice,
             range,
@@ -145,7 +151,7 @@ impl RunCursor {
             (None, _) => b,
             _ => a,
         });
-        let Some(first) = first.and_then(RunCursor::place).map(<[u8]>::to_vec) else { return Ok(()) };
+        let Some(first) = first.and_then(RunCursor::place) else { return Ok(()) };
         let is_next = |cursor: &RunCursor| cursor.lower_bound().is_some_and(|key| key == first);
         let slices: Vec<_> = cursors.iter().map(|cursor| is_next(cursor).then(|| cursor.slice.clone())).collect();
         let mut loads = BlockLoads::default();
@@ -186,25 +192,26 @@ impl RunCursor {
     /// Continues to open the cursor with the block that the last step has requested. Returns the next block that the
     /// cursor needs; `None` once the cursor is at its first entry or past the end.
     fn open_step(&mut self, landed: Option<Loaded>) -> Result<Option<Need>> {
-        let Some(Opening { bound, stage }) = self.opening.take() else { return Ok(None) };
+        let Some(stage) = self.opening.take() else { return Ok(None) };
         let run = self.slice.run();
         let meta = run.meta();
         let child = match stage {
             Stage::Start if meta.height == 0 => Child { position: 0, pages: meta.root.pages, leaf: 0 },
             Stage::Start => {
-                self.opening = Some(Opening { bound, stage: Stage::Inner(meta.height) });
+                self.opening = Some(Stage::Inner(meta.height));
                 return Ok(Some(Need::Block(meta.root, BlockKind::RunInner)));
             }
             Stage::Inner(level) => {
                 let span = self.slice.span();
                 let block = landed.expect("a block was requested").block();
-                let (child, addr) = run.child(&block, level, |inner| match (bound.is_empty(), self.reverse) {
+                let edge = self.near_edge();
+                let (child, addr) = run.child(&block, level, |inner| match (edge.is_empty(), self.reverse) {
                     (true, false) => inner.search_leaf(span.start),
                     (true, true) => inner.search_leaf(span.end - 1),
-                    (false, _) => inner.search(&bound),
+                    (false, _) => inner.search(edge),
                 })?;
                 if level > 1 {
-                    self.opening = Some(Opening { bound, stage: Stage::Inner(level - 1) });
+                    self.opening = Some(Stage::Inner(level - 1));
                     return Ok(Some(Need::Block(addr, BlockKind::RunInner)));
                 }
                 let limit = self.far_edge().and_then(|edge| limit_in(&Inner::of(&block), edge, self.reverse));
@@ -213,22 +220,26 @@ impl RunCursor {
             }
             Stage::Leaf(child) => {
                 self.leaves.take(run, child, landed.expect("pages were requested").pages())?;
-                return self.arrive(&bound).map(|()| None);
+                return self.arrive().map(|()| None);
             }
         };
         if let Some(addr) = self.leaves.open(run, child)? {
-            self.opening = Some(Opening { bound, stage: Stage::Leaf(child) });
+            self.opening = Some(Stage::Leaf(child));
             return Ok(Some(Need::Pages(addr)));
         }
-        self.arrive(&bound).map(|()| None)
+        self.arrive().map(|()| None)
     }
 
-    /// Moves to the first entry at or after the bound. This entry is in the current leaf, or in the next leaf that has
-    /// an entry in the range.
-    fn arrive(&mut self, bound: &[u8]) -> Result<()> {
+    /// Moves to the first entry. This entry is in the current leaf, or in the next leaf that has an entry in the range.
+    fn arrive(&mut self) -> Result<()> {
         debug_assert!(self.opening.is_none() && self.slot.is_none(), "a cursor arrives once");
-        self.enter(Some(bound))?;
+        self.enter()?;
         self.settle()
+    }
+
+    /// The bound at which the cursor starts, in its direction. An empty bound means the end of the slice.
+    fn near_edge(&self) -> &[u8] {
+        if self.reverse { &self.range.to } else { &self.range.from }
     }
 
     /// The bound at which the cursor will end. `None` if the cursor ends with its slice, whose span is known.
@@ -372,29 +383,21 @@ impl RunCursor {
         from..to.max(from)
     }
 
-    /// Computes the window of the current leaf; if `bound` is given, the window begins at `bound`. Also checks that the
-    /// leaf's keys are between the first and last key of the run, because a merge relies on these two keys.
-    fn enter(&mut self, bound: Option<&[u8]>) -> Result<()> {
+    /// Computes the window of the current leaf. Also checks that the leaf's keys are between the first and last key of
+    /// the run, because a merge relies on these two keys.
+    fn enter(&mut self) -> Result<()> {
         let leaf = self.leaves.leaf();
         let meta = self.slice.run().meta();
         if leaf.order(0, &meta.first_key).is_lt() || leaf.order(leaf.len() - 1, &meta.last_key).is_gt() {
             return Err(self.slice.run().corrupt("a leaf with keys beyond those of the run"));
         }
-        let mut window = self.inside();
+        let window = self.inside();
         self.more = if self.reverse { window.start == 0 } else { window.end == leaf.len() };
-        let edge = if self.reverse { &self.range.to } else { &self.range.from };
-        if let Some(bound) = bound.filter(|bound| !bound.is_empty() && bound != edge) {
-            let at = leaf.search(bound);
-            if self.reverse {
-                window.end = window.end.min(at);
-            } else {
-                window.start = window.start.max(at);
-            }
-        }
         debug_assert!(window.end <= leaf.len(), "the window consists of entries of the leaf");
         self.window = window;
         self.prefix_len = leaf.prefix().len();
         self.key.clear();
+        self.key.reserve(self.prefix_len + USUAL_REST);
         self.key.extend_from_slice(leaf.prefix());
         Ok(())
     }
@@ -453,7 +456,7 @@ impl RunCursor {
                 self.seek_limit();
             }
             self.leaves.fetch(self.slice.run(), want)?;
-            self.enter(None)?;
+            self.enter()?;
             if !self.window.is_empty() {
                 self.make_current();
                 return match last {

@@ -229,18 +229,19 @@ impl MergeCursor {
     fn rebuild(&mut self) {
         let count = self.inputs.len();
         (0..count).for_each(|input| self.take_head(input));
-        self.losers = vec![0; count];
         // The winners of the nodes are computed from the last node to the first. The nodes with numbers from `count` on
-        // are the inputs.
-        let mut winners: Vec<u32> = vec![0; count];
+        // are the inputs, which win their own nodes. The second half of the vector has the winners until all are known.
+        self.losers.clear();
+        self.losers.resize(2 * count, 0);
         #[expect(clippy::cast_possible_truncation, reason = "inputs are numbered with 32 bits")]
-        let at = |winners: &[u32], node: usize| if node >= count { (node - count) as u32 } else { winners[node] };
+        let winner = |losers: &[u32], node| if node >= count { (node - count) as u32 } else { losers[count + node] };
         for node in (1..count).rev() {
-            let (a, b) = (at(&winners, 2 * node), at(&winners, 2 * node + 1));
-            (winners[node], self.losers[node]) = if self.beats(b, a) { (b, a) } else { (a, b) };
+            let (a, b) = (winner(&self.losers, 2 * node), winner(&self.losers, 2 * node + 1));
+            (self.losers[count + node], self.losers[node]) = if self.beats(b, a) { (b, a) } else { (a, b) };
         }
         if count > 0 {
-            self.losers[0] = if count == 1 { 0 } else { winners[1] };
+            self.losers[0] = winner(&self.losers, 1);
         }
+        self.losers.truncate(count);
     }
 }

@@ -47,7 +47,7 @@ pub struct Range {
     state: Arc<KeyspaceState>,
     /// The registered read point, kept for the life of the iterator. It is `None` if the iterator could not be opened.
     point: Option<Arc<Registered>>,
-    bounds: KeyRange,
+    bounds: Arc<KeyRange>,
     /// The keys that neither end has passed yet.
     rest: KeyRange,
     front: Option<Side>,
@@ -67,9 +67,8 @@ pub(super) type Report = Box<dyn FnOnce(Vec<KeyRange>) + Send>;
 
 /// The keys that an iterator of a transaction has passed.
 struct Walked {
-    /// Where the two ends were after the last seek.
-    from: Vec<u8>,
-    to: Vec<u8>,
+    /// Where the two ends were after the last seek; `None` without a seek.
+    ends: Option<KeyRange>,
     /// The parts that were passed before the last seek.
     parts: Vec<KeyRange>,
     report: Report,
@@ -95,7 +94,7 @@ impl Range {
         };
         assert!(point.is_some() || broken.is_some(), "a range without a read point has an error");
         let finished = bounds.is_empty() && broken.is_none();
-        let (engine, state, rest) = (engine.clone(), state.clone(), bounds.clone());
+        let (engine, state, rest, bounds) = (engine.clone(), state.clone(), bounds.clone(), Arc::new(bounds));
         let (own, walked) = (None, None);
         let (front, back, values) = (None, None, true);
         Range { engine, state, point, bounds, rest, front, back, values, finished, own, walked, broken }
@@ -104,9 +103,8 @@ impl Range {
     /// Lets the iterator see the writes of a transaction, and lets it report the keys that it has passed when it is
     /// dropped. REQUIRES: the iterator is new.
     pub(super) fn of_transaction(mut self, own: Option<OwnWrites>, report: Option<Report>) -> Range {
-        let KeyRange { from, to } = self.bounds.clone();
         self.own = own;
-        self.walked = report.map(|report| Walked { from, to, parts: Vec::new(), report });
+        self.walked = report.map(|report| Walked { ends: None, parts: Vec::new(), report });
         self
     }
 
@@ -224,7 +222,8 @@ impl Range {
 
     /// Adds the keys that were passed since the last seek to those that the transaction has read.
     fn note_walked(&mut self) {
-        let Some(Walked { from, to, parts, .. }) = &mut self.walked else { return };
+        let Some(Walked { ends, parts, .. }) = &mut self.walked else { return };
+        let KeyRange { from, to } = ends.as_ref().unwrap_or(&self.bounds);
         let mut note = |from: &[u8], to: &[u8]| {
             let part = KeyRange::new(from, to);
             if !part.is_empty() {
@@ -246,8 +245,7 @@ impl Range {
     /// Begins a new part after a seek.
     fn walk_on(&mut self) {
         if let Some(walked) = &mut self.walked {
-            walked.from.clone_from(&self.rest.from);
-            walked.to.clone_from(&self.rest.to);
+            walked.ends.get_or_insert_default().clone_from(&self.rest);
         }
     }
 
@@ -308,9 +306,11 @@ impl Range {
             _ => {
                 let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
                 let starts_over = side.is_some() && SeededBug::ScanStartsOver.is_on();
-                let over = if starts_over { &self.bounds } else { &self.rest };
+                // Most iterators open a side before they have moved.
+                let is_whole = starts_over || self.rest == *self.bounds;
+                let over = if is_whole { self.bounds.clone() } else { Arc::new(self.rest.clone()) };
                 let own = self.own.as_ref();
-                side.insert(Side::open(state, point, own, over.clone(), reverse, engine.device.now())?)
+                side.insert(Side::open(state, point, own, over, reverse, engine.device.now())?)
             }
         };
         let Some(row) = side.next(engine, state, self.values, &self.rest)? else { return Ok(None) };

@@ -68,7 +68,7 @@ pub(super) struct Side {
     /// it.
     covered: (u64, u32),
     /// The range for which the sources and the tombstones were opened.
-    over: KeyRange,
+    over: Arc<KeyRange>,
     /// A pending seek. Its key is always beyond the position of the sources.
     sought: Option<Vec<u8>>,
     /// Observes which keys get values while the side exists, if the side may learn dead ranges.
@@ -233,7 +233,7 @@ impl Side {
         state: &Arc<KeyspaceState>,
         at: Seqno,
         own: Option<&OwnWrites>,
-        over: KeyRange,
+        over: Arc<KeyRange>,
         reverse: bool,
         now: Duration,
     ) -> Result<Side> {
@@ -263,7 +263,7 @@ impl Side {
             }
             world.view.tombstones(&alive, &mut tombstones)?;
             tombstones.retain(|tombstone| tombstone.seqno <= at);
-            let cursor = world.view.clone().cursor(&alive, reverse)?;
+            let cursor = world.view.clone().cursor(alive.clone(), reverse)?;
             let expected = usize::try_from(state.value_habits.usual()).unwrap_or(0) * REFERENCE;
             sources.push(Source::new(From::Index(cursor), world.view.through(), at, expected));
             sets.push(Arc::new(Fragments::build(&tombstones)));
@@ -584,14 +584,15 @@ fn revives(entry: &Entry<'_>, at: Seqno) -> bool {
 
 /// The part of `over` behind the dead range at its first end, which is the upper end if `reverse`; and whether there is
 /// such a dead range.
-fn behind_dead_range(state: &KeyspaceState, at: Seqno, over: &KeyRange, reverse: bool) -> (KeyRange, bool) {
-    match state.dead_ranges.skip(if reverse { &over.to } else { &over.from }, reverse, at) {
-        Skip::NoneBefore(_) => (over.clone(), false),
+fn behind_dead_range(state: &KeyspaceState, at: Seqno, over: &Arc<KeyRange>, reverse: bool) -> (Arc<KeyRange>, bool) {
+    let alive = match state.dead_ranges.skip(if reverse { &over.to } else { &over.from }, reverse, at) {
+        Skip::NoneBefore(_) => return (over.clone(), false),
         // An empty bound means that no key has a value.
-        Skip::To(bound) if bound.is_empty() => (KeyRange::none(), true),
-        Skip::To(bound) if reverse => (KeyRange::new(&*over.from, bound), true),
-        Skip::To(bound) => (KeyRange::new(bound, &*over.to), true),
-    }
+        Skip::To(bound) if bound.is_empty() => KeyRange::none(),
+        Skip::To(bound) if reverse => KeyRange::new(&*over.from, bound),
+        Skip::To(bound) => KeyRange::new(bound, &*over.to),
+    };
+    (Arc::new(alive), true)
 }
 
 /// Appends the references to the large values of the next keys, at most `most` of them, in the order of the scan.

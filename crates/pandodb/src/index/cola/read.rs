@@ -119,7 +119,7 @@ impl IndexView for ColaView {
         self.rows.offer(key, hash, value, seqno, self.through);
     }
 
-    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
+    fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>> {
         Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
     }
 
@@ -128,7 +128,7 @@ impl IndexView for ColaView {
     }
 
     fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
-        Ok(Box::new(PiecewiseCursor::new(self, range, false).since(since)))
+        Ok(Box::new(PiecewiseCursor::new(self, range.into(), false).since(since)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
@@ -202,7 +202,7 @@ impl Pieces for ColaView {
             };
             slices.extend(layer.parts_in(&range).iter().map(with_bytes));
         }
-        Ok(Piece { range, slices })
+        Ok(Piece { range: Arc::new(range), slices })
     }
 
     fn habits(&self) -> &ScanHabits {

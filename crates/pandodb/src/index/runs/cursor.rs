@@ -19,7 +19,7 @@ use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice, ScanHabits, ScanUs
 /// A piece of the key space and the slices that overlap it.
 pub struct Piece {
     /// The keys of the piece.
-    pub range: KeyRange,
+    pub range: Arc<KeyRange>,
     /// The slices in any order. Each has the estimated number of its bytes that are in the piece. The first chunk that
     /// a scan reads from a slice is proportional to this number.
     pub slices: Vec<(Arc<RunSlice>, u64)>,
@@ -48,15 +48,15 @@ pub trait Pieces: Send + Sync {
 pub struct PiecewiseCursor<V: Pieces> {
     view: Arc<V>,
     /// The range of the scan.
-    range: KeyRange,
-    /// The part of the range after the current piece.
-    rest: KeyRange,
+    range: Arc<KeyRange>,
+    /// The part of the range after the current piece; `None` if there is none.
+    rest: Option<Arc<KeyRange>>,
     reverse: bool,
     merge: Option<MergeCursor>,
     /// The pages that were used since the cursor was opened or since the last seek. `None` until the first piece.
     used: Option<Arc<ScanUse>>,
     /// The range of the current piece.
-    piece: Option<KeyRange>,
+    piece: Option<Arc<KeyRange>>,
     /// The range and the seqno of the last call of [`RawCursor::leave_out`], for the pieces that are opened later.
     covered: Option<(KeyRange, Seqno)>,
     /// Runs without a message above this seqno are left out.
@@ -65,11 +65,11 @@ pub struct PiecewiseCursor<V: Pieces> {
 
 impl<V: Pieces> PiecewiseCursor<V> {
     /// Makes a cursor over `range`. This call reads no blocks.
-    pub fn new(view: Arc<V>, range: &KeyRange, reverse: bool) -> PiecewiseCursor<V> {
+    pub fn new(view: Arc<V>, range: Arc<KeyRange>, reverse: bool) -> PiecewiseCursor<V> {
         PiecewiseCursor {
             view,
-            range: range.clone(),
-            rest: range.clone(),
+            rest: Some(range.clone()).filter(|range| !range.is_empty()),
+            range,
             reverse,
             merge: None,
             used: None,
@@ -88,11 +88,9 @@ impl<V: Pieces> PiecewiseCursor<V> {
 
     /// Opens the merge for the next piece and removes the piece from `rest`. Returns `false` if nothing is left.
     fn next_piece(&mut self) -> Result<bool> {
-        if self.rest.is_empty() {
-            return Ok(false);
-        }
-        let piece = self.view.piece(&self.rest, self.reverse)?;
-        let range = piece.range.intersect(&self.rest);
+        let Some(rest) = &self.rest else { return Ok(false) };
+        let piece = self.view.piece(rest, self.reverse)?;
+        let range = piece.range.part_of(rest);
         assert!(!range.is_empty(), "a piece includes a part of the rest");
         let used = self.used.get_or_insert_default();
         let total = piece.slices.iter().map(|(_, bytes)| bytes).sum();
@@ -101,28 +99,29 @@ impl<V: Pieces> PiecewiseCursor<V> {
             .slices
             .into_iter()
             .filter(|(slice, _)| slice.range().overlaps(&range) && slice.run().meta().max_seqno > self.since);
-        let uncovered =
-            self.covered.as_ref().map(|(covered, seqno)| (beyond_start(&range, covered, self.reverse), *seqno));
+        let uncovered = self
+            .covered
+            .as_ref()
+            .map(|(covered, seqno)| (Arc::new(beyond_start(&range, covered, self.reverse)), *seqno));
         let cursors = overlapping.map(|(slice, bytes)| {
             let ahead = ReadAhead::Expecting(self.view.habits().first_pages(used, bytes, total));
             let newest = slice.run().meta().max_seqno;
             let part = uncovered.as_ref().filter(|(_, seqno)| newest < *seqno).map_or(&range, |(part, _)| part);
-            RunCursor::pending(slice, part, self.reverse, ahead).counting(used.clone())
+            RunCursor::pending(slice, part.clone(), self.reverse, ahead).counting(used.clone())
         });
         let cursors = cursors.collect();
         self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
-        if self.reverse {
+        self.rest = if Arc::ptr_eq(&range, rest) {
+            None
+        } else if self.reverse {
             // An empty lower bound means that a reverse scan has ended. As the upper bound of `rest`, it would mean
             // "unbounded".
-            self.rest.to.clone_from(&range.from);
-            if range.from.is_empty() {
-                self.rest = KeyRange::none();
-            }
-        } else if range.to.is_empty() {
-            self.rest = KeyRange::none();
+            Some(KeyRange::new(&*rest.from, &*range.from)).filter(|_| !range.from.is_empty())
         } else {
-            self.rest.from = range.to;
+            Some(KeyRange::new(&*range.to, &*rest.to)).filter(|_| !range.to.is_empty())
         }
+        .filter(|rest| !rest.is_empty())
+        .map(Arc::new);
         Ok(true)
     }
 }
@@ -192,11 +191,12 @@ impl<V: Pieces> RawCursor for PiecewiseCursor<V> {
     fn seek(&mut self, key: &[u8]) -> Result<()> {
         // A seek begins a new scan: what was used before it does not predict what is used after it.
         self.report();
-        self.rest = self.range.intersect(&if self.reverse {
+        let rest = self.range.intersect(&if self.reverse {
             KeyRange::new([], crate::base::range::successor(key))
         } else {
             KeyRange::new(key, [])
         });
+        self.rest = Some(rest).filter(|rest| !rest.is_empty()).map(Arc::new);
         Ok(())
     }
 

@@ -587,7 +587,7 @@ mod tests {
         let mut folding = folding(Some(Operator::new(Arc::new(AddU64))));
         for seqno in (1..=100_000).rev() {
             let entry = Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &1u64.to_le_bytes() };
-            folding.push(entry, false).unwrap();
+            folding.push(entry, false, false).unwrap();
             assert!(folding.group.len() < FOLD_AT, "{} messages are kept", folding.group.len());
         }
         folding.close_group().unwrap();
@@ -601,7 +601,7 @@ mod tests {
         for seqno in (1..=50_000).rev() {
             let before = folding.fold_at.1;
             folding
-                .push(Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &[7; 16] }, false)
+                .push(Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &[7; 16] }, false, false)
                 .unwrap();
             most += if folding.fold_at.1 == before { 0 } else { folding.group.bytes() };
         }
@@ -614,8 +614,8 @@ mod tests {
     fn a_message_in_two_inputs_is_reported_as_corruption() {
         let mut folding = folding(None);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
-        folding.push(entry(5), false).unwrap();
-        folding.push(entry(3), false).unwrap();
-        assert!(folding.push(entry(3), false).unwrap_err().is_corruption());
+        folding.push(entry(5), false, false).unwrap();
+        folding.push(entry(3), false, false).unwrap();
+        assert!(folding.push(entry(3), false, false).unwrap_err().is_corruption());
     }
 }

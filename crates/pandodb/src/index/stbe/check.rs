@@ -35,7 +35,7 @@ impl PinnedTrunk<'_> {
     pub fn new(core: &Core, trunk: Trunk) -> PinnedTrunk<'_> {
         let mut nodes = Vec::new();
         trunk.root.walk(&mut |node| nodes.push((node.clone(), node.stored())));
-        assert!(nodes[0].0.range == KeyRange::all(), "the walk begins with the root");
+        assert!(*nodes[0].0.range == KeyRange::all(), "the walk begins with the root");
         let blobs = trunk.blobs.pin();
         PinnedTrunk { core, _trunk: trunk, nodes, blobs }
     }
@@ -92,7 +92,7 @@ pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<S
         above.iter().cloned().chain(own).collect::<Vec<_>>()
     };
     if node.children.is_empty() {
-        let (range, sources) = (node.range.clone(), sources(live(&node.branches), &node.range));
+        let (range, sources) = (KeyRange::clone(&node.range), sources(live(&node.branches), &node.range));
         out.push(SalvagePiece { range, sources, lost: node.lost.clone() });
     }
     node.children.iter().for_each(|child| salvage(&child.node, &live(node.live(child)), out));

@@ -227,7 +227,7 @@ fn in_leaf(leaf: &Node, policy: Policy, requests: &[Forced], stuck: &Stuck) -> O
     };
     Some(Candidate {
         branches: branches[from..].to_vec(),
-        live: vec![leaf.range.clone()],
+        live: vec![KeyRange::clone(&leaf.range)],
         height: 0,
         bottom: begin + from == 0 || SeededBug::TombstoneDroppedAboveOlder.is_on(),
         bytes: branches[from..].iter().map(|branch| branch.bytes).sum(),
@@ -379,7 +379,7 @@ fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidat
                 let range = &node.children[i].node.range;
                 match live.last_mut() {
                     Some(last) if last.to == range.from => last.to.clone_from(&range.to),
-                    _ => live.push(range.clone()),
+                    _ => live.push(KeyRange::clone(range)),
                 }
             }
             debug_assert!(to >= from + 2, "one run is not compacted above the leaves");

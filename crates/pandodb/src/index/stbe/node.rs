@@ -79,7 +79,7 @@ pub struct Child {
 /// A node of the trunk.
 pub struct Node {
     /// The key range of the node.
-    pub range: KeyRange,
+    pub range: Arc<KeyRange>,
     /// The number of levels below the node: 0 for a leaf.
     pub height: u32,
     /// The branches, oldest first.
@@ -122,14 +122,15 @@ pub(super) type Urgency = (usize, Reverse<u32>);
 
 impl Node {
     /// Makes a node that is not on disk.
-    pub fn new(range: KeyRange, height: u32) -> Node {
+    pub fn new(range: impl Into<Arc<KeyRange>>, height: u32) -> Node {
+        let range = range.into();
         let (branches, children) = (Vec::new(), Vec::new());
         let (waits, stored) = (OnceLock::new(), OnceLock::new());
         Node { range, height, branches, children, lost: None, paid: Arc::default(), waits, stored }
     }
 
     /// Makes a node that represents an unreadable node.
-    pub fn lost(range: KeyRange, height: u32, error: Error) -> Node {
+    pub fn lost(range: impl Into<Arc<KeyRange>>, height: u32, error: Error) -> Node {
         let mut node = Node::new(range, height);
         node.lost = Some(error);
         node

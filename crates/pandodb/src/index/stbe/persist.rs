@@ -292,7 +292,7 @@ fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
         match (child, before) {
             (Ok(child), Some(before)) if before.node.lost.is_some() => {
                 let hole = Arc::get_mut(&mut before.node).expect("not shared yet");
-                hole.range.to.clone_from(&child.range.from);
+                Arc::make_mut(&mut hole.range).to.clone_from(&child.range.from);
                 node.children.push(Child { node: child, next });
                 kept.push(i);
             }

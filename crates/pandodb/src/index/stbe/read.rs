@@ -187,7 +187,7 @@ impl IndexView for StbeView {
         self.rows.offer(key, hash, value, seqno, self.through);
     }
 
-    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
+    fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>> {
         Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
     }
 
@@ -196,7 +196,7 @@ impl IndexView for StbeView {
     }
 
     fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
-        Ok(Box::new(PiecewiseCursor::new(self, range, false).since(since)))
+        Ok(Box::new(PiecewiseCursor::new(self, range.into(), false).since(since)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
@@ -321,7 +321,7 @@ impl Pieces for StbeView {
 
     fn note_spare(&self, piece: &KeyRange, spare: Spare) {
         let (leaf, path) = path_to(&self.root, piece);
-        debug_assert!(leaf.range == *piece, "a piece is a leaf");
+        debug_assert!(*leaf.range == *piece, "a piece is a leaf");
         self.scans.note(leaf, path, spare);
     }
 

@@ -191,7 +191,7 @@ impl Stbe {
                 // themselves.
                 Some(Relief::Cut(leaf)) if room.bytes < room.spare && !fits(leaf.own_bytes(), room.bytes) => break,
                 Some(Relief::Cut(leaf)) => {
-                    self.cut_leaf(&mut inner, leaf.range.clone(), (room.bytes / 2).max(room.spare))?;
+                    self.cut_leaf(&mut inner, KeyRange::clone(&leaf.range), (room.bytes / 2).max(room.spare))?;
                     let piece = leaf_of(&inner.trunk.root, &leaf.range.from);
                     leaf_candidate(&piece, &inner.stuck)
                         .filter(|candidate| candidate.branches.len() > 1 && fits(candidate.bytes, room.bytes))
@@ -334,7 +334,7 @@ fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     let branches = leaf.branches[begin..].to_vec();
     let bytes = branches.iter().map(|branch| branch.bytes).sum();
-    let live = vec![leaf.range.clone()];
+    let live = vec![KeyRange::clone(&leaf.range)];
     (!branches.is_empty()).then_some(Candidate {
         branches,
         live,

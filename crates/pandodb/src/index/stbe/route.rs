@@ -172,7 +172,7 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
         rule.wants(&units[at..at + width]) && overlap(chosen) && are_whole(node, chosen)
     })?;
     let units = units.into_iter().skip(at).take(width).collect();
-    Some(Group { units, height: node.height, range: node.range.clone() })
+    Some(Group { units, height: node.height, range: KeyRange::clone(&node.range) })
 }
 
 /// Whether no branch of the node outside `chunks` has one of these runs. If one did, the run would be removed from

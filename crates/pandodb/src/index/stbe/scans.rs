@@ -105,13 +105,13 @@ impl Scans {
         let mut wanted = self.wanted.lock();
         match wanted.iter_mut().find(|wanted| wanted.range.overlaps(&leaf.range)) {
             Some(other) => {
-                if other.keeps_oldest && !keeps_oldest && other.range == leaf.range {
+                if other.keeps_oldest && !keeps_oldest && other.range == *leaf.range {
                     self.owing.change(|own| own.optional_bytes += bytes.saturating_sub(other.bytes));
                     (other.keeps_oldest, other.bytes) = (false, bytes.max(other.bytes));
                 }
             }
             None => {
-                wanted.push_back(Wanted { range: leaf.range.clone(), keeps_oldest, bytes });
+                wanted.push_back(Wanted { range: KeyRange::clone(&leaf.range), keeps_oldest, bytes });
                 self.owing.change(|own| own.optional_bytes += bytes);
             }
         }

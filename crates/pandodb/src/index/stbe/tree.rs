@@ -401,7 +401,7 @@ impl Stbe {
         self.drop_fulfilled(inner, &mut trunk);
         assert!(trunk.through >= inner.trunk.through, "a root swap never loses messages");
         assert!(trunk.horizon >= inner.trunk.horizon, "a horizon never decreases");
-        assert_eq!(trunk.root.range, KeyRange::all(), "the root holds all keys");
+        assert_eq!(*trunk.root.range, KeyRange::all(), "the root holds all keys");
         trunk.deferred_frees = inner.trunk.deferred_frees.succeed(dropped);
         inner.trunk = trunk;
         self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));

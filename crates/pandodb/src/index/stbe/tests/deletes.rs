@@ -45,7 +45,7 @@ impl Bench {
 
     /// Number of messages that a scan of a range returns.
     fn met(&self, range: &KeyRange) -> usize {
-        let mut cursor = self.tree.view().cursor(range, false).unwrap();
+        let mut cursor = self.tree.view().cursor(range.into(), false).unwrap();
         let mut met = 0;
         loop {
             let mut block = EntryBlock::new();

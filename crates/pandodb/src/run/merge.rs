@@ -25,12 +25,22 @@
 //! Invariant: no two inputs hold the same (key, seqno), because each message is in only one of the runs that a reader
 //! merges. Source: 002 §3.3.
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 
 use super::cursor::RunCursor;
 use super::slots::common_prefix;
 use crate::base::range::head;
 use crate::base::{Entry, Error, KeyRange, OwnerId, Result, Seqno, seeded};
+
+/// A vector with room for more than this number of inputs is not kept.
+const MOST_KEPT: usize = 64;
+
+thread_local! {
+    /// An empty vector that a merge of this thread has left. A short scan would otherwise allocate some kilobytes for it,
+    /// which takes an allocator longer than the small allocations of the scan.
+    static KEPT: Cell<Vec<RunCursor>> = const { Cell::new(Vec::new()) };
+}
 
 /// A cursor that merges several cursors.
 pub struct MergeCursor {
@@ -55,6 +65,12 @@ fn shared_prefix(inputs: &[RunCursor]) -> usize {
 }
 
 impl MergeCursor {
+    /// An empty vector for inputs, if possible with the memory of the inputs of an earlier merge of this thread.
+    pub fn no_inputs() -> Vec<RunCursor> {
+        // The thread may be ending.
+        KEPT.try_with(Cell::take).unwrap_or_default()
+    }
+
     /// Merges `inputs`, all of which have the direction `reverse`, and moves to the first entry.
     ///
     /// # Errors
@@ -243,5 +259,15 @@ impl MergeCursor {
             self.losers[0] = winner(&self.losers, 1);
         }
         self.losers.truncate(count);
+    }
+}
+
+impl Drop for MergeCursor {
+    fn drop(&mut self) {
+        let mut inputs = std::mem::take(&mut self.inputs);
+        if inputs.capacity() <= MOST_KEPT {
+            inputs.clear();
+            let _ = KEPT.try_with(|kept| kept.set(inputs));
+        }
     }
 }

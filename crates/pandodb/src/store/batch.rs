@@ -26,7 +26,7 @@ use crate::wal::{Ops, op_bytes, put_op};
 pub const MAX_BATCH: usize = 128 << 20;
 
 /// The bytes that the buffer has at first, so that a small batch allocates it once.
-const FIRST_BYTES: usize = 256;
+const FIRST_BYTES: usize = 1 << 10;
 
 /// If the buffer has more than this number of bytes, [`Batch::clear`] frees its memory.
 const KEEP_BYTES: usize = 1 << 20;

@@ -109,8 +109,9 @@ impl<V: Pieces> PiecewiseCursor<V> {
             let part = uncovered.as_ref().filter(|(_, seqno)| newest < *seqno).map_or(&range, |(part, _)| part);
             RunCursor::pending(slice, part.clone(), self.reverse, ahead).counting(used.clone())
         });
-        let cursors = cursors.collect();
-        self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
+        let mut inputs = MergeCursor::no_inputs();
+        inputs.extend(cursors);
+        self.merge = Some(MergeCursor::new(inputs, self.reverse).map_err(|(_, e)| e)?);
         self.rest = if Arc::ptr_eq(&range, rest) {
             None
         } else if self.reverse {

@@ -112,6 +112,9 @@ impl Own {
         batch: &Batch,
         chunks: &Arc<ChunkPool>,
     ) -> Result<Option<&Arc<Memtable>>> {
+        if batch.keyspaces().iter().all(|known| known.id != keyspace.id) {
+            return Ok(None);
+        }
         let mut buf = Vec::new();
         for op in Ops::new(&batch.payload()[self.taken..]) {
             let op = op?;

@@ -25,6 +25,8 @@ use crate::store::state::KeyspaceState;
 const FEW: usize = 8;
 /// If there are more than this number of keys, they are not compared with a Bloom filter under the sequencer.
 const MANY: usize = 64;
+/// The number of keys for which memory is allocated at first.
+const FIRST_KEYS: usize = 16;
 /// The number of bytes that the search of a memtable reads at a time.
 const BLOCK: usize = 32 << 10;
 /// The number of keys that are searched between two calls of the function that [`ReadSet::find_change`] gets.
@@ -112,6 +114,10 @@ impl ReadSet {
         self.key_bits |= bit(keyspace.id);
         let (start, len) = (self.bytes.len(), key.len());
         let keyspace = self.number(keyspace);
+        if self.keys.capacity() == 0 {
+            self.keys.reserve(FIRST_KEYS);
+            self.bytes.reserve(FIRST_KEYS * (key.len() + 8));
+        }
         self.bytes.extend_from_slice(key);
         self.keys.push(ReadKey { keyspace, changes, hash, start, len });
     }

@@ -10,14 +10,16 @@
 //! ```text
 //!   reserved addresses   |■■|■■|··|■■|□□|··|■■|                          |
 //!                         in use  │     │                ▲ fresh: never touched
-//!                         discarded     free: in memory, up to `spare` of them
+//!                         discarded     free: in memory
 //! ```
 //!
 //! 1. [`Slab::take`] returns a free piece. If there is none, it returns a discarded piece, or else a fresh piece. When
 //!    the reserved addresses are used up, a piece comes from the allocator. A piece also comes from the allocator if no
 //!    memory can be mapped (systems other than Linux, pages larger than 4 KiB, miri, the explorer).
-//! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces. If there are already
-//!    `spare` free pieces, the dropped piece is discarded.
+//! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces if there are fewer than `spare`
+//!    of them, or if all pieces in memory are within a limit ([`Slab::keep_within`]). Otherwise it is discarded.
+//! 3. If the limit falls, as many free pieces are discarded at once. Discarding a single piece takes some microseconds,
+//!    because it interrupts the other processors. Pieces with consecutive numbers are discarded together.
 //!
 //! Invariants: the number of a piece is in exactly one place (a [`Slot`], the free list, the discarded list, the fresh
 //! range, or the local variable of a thread that is discarding the piece), so two slots never overlap. The memory of a
@@ -30,6 +32,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -70,19 +73,34 @@ pub struct Slab<T> {
 #[derive(Debug)]
 struct Pieces {
     /// Pieces that are in memory. The last piece was used most recently.
-    free: Vec<u32>,
+    free: VecDeque<u32>,
     /// Pieces that are not in memory.
     discarded: Vec<u32>,
     /// The number of the first piece that was never used. All higher pieces were never used either.
     fresh: u32,
-    /// The most free pieces that stay in memory.
+    /// Up to this number of free pieces stay in memory, whatever the limit is.
     spare: usize,
+    /// More free pieces stay in memory as long as at most this number of pieces are in memory, used or not.
+    within: usize,
+    /// The memory that counts as pieces although it is not in the slab ([`Slab::count_beside`]).
+    beside: usize,
 }
 
 impl Pieces {
     /// The number of pieces that were used before and are not in use now.
     fn unused(&self) -> usize {
         self.free.len() + self.discarded.len()
+    }
+
+    /// The number of pieces in memory, with those beside the slab.
+    fn in_memory(&self) -> usize {
+        self.fresh as usize - self.discarded.len() + self.beside
+    }
+
+    /// Removes the free pieces that are too many, those that were used longest ago.
+    fn take_excess(&mut self) -> Vec<u32> {
+        let excess = self.in_memory().saturating_sub(self.within);
+        self.free.drain(..excess.min(self.free.len().saturating_sub(self.spare))).collect()
     }
 }
 
@@ -116,7 +134,8 @@ impl<T: FromZeros> Slab<T> {
         // discarded.
         let discards = MAPPED && bytes.is_multiple_of(rustix::param::page_size());
         let reserved = if discards { Reserved::new(bytes, most) } else { None };
-        let pieces = Pieces { free: Vec::new(), discarded: Vec::new(), fresh: 0, spare };
+        let (free, discarded) = (VecDeque::new(), Vec::new());
+        let pieces = Pieces { free, discarded, fresh: 0, spare, within: 0, beside: 0 };
         Arc::new(Slab { len, reserved, pieces: Mutex::new(pieces), exact: PhantomData })
     }
 
@@ -153,7 +172,7 @@ impl<T: FromZeros> Slab<T> {
         let mut pieces = self.pieces.lock();
         debug_assert!(pieces.fresh <= most, "fresh pieces lie within the reserved addresses");
         debug_assert!(pieces.unused() <= pieces.fresh as usize, "a piece is in one list at most");
-        let used = pieces.free.pop().or_else(|| pieces.discarded.pop());
+        let used = pieces.free.pop_back().or_else(|| pieces.discarded.pop());
         used.or_else(|| {
             let fresh = pieces.fresh;
             pieces.fresh += u32::from(fresh < most);
@@ -171,14 +190,44 @@ impl<T> Slab<T> {
         let mut pieces = self.pieces.lock();
         debug_assert!(number < pieces.fresh, "the slab has given out this piece");
         debug_assert!(pieces.unused() < pieces.fresh as usize, "a piece in use is in no list");
-        if pieces.free.len() < pieces.spare {
-            return pieces.free.push(number);
+        if pieces.free.len() < pieces.spare || pieces.in_memory() <= pieces.within {
+            return pieces.free.push_back(number);
         }
         drop(pieces);
-        if let Some(reserved) = &self.reserved {
-            reserved.discard(number, self.bytes());
+        self.discard(vec![number]);
+    }
+
+    /// Lets returned pieces stay in memory as long as at most `within` pieces are in memory, used or not. Discards free
+    /// pieces until this is so.
+    pub fn keep_within(&self, within: usize) {
+        self.adjust(|pieces| pieces.within = within);
+    }
+
+    /// Counts memory of the size of `more` pieces against the limit of [`Slab::keep_within`], and no longer that of
+    /// `fewer` pieces.
+    pub fn count_beside(&self, more: usize, fewer: usize) {
+        self.adjust(|pieces| pieces.beside = pieces.beside + more - fewer);
+    }
+
+    fn adjust(&self, change: impl FnOnce(&mut Pieces)) {
+        if self.reserved.is_none() {
+            return;
         }
-        self.pieces.lock().discarded.push(number);
+        let mut pieces = self.pieces.lock();
+        change(&mut pieces);
+        let excess = pieces.take_excess();
+        drop(pieces);
+        self.discard(excess);
+    }
+
+    /// Returns the memory of unused pieces, which are in no list, to the system.
+    fn discard(&self, mut numbers: Vec<u32>) {
+        let Some(reserved) = self.reserved.as_ref().filter(|_| !numbers.is_empty()) else { return };
+        numbers.sort_unstable();
+        for together in numbers.chunk_by(|a, b| a + 1 == *b) {
+            reserved.discard(together[0], self.bytes(), together.len());
+        }
+        self.pieces.lock().discarded.append(&mut numbers);
     }
 }
 
@@ -201,12 +250,13 @@ impl<T> Reserved<T> {
         unsafe { self.at.add(number as usize * len) }
     }
 
-    /// Returns the memory of an unused piece to the system. The piece reads as zeros from then on.
-    fn discard(&self, number: u32, bytes: usize) {
+    /// Returns the memory of `count` unused pieces, from piece `number` on, to the system. They read as zeros from then on.
+    fn discard(&self, number: u32, bytes: usize, count: usize) {
         let at = self.piece(number, bytes / size_of::<T>());
-        // SAFETY: the range is one piece of the mapping. No slot owns this piece now, so no code refers to it. Zeros
-        // are valid values of `T`. If the system refuses, the old values stay.
-        let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
+        assert!(number as usize + count <= self.pieces as usize, "pieces of the reserved addresses");
+        // SAFETY: the range is `count` pieces of the mapping. No slot owns one of these pieces now, so no code refers to
+        // them. Zeros are valid values of `T`. If the system refuses, the old values stay.
+        let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes * count, Advice::LinuxDontNeed) };
     }
 }
 

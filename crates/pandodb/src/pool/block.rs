@@ -42,7 +42,7 @@ const _: () = assert!(OVERHEAD < PAGE, "most of the capacity holds the bytes of 
 
 /// The number of cache lines in a page.
 const LINES: usize = PAGE / size_of::<CacheLine>();
-/// The number of free page slots that the slab keeps in memory for the next blocks.
+/// The number of free page slots that the slab keeps in memory for the next blocks, also if the pool has no room.
 const SPARE: usize = 64;
 
 /// State that all blocks of a pool share.
@@ -67,6 +67,12 @@ impl Home {
         Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 
+    /// Lets the memory of dropped blocks stay in memory, for the next blocks, as long as the memory of all blocks is within
+    /// the capacity of the pool.
+    pub fn keep_within(&self, capacity: usize) {
+        self.pages.keep_within(capacity / (PAGE + OVERHEAD));
+    }
+
     /// Copies `bytes` into new memory.
     fn lines(&self, bytes: &[u8]) -> Lines {
         debug_assert!(bytes.len().is_multiple_of(PAGE), "whole pages");
@@ -74,6 +80,7 @@ impl Home {
             Lines::Page(self.pages.take())
         } else {
             let lines = bytes.len() / size_of::<CacheLine>();
+            self.pages.count_beside(bytes.len() / PAGE, 0);
             Lines::More(<[CacheLine]>::new_box_zeroed_with_elems(lines).expect("memory for a block"))
         };
         match &mut lines {
@@ -127,6 +134,16 @@ impl Body {
     /// The bytes that the pool charges for the block.
     pub(super) fn cost(&self) -> usize {
         size_of_val(&*self.lines) + OVERHEAD
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        if let Lines::More(lines) = &self.lines
+            && !lines.is_empty()
+        {
+            self.home.pages.count_beside(0, size_of_val(&**lines) / PAGE);
+        }
     }
 }
 

@@ -22,7 +22,7 @@
 //!   freed and another owner writes it, the new block has another key. Each block carries its key, so a lookup never
 //!   returns the old block. So the pool need not be informed that pages were freed. A run nevertheless calls
 //!   [`Pool::forget_pages`] for the pages that it frees, because their blocks would occupy memory until the hand has
-//!   passed them once or several times.
+//!   passed them once or several times. Most of these blocks are removed later (`unneeded`).
 //! * **CLOCK** (`002 §3.6.1`): a hit sets the chances of a frame to their maximum. The hand takes one chance from each
 //!   frame that it passes and evicts frames without chances. A leaf has at most one chance and starts with none, so
 //!   that a leaf that was read once is evicted before a leaf that was read twice. A block above the leaves has more
@@ -39,8 +39,8 @@
 //!   of pinning blocks ([`Pool::should_copy`]).
 //!
 //! **Reservations** ([`MemorySource`]): memtables and the row cache reserve a part of the capacity; blocks use the
-//! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab), so that the memory of evicted blocks is
-//! returned to the operating system.
+//! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab). The memory of removed blocks stays with the slab
+//! for the next blocks, and is returned to the operating system when memory is reserved.
 //!
 //! This pool lacks two parts of the cache in 002. There are no dirty pages, write locks and claims, because blocks
 //! never change. There are no counters of readers, because the guards of `arc_swap` replace them ([decision
@@ -56,6 +56,7 @@ mod probation;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unneeded;
 
 use std::sync::Arc;
 
@@ -65,6 +66,7 @@ use hand::Hands;
 use key::FrameKey;
 use probation::Probation;
 use table::Table;
+use unneeded::Unneeded;
 
 use crate::base::slab::MemorySource;
 use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, thread_number};
@@ -73,6 +75,14 @@ use crate::device::AlignedBuf;
 
 /// The number of groups of threads. Each group counts hits and misses in a cache line of its own.
 const TALLIES: usize = 8;
+
+/// The number of freed pages whose blocks are removed at once when a range of pages is freed. A run of one gigabyte has
+/// about a thousand ranges.
+const FORGOTTEN_AT_ONCE: usize = 8;
+/// The number of freed pages whose blocks are removed when a block is inserted.
+const FORGOTTEN_AT_INSERTION: usize = 16;
+/// The number of freed pages whose blocks are removed, before other blocks are evicted, when memory is reserved.
+const FORGOTTEN_FOR_MEMORY: usize = 1024;
 
 /// The buffer pool. All readers of blocks share it through an `Arc`.
 #[derive(Debug)]
@@ -90,6 +100,7 @@ pub struct Pool {
     hands: Hands,
     ghosts: Ghosts,
     probation: Probation,
+    unneeded: Unneeded,
     home: Arc<Home>,
 }
 
@@ -157,6 +168,8 @@ impl Pool {
     /// the capacity immediately, and the memory of a block when the block is cached.
     pub fn new(capacity_bytes: usize) -> Pool {
         let blocks = capacity_bytes / (PAGE + OVERHEAD);
+        let home = Arc::new(Home::new(blocks));
+        home.keep_within(capacity_bytes);
         Pool {
             table: Table::new(blocks),
             capacity: AtomicUsize::new(capacity_bytes),
@@ -167,7 +180,8 @@ impl Pool {
             hands: Hands::new(),
             ghosts: Ghosts::new(capacity_bytes / Pool::GHOSTS, PAGE, 1).remembering(Pool::GHOSTS as u64 / 2),
             probation: Probation::default(),
-            home: Arc::new(Home::new(blocks)),
+            unneeded: Unneeded::default(),
+            home,
         }
     }
 
@@ -350,27 +364,47 @@ impl Pool {
         self.table.glance(key, key.hash()).map(Block::guarded)
     }
 
-    /// Removes the blocks that begin in these pages from the cache. Called before the pages are freed. May leave a
-    /// block whose chain changes at the same time; nothing requests this block any more, so the hand evicts it.
+    /// Removes the blocks that begin in these pages from the cache, now or later. Called when the pages are freed.
+    /// REQUIRES: the owner never uses these pages for other blocks.
     pub fn forget_pages(&self, owner: OwnerId, pages: std::ops::Range<u64>) {
         debug_assert!(pages.start <= pages.end, "pages ascend");
-        for page in pages.map(PageNo) {
-            // Most pages are not cached, and `glance` takes no lock.
-            if self.glance(owner, page).is_some() {
-                self.forget(owner, page);
+        if !pages.is_empty() {
+            self.unneeded.push(owner, pages);
+            self.forget_some(FORGOTTEN_AT_ONCE);
+        }
+    }
+
+    /// Removes the blocks of at most `most` of the queued pages. May leave a block whose chain changes at the same time;
+    /// the hand evicts it later.
+    fn forget_some(&self, mut most: usize) {
+        while most > 0
+            && !self.unneeded.is_empty()
+            && let Some((owner, pages)) = self.unneeded.pop(most)
+        {
+            for page in pages.map(PageNo) {
+                most -= 1;
+                // Most pages are not cached, and `glance` takes no lock.
+                if self.glance(owner, page).is_some() {
+                    self.forget(owner, page);
+                }
             }
         }
     }
 
     /// Whether `bytes` of blocks of one page each can be cached without evicting anything.
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity()
+        let has_room = || self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity();
+        has_room() || {
+            self.forget_some(FORGOTTEN_AT_INSERTION.max(bytes / PAGE));
+            has_room()
+        }
     }
 
     fn put(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
         debug_assert!(bytes.len() >= addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
+        self.forget_some(FORGOTTEN_AT_INSERTION);
         let body = Body::new(key, keep, bytes, self.home.clone());
         let (capacity, cost) = (self.capacity(), body.cost());
         if cost > capacity / 8 {
@@ -442,9 +476,19 @@ impl Pool {
     }
 
     fn evict_down(&self) {
-        let mut frame = None;
-        self.shrink_to(self.capacity(), &mut frame);
+        let (capacity, mut frame) = (self.capacity(), None);
+        if self.bytes.0.load(Relaxed) > capacity {
+            self.forget_some(FORGOTTEN_FOR_MEMORY);
+        }
+        self.shrink_to(capacity, &mut frame);
         frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
+        self.home.keep_within(capacity);
+    }
+
+    /// Removes the blocks of all pages that were freed.
+    #[cfg(test)]
+    pub fn forget_all(&self) {
+        self.forget_some(usize::MAX);
     }
 
     /// Removes a block from the cache, if it is cached. Callers use this for blocks that will not be requested again.
@@ -491,5 +535,6 @@ impl MemorySource for Pool {
     fn release(&self, bytes: usize) {
         let before = self.lent.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes, "at most the reserved bytes are released");
+        self.home.keep_within(self.capacity());
     }
 }

@@ -293,7 +293,22 @@ fn a_long_scan_displaces_nothing_and_uses_free_room() {
     (1_000..9_000).for_each(|page| pool.insert_scanned(OWNER, addr(page, 1), true, &buf(2, 1)));
     assert_eq!((cached(&pool, 0..800), cached(&pool, 1_000..9_000)), (800, 0));
     pool.forget_pages(OWNER, 100..200);
+    pool.forget_all();
     assert_eq!((cached(&pool, 0..800), pool.stats().blocks), (700, 700));
     (1_000..9_000).for_each(|page| pool.insert_scanned(OWNER, addr(page, 1), true, &buf(2, 1)));
     assert_eq!((cached(&pool, 0..800), cached(&pool, 1_000..1_100)), (700, 100));
+}
+
+#[test]
+fn blocks_of_freed_pages_make_room_for_others_little_by_little() {
+    let pool = full_of_hot_leaves(800);
+    pool.forget_pages(OWNER, 0..400);
+    assert_eq!(cached(&pool, 0..800), 800 - FORGOTTEN_AT_ONCE, "the caller removes only a few");
+    assert!(pool.has_room(8 * PAGE), "asking for room removes some");
+    (1_000..1_040).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(2, 1))));
+    assert_eq!(cached(&pool, 0..400), 0, "each insertion removes {FORGOTTEN_AT_INSERTION}");
+    assert_eq!(cached(&pool, 400..1_040), 440, "nothing else was evicted");
+    pool.forget_pages(OWNER, 400..800);
+    pool.reserve(pool.size() / 2);
+    assert_eq!((cached(&pool, 400..800), cached(&pool, 1_000..1_040)), (0, 40), "a reservation removes them first");
 }

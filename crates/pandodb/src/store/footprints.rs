@@ -82,9 +82,7 @@ impl Footprint {
     pub fn add_to_filter(&mut self, keyspace: KeyspaceId, hash: u64) {
         self.keyspaces |= bit(keyspace);
         if self.count < UNKNOWN {
-            for place in places(seeded!(FilterLacksKeys: 0, mixed(keyspace, hash))) {
-                self.words[place / 64] |= 1 << (place % 64);
-            }
+            add_to_bloom(&mut self.words, seeded!(FilterLacksKeys: 0, mixed(keyspace, hash)));
             self.count += 1;
         }
     }
@@ -117,7 +115,7 @@ impl Footprint {
             && match self.hashes() {
                 Some(mut hashes) => hashes.any(|written| written == hash),
                 None if self.count == UNKNOWN => true,
-                None => places(hash).into_iter().all(|place| self.words[place / 64] >> (place % 64) & 1 != 0),
+                None => is_in_bloom(&self.words, hash),
             }
     }
 
@@ -129,10 +127,19 @@ impl Footprint {
     }
 }
 
-/// The bits of a key in a filter.
-fn places(hash: u32) -> [usize; 2] {
-    const BITS: u32 = 64 * WORDS as u32;
-    [hash & 0xffff, hash >> 16].map(|half| (half % BITS) as usize)
+/// The two bits of a key in a Bloom filter of at most 65,536 bits: their words and masks.
+fn places(words: usize, hash: u32) -> [(usize, u64); 2] {
+    [hash & 0xffff, hash >> 16].map(|half| half as usize % (64 * words)).map(|bit| (bit / 64, 1 << (bit % 64)))
+}
+
+/// Adds a key to a Bloom filter, by its [`mixed`] hash.
+pub fn add_to_bloom(words: &mut [u64], hash: u32) {
+    places(words.len(), hash).into_iter().for_each(|(word, mask)| words[word] |= mask);
+}
+
+/// Whether a key may have been added to a Bloom filter.
+pub fn is_in_bloom(words: &[u64], hash: u32) -> bool {
+    places(words.len(), hash).into_iter().all(|(word, mask)| words[word] & mask != 0)
 }
 
 /// The hash of a key, so that equal keys of different keyspaces differ.

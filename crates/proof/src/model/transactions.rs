@@ -350,20 +350,31 @@ impl World {
         acts: &mut Vec<Act>,
     ) -> Result<(), Wrong> {
         let table = state.table(slot).expect("it is there");
-        let (keyspace, want) = (self.keyspace(slot), table.get(&key).cloned());
+        let (keyspace, want) = (self.keyspace(slot), |key: &[u8]| table.get(key).cloned());
+        let mut keys = vec![key];
         let is_right = match way {
-            Way::Contains => tx.contains(keyspace, &key)? == want.is_some(),
-            Way::Get => tx.get(keyspace, &key)?.as_deref() == want.as_deref(),
-            Way::MultiGet => tx.multi_get(keyspace, &[&key])?[0].as_deref() == want.as_deref(),
-            Way::ForUpdate => tx.get_for_update(keyspace, &key)?.as_deref() == want.as_deref(),
-            Way::Untracked => tx.untracked().get(keyspace, &key)?.as_deref() == want.as_deref(),
+            Way::Contains => tx.contains(keyspace, &keys[0])? == want(&keys[0]).is_some(),
+            Way::Get => tx.get(keyspace, &keys[0])?.as_deref() == want(&keys[0]).as_deref(),
+            Way::MultiGet => {
+                // A key with a value after it, and one that has none.
+                let next = table.range(after(&keys[0])..).next().map(|(key, _)| key.clone());
+                keys.extend(next.clone().into_iter().chain(next.map(|key| after(&key))));
+                let values = tx.multi_get(keyspace, &keys)?;
+                values.len() == keys.len()
+                    && keys.iter().zip(&values).all(|(key, value)| value.as_deref() == want(key).as_deref())
+            }
+            Way::ForUpdate => tx.get_for_update(keyspace, &keys[0])?.as_deref() == want(&keys[0]).as_deref(),
+            Way::Untracked => tx.untracked().get(keyspace, &keys[0])?.as_deref() == want(&keys[0]).as_deref(),
         };
         check(is_right, || {
-            format!("a transaction reads `{}` of `{}` wrongly by {way:?}", key.escape_ascii(), SLOTS[slot].0)
+            format!("a transaction reads `{}` of `{}` wrongly by {way:?}", keys[0].escape_ascii(), SLOTS[slot].0)
         })?;
-        let replaces = |write: &&Write| !matches!(write, Write::Merge(..)) && touches(write, slot, &point(&key));
-        let is_own = writes(acts).iter().any(replaces);
-        acts.push(Act::Get(Get { slot, key, seen: want, is_own, way }));
+        for key in keys {
+            let replaces = |write: &&Write| !matches!(write, Write::Merge(..)) && touches(write, slot, &point(&key));
+            let is_own = writes(acts).iter().any(replaces);
+            let seen = want(&key);
+            acts.push(Act::Get(Get { slot, key, seen, is_own, way }));
+        }
         Ok(())
     }
 

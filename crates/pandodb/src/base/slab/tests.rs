@@ -70,6 +70,33 @@ fn the_system_gets_excess_memory_back() {
     assert_eq!(slab.pieces.lock().fresh, 16, "no fresh one was needed");
 }
 
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn returned_memory_stays_within_a_limit_and_leaves_when_the_limit_falls() {
+    let slab = slab(64, 3);
+    let touch = |slot: &mut Slot<u64>| slot.iter_mut().step_by(WORDS).for_each(|word| *word = 1);
+    let full = |count: usize| {
+        let mut slots: Vec<_> = (0..count).map(|_| slab.take()).collect();
+        slots.iter_mut().for_each(touch);
+        slots
+    };
+    slab.keep_within(20);
+    let mut held = full(16);
+    held.truncate(4);
+    assert_eq!(resident(&slab), 16, "all pieces are within the limit");
+    held.extend(full(20));
+    drop(held.split_off(4));
+    assert_eq!(resident(&slab), 20, "those above the limit left");
+    slab.count_beside(6, 0);
+    assert_eq!(resident(&slab), 14, "other memory counts, too");
+    slab.count_beside(0, 6);
+    slab.keep_within(10);
+    assert_eq!(resident(&slab), 10);
+    slab.keep_within(0);
+    assert_eq!(resident(&slab), 4 + 3, "the pieces in use and the spare ones");
+    assert!(held.iter().all(|slot| slot[0] == 1), "pieces in use keep their values");
+}
+
 #[test]
 fn threads_take_and_return_pieces_concurrently() {
     let slab = slab(8, 2);

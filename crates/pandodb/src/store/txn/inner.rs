@@ -396,14 +396,15 @@ impl Inner {
         if inner.readers > 0 {
             inner.pinned = inner.writes.keyspaces().iter().map(|keyspace| keyspace.index.view()).collect();
         }
-        let State { point, reads, writes, has_entered, .. } = inner;
-        if writes.is_empty() {
+        if inner.writes.is_empty() {
             // All reads were of one snapshot, so the transaction takes its place in the order there.
             return Ok(None);
         }
         if self.options.isolation == Isolation::Snapshot {
-            add_written_keys(reads, writes)?;
+            add_written_keys(&mut inner.reads, &inner.writes)?;
+            inner.charge(&self.engine, 0)?;
         }
+        let State { point, reads, writes, has_entered, .. } = inner;
         let durability = self.options.durability.unwrap_or(self.engine.config.durability);
         if reads.is_empty() {
             return writes.commit_validated(durability, None);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::base::{Entry, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, Seqno, seeded};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::store::batch::Batch;
-use crate::store::footprints::mixed;
+use crate::store::footprints::{add_to_bloom, is_in_bloom, mixed};
 use crate::store::state::KeyspaceState;
 use crate::wal::Ops;
 
@@ -41,11 +41,6 @@ struct Filter {
 }
 
 impl Filter {
-    fn places(keyspace: KeyspaceId, hash: u64) -> [usize; 2] {
-        let hash = mixed(keyspace, hash) as usize;
-        [hash, hash >> 16].map(|bits| bits % (64 * FILTER_WORDS))
-    }
-
     /// Adds the operations of a batch that were not added yet.
     fn catch_up(&mut self, batch: &Batch) -> Result<()> {
         if self.count <= MOST_FILTERED && self.taken < batch.payload().len() {
@@ -57,9 +52,8 @@ impl Filter {
                     continue;
                 }
                 let codec = batch.keyspace(op.keyspace).codec;
-                for place in Filter::places(op.keyspace, codec.hash(codec.stored(op.key, &mut buf))) {
-                    self.words[place / 64] |= 1 << (place % 64);
-                }
+                let hash = codec.hash(codec.stored(op.key, &mut buf));
+                add_to_bloom(&mut self.words, mixed(op.keyspace, hash));
                 self.count += 1;
             }
             self.taken = batch.payload().len();
@@ -68,8 +62,7 @@ impl Filter {
     }
 
     fn may_have(&self, keyspace: KeyspaceId, hash: u64) -> bool {
-        self.count > MOST_FILTERED
-            || Filter::places(keyspace, hash).into_iter().all(|place| self.words[place / 64] >> (place % 64) & 1 != 0)
+        self.count > MOST_FILTERED || is_in_bloom(&self.words, mixed(keyspace, hash))
     }
 }
 

@@ -1,0 +1,76 @@
+//! [`Unneeded`]: pages that were freed, and whose blocks the pool still has to remove.
+//!
+//! ```text
+//!   a run is dropped ─▶ ranges of pages ─▶ [ · · · · · · ] ─▶ a few pages at each insertion of a block
+//! ```
+//!
+//! The last user of a large run may be a reader that has just answered a lookup. Removing the blocks of a run of one
+//! gigabyte takes a quarter of a second, so the reader only queues the pages. Threads that insert blocks, or reserve memory,
+//! remove the blocks. Nothing requests these blocks any more, so it does not matter when they are removed, except that they
+//! occupy memory of the pool.
+//!
+//! Lock: that of the queue, alone.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::base::OwnerId;
+use crate::base::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
+
+/// The queue of pages.
+#[derive(Debug, Default)]
+pub(super) struct Unneeded {
+    ranges: Mutex<VecDeque<(OwnerId, Range<u64>)>>,
+    /// The number of pages of all ranges.
+    pages: AtomicUsize,
+}
+
+impl Unneeded {
+    /// Adds a range of pages of an owner.
+    pub(super) fn push(&self, owner: OwnerId, pages: Range<u64>) {
+        let count = usize::try_from(pages.end - pages.start).expect("pages of a file");
+        let mut ranges = self.ranges.lock();
+        ranges.push_back((owner, pages));
+        self.pages.fetch_add(count, Relaxed);
+    }
+
+    /// Whether there are no pages.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.pages.load(Relaxed) == 0
+    }
+
+    /// Removes at most `most` pages of one range; `None` if there are none.
+    pub(super) fn pop(&self, most: usize) -> Option<(OwnerId, Range<u64>)> {
+        let mut ranges = self.ranges.lock();
+        let (owner, rest) = ranges.front_mut()?;
+        let part = rest.start..rest.end.min(rest.start.saturating_add(most as u64));
+        let part = (*owner, part);
+        rest.start = part.1.end;
+        if rest.is_empty() {
+            ranges.pop_front();
+        }
+        let count = usize::try_from(part.1.end - part.1.start).expect("pages of a file");
+        let before = self.pages.fetch_sub(count, Relaxed);
+        debug_assert!(before >= count, "the pages of all ranges are counted");
+        Some(part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_removed_in_parts_in_order() {
+        let unneeded = Unneeded::default();
+        assert!(unneeded.is_empty() && unneeded.pop(3).is_none());
+        unneeded.push(OwnerId(1), 10..15);
+        unneeded.push(OwnerId(2), 3..4);
+        assert_eq!(unneeded.pop(3), Some((OwnerId(1), 10..13)));
+        assert_eq!(unneeded.pop(3), Some((OwnerId(1), 13..15)));
+        assert!(!unneeded.is_empty());
+        assert_eq!(unneeded.pop(3), Some((OwnerId(2), 3..4)));
+        assert!(unneeded.is_empty() && unneeded.pop(3).is_none());
+    }
+}

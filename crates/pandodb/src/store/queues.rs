@@ -127,12 +127,10 @@ impl Queues {
     pub(crate) fn let_pass(&self, QueueNumber(number): QueueNumber) {
         if let Some(queue) = self.queues.get().map(|queues| &queues[number]) {
             let mut state = queue.state.lock();
-            if state.is_held {
-                if queue.is_released_within(PATIENCE, &mut state) && state.waiting > 0 {
-                    // This thread does not take the turn, so wake the next one.
-                    state.is_waking = true;
-                    queue.released.notify_one();
-                }
+            if state.is_held && queue.is_released_within(PATIENCE, &mut state) && state.waiting > 0 {
+                // This thread does not take the turn, so wake the next one.
+                state.is_waking = true;
+                queue.released.notify_one();
             }
         }
     }

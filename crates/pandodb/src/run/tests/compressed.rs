@@ -278,7 +278,7 @@ fn damage_to_a_compressed_leaf_is_reported_and_loses_that_leaf_only() {
         assert!((40..400).contains(&failed), "byte {at}: {failed} keys");
         for reverse in [false, true] {
             let ends = (|| {
-                let mut cursor = RunCursor::new(slice.clone(), &KeyRange::all(), reverse, ReadAhead::Scan)?;
+                let mut cursor = RunCursor::new(slice.clone(), KeyRange::all(), reverse, ReadAhead::Scan)?;
                 while cursor.entry().is_some() {
                     cursor.advance()?;
                 }

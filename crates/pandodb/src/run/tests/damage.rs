@@ -43,7 +43,7 @@ fn a_flipped_bit_is_reported_and_never_changes_an_answer() {
                     let key = &messages[at].key;
                     assert!(probe(&slice, key)?.iter().all(|message| message.key == *key && all.contains(message)));
                 }
-                let mut cursor = RunCursor::new(slice, &KeyRange::all(), false, ReadAhead::Streaming(1 << 16))?;
+                let mut cursor = RunCursor::new(slice, KeyRange::all(), false, ReadAhead::Streaming(1 << 16))?;
                 for message in &all {
                     assert!(cursor.entry() == Some(message.entry()));
                     cursor.advance()?;
@@ -144,7 +144,7 @@ fn damaged_descriptions_and_tombstones_cause_no_panic() {
             // A description that contradicts the blocks must not cause a panic either.
             let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta));
             let _ = probe(&slice, b"user000000000100");
-            let _ = RunCursor::new(slice, &KeyRange::all(), true, ReadAhead::Scan);
+            let _ = RunCursor::new(slice, KeyRange::all(), true, ReadAhead::Scan);
         }
     }
     for len in 0..bytes.len() {
@@ -238,7 +238,7 @@ fn a_failed_io_fails_the_call_and_leaks_no_pages() {
             messages.iter().try_for_each(|message| builder.push(message.entry()))?;
             let meta = builder.finish()?.expect("entries were pushed");
             let slice = bench.open(meta);
-            let mut cursor = RunCursor::new(slice, &KeyRange::all(), nth % 2 == 1, ReadAhead::Scan)?;
+            let mut cursor = RunCursor::new(slice, KeyRange::all(), nth % 2 == 1, ReadAhead::Scan)?;
             let mut count = 0;
             while cursor.entry().is_some() {
                 count += 1;
@@ -290,7 +290,7 @@ fn leaves_out_of_order_are_reported_as_damage() {
     bench.data.write(a.page, second).unwrap();
     for reverse in [false, true] {
         let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone()));
-        let mut cursor = RunCursor::new(slice, &KeyRange::all(), reverse, ReadAhead::Streaming(1 << 16)).unwrap();
+        let mut cursor = RunCursor::new(slice, KeyRange::all(), reverse, ReadAhead::Streaming(1 << 16)).unwrap();
         let ended = loop {
             match cursor.advance() {
                 Ok(()) if cursor.entry().is_some() => {}
@@ -315,7 +315,7 @@ fn wrong_bounds_in_a_description_are_found() {
         assert!(problems > 0);
         let slice = RunSlice::whole(run);
         let both =
-            [false, true].map(|reverse| RunCursor::new(slice.clone(), &KeyRange::all(), reverse, ReadAhead::Scan));
+            [false, true].map(|reverse| RunCursor::new(slice.clone(), KeyRange::all(), reverse, ReadAhead::Scan));
         assert!(both.into_iter().any(|cursor| cursor.is_err()), "merges rely on the bounds");
     }
 }

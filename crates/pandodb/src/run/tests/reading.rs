@@ -140,7 +140,7 @@ fn a_merge_leaves_out_only_old_messages_of_the_range() {
     let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(950 + i as u64, part)).collect();
     for (seed, reverse) in (0..12).map(|i| (i, i % 2 == 1)) {
         let mut random = Random(seed);
-        let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), &KeyRange::all(), reverse, MODES[1]);
+        let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), KeyRange::all(), reverse, MODES[1]);
         let mut merge = MergeCursor::new(slices.iter().map(cursor).collect(), reverse).unwrap();
         let all = expected(&messages, &KeyRange::all(), reverse);
         let mut left_out: Vec<(KeyRange, Seqno)> = Vec::new();
@@ -200,7 +200,7 @@ fn disjoint_runs_are_opened_one_after_the_other() {
     for reverse in [false, true] {
         // Chunks of one page bypass the pool, so each visited leaf is read from disk.
         let mode = ReadAhead::Streaming(crate::base::PAGE);
-        let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), &KeyRange::all(), reverse, mode);
+        let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), KeyRange::all(), reverse, mode);
         let before = bench.data.stats().read_bytes;
         let inputs = slices.iter().chain([&no_keys]).rev().map(cursor).collect();
         let mut merge = MergeCursor::new(inputs, reverse).unwrap();

@@ -245,18 +245,16 @@ impl<T> ArcSwap<T> {
         drop(self.swap(new));
     }
 
-    /// Replaces the value by the result of `change`. Retries if another thread has replaced the value during the call.
-    pub fn rcu(&self, mut change: impl FnMut(&Arc<T>) -> T) {
+    /// Replaces the value by the result of `change`, and returns the old value. Retries if another thread has replaced the
+    /// value during the call.
+    pub fn rcu(&self, mut change: impl FnMut(&Arc<T>) -> T) -> Arc<T> {
         loop {
             let seen = self.load_full();
             let new = Arc::new(change(&seen));
             self.point.pass();
             let mut current = self.current.lock();
             if Arc::ptr_eq(&current, &seen) {
-                let old = std::mem::replace(&mut *current, new);
-                drop(current);
-                drop(old);
-                return;
+                return std::mem::replace(&mut *current, new);
             }
         }
     }

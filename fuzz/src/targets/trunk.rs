@@ -254,7 +254,7 @@ fn run(data: &[u8]) {
 }
 
 /// The contents of a node, without the location of the node.
-type Said = (KeyRange, u32, Vec<(BranchId, bool, OwnerId, KeyRange, Vec<u64>)>, Vec<u64>);
+type Said = (Arc<KeyRange>, u32, Vec<(BranchId, bool, OwnerId, KeyRange, Vec<u64>)>, Vec<u64>);
 
 fn shapes(root: &Arc<Node>) -> Vec<Said> {
     let mut shapes = Vec::new();
@@ -345,7 +345,7 @@ fn use_it(image: &SimImage, record: &RootRecord) {
 }
 
 fn scan(view: Arc<dyn IndexView>, reverse: bool) -> Result<()> {
-    let mut cursor = view.cursor(&KeyRange::all(), reverse)?;
+    let mut cursor = view.cursor(Arc::default(), reverse)?;
     let mut block = EntryBlock::new();
     for _ in 0..1000 {
         block.clear();

@@ -81,6 +81,8 @@ const TALLIES: usize = 8;
 const FORGOTTEN_AT_ONCE: usize = 8;
 /// The number of freed pages whose blocks are removed when a block is inserted.
 const FORGOTTEN_AT_INSERTION: usize = 16;
+/// An insertion also removes the blocks of this part of the freed pages, so that their number stays bounded.
+const BACKLOG: usize = 1024;
 /// The number of freed pages whose blocks are removed, before other blocks are evicted, when memory is reserved.
 const FORGOTTEN_FOR_MEMORY: usize = 1024;
 
@@ -404,7 +406,7 @@ impl Pool {
         debug_assert!(bytes.len() >= addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
-        self.forget_some(FORGOTTEN_AT_INSERTION);
+        self.forget_some(FORGOTTEN_AT_INSERTION + self.unneeded.pages() / BACKLOG);
         let body = Body::new(key, keep, bytes, self.home.clone());
         let (capacity, cost) = (self.capacity(), body.cost());
         if cost > capacity / 8 {

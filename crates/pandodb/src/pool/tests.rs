@@ -304,7 +304,7 @@ fn blocks_of_freed_pages_make_room_for_others_little_by_little() {
     let pool = full_of_hot_leaves(800);
     pool.forget_pages(OWNER, 0..400);
     assert_eq!(cached(&pool, 0..800), 800 - FORGOTTEN_AT_ONCE, "the caller removes only a few");
-    assert!(pool.has_room(8 * PAGE), "asking for room removes some");
+    assert!(pool.has_room(24 * PAGE) && cached(&pool, 0..800) < 784, "asking for room removes some");
     (1_000..1_040).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(2, 1))));
     assert_eq!(cached(&pool, 0..400), 0, "each insertion removes {FORGOTTEN_AT_INSERTION}");
     assert_eq!(cached(&pool, 400..1_040), 440, "nothing else was evicted");

@@ -1,7 +1,7 @@
 //! [`Unneeded`]: pages that were freed, and whose blocks the pool still has to remove.
 //!
 //! ```text
-//!   a run is dropped ─▶ ranges of pages ─▶ [ · · · · · · ] ─▶ a few pages at each insertion of a block
+//!   a run, or a part of it, is dropped ─▶ ranges of pages ─▶ [ · · · · · · ] ─▶ a few pages at each insertion of a block
 //! ```
 //!
 //! The last user of a large run may be a reader that has just answered a lookup. Removing the blocks of a run of one
@@ -38,6 +38,12 @@ impl Unneeded {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.pages.load(Relaxed) == 0
+    }
+
+    /// The number of pages.
+    #[inline]
+    pub(super) fn pages(&self) -> usize {
+        self.pages.load(Relaxed)
     }
 
     /// Removes at most `most` pages of one range; `None` if there are none.

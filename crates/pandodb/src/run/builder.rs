@@ -22,9 +22,9 @@
 //! * A builder that is dropped before it is finished frees its pages.
 //!
 //! Memory: a builder uses 4 bytes for each distinct key (8 if the run has a Bloom filter or few keys), a separator and
-//! 24 bytes for each leaf, 8 bytes for each block that is offered to the pool, and one write buffer of at most 1 MiB. The builder of a compressed run also needs memory for
-//! two leaves and for a table of 8 or 16 KiB. While a Bloom filter is written, the whole filter (10 bits for each key)
-//! is in memory.
+//! 24 bytes for each leaf, 8 bytes for each block that is offered to the pool, and one write buffer of at most 1 MiB. The
+//! builder of a compressed run also needs memory for two leaves and for a table of 8 or 16 KiB. While a Bloom filter is
+//! written, the whole filter (10 bits for each key) is in memory.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -32,7 +32,7 @@ use crate::base::{Entry, Error, KeyRange, Kind, Result, Seqno, seeded};
 use crate::blocks::{BlockLoads, Loaded, Need};
 use crate::space::BlockKind;
 
-/// The number of key bytes behind the prefix of a leaf for which a cursor allocates memory at first.
+/// The number of key bytes after the prefix of a leaf for which a cursor allocates memory at first.
 const USUAL_REST: usize = 32;
 
 /// A cursor over one slice.

@@ -5,11 +5,11 @@
 //!   ticket     …  17    18    19    20    21          a ring: ticket t in slot t mod N
 //!   applied       yes   yes   no    yes   no
 //!                             │           │
-//!   footprint   …  k3    k9   k1,k7  –    many        "–": no transaction was open when it was drawn
+//!   footprint   …  k3    k9   k1,k7  –    many        "–": no transaction needed it when it was drawn
 //! ```
 //!
-//! 1. Under the sequencer, a commit publishes its footprint in the slot of its ticket, but only while a transaction with
-//!    writes is open. The footprint of at most [`MAX_LISTED`] keys has their hashes and their heads (the first 8 bytes of
+//! 1. Under the sequencer, a commit publishes its footprint in the slot of its ticket, but only while a transaction is
+//!    open that has both writes and something to validate. The footprint of at most [`MAX_LISTED`] keys has their hashes and their heads (the first 8 bytes of
 //!    a key as a number). That of at most [`MAX_KEYS`] keys has a Bloom filter of their hashes. That of more keys, or of
 //!    a range delete, has only the keyspaces.
 //! 2. Before a transaction draws its own ticket, it looks at the footprints of all tickets since its read point, or since
@@ -177,15 +177,15 @@ impl Drop for FootprintGuard<'_> {
 /// The footprints of the latest commits.
 #[derive(Debug, Default)]
 pub struct Footprints {
-    /// The number of open transactions that have writes. Alone in its cache line, because every commit reads the fields
-    /// beside it.
+    /// The number of open transactions that have both writes and something to validate. Alone in its cache line, because
+    /// every commit reads the fields beside it.
     open: CachePadded<AtomicU64>,
     /// The slots; made for the first transaction.
     slots: Once<Box<[Slot]>>,
 }
 
 impl Footprints {
-    /// Called before the first write of a transaction. From then on, commits leave their footprints.
+    /// Called when a transaction has both writes and something to validate. From then on, commits leave their footprints.
     pub fn enter(&self) {
         self.slots.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
         self.open.fetch_add(1, Relaxed);

@@ -139,7 +139,7 @@ impl Store {
     /// it had read its whole range.
     ///
     /// The transaction reads the store as of its first read, or as of its beginning if its isolation is
-    /// [`Isolation::Snapshot`](crate::Isolation::Snapshot). One that only writes costs little more than a batch.
+    /// [`Isolation::Snapshot`](crate::Isolation::Snapshot). A transaction that only writes costs little more than a batch.
     ///
     /// Before it runs the closure again, the call waits for other threads that have lost a conflict over the same key,
     /// usually for some microseconds, and at most 64 ms for each of up to eight keys.

@@ -21,13 +21,13 @@ use crate::device::Process;
 
 /// The number of queues.
 const QUEUES: usize = 1024;
-/// A thread stops waiting when no turn was released to it for this time. The time doubles with each attempt of its
+/// A thread stops waiting if no release wakes it within this time. The time doubles with each attempt of its
 /// transaction. A thread that lets the holder of a turn commit first waits at most this long.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The time doubles at most this number of times.
 const MOST_DOUBLINGS: u32 = 6;
 /// A released turn goes to the thread that asks first, which is usually one that is running, so that no time is lost while
-/// a waiting thread wakes up. A thread that has found the turn taken this number of times, and once when it asked, gets
+/// a waiting thread wakes up. A thread that has found the turn taken this number of times after it was woken gets
 /// the next turn. The number halves with each attempt.
 const MOST_OVERTAKEN: u32 = 8;
 
@@ -49,7 +49,7 @@ struct Queue {
 #[derive(Default)]
 struct State {
     is_held: bool,
-    /// The number of threads that wait for a release.
+    /// The number of threads that wait for a release, including those that have timed out and not locked the queue yet.
     waiting: u32,
     /// A waiting thread was woken and has not looked at the queue yet. Until then no other thread is woken. Otherwise each
     /// release would wake a thread that finds the turn taken again.
@@ -80,7 +80,8 @@ impl QueueNumber {
 }
 
 impl Queue {
-    /// Waits until the turn is released, or passed on, and wakes this thread; `false` if that takes too long.
+    /// Waits until another thread wakes this one, because it has released the turn or passed it on; `false` after
+    /// `patience`.
     fn is_released_within(&self, patience: Duration, state: &mut MutexGuard<'_, State>) -> bool {
         state.waiting += 1;
         let has_timed_out = self.released.wait_for(state, patience).timed_out();
@@ -152,8 +153,9 @@ impl Drop for Turn<'_> {
         if is_reserved {
             // A thread that was not overtaken may not take the turn, so wake all.
             self.queue.released.notify_all();
-        } else if wakes {
-            self.queue.released.notify_one();
+        } else if wakes && !self.queue.released.notify_one() {
+            // The threads that were waiting have stopped by themselves.
+            self.queue.state.lock().is_waking = false;
         }
     }
 }

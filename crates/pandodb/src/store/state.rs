@@ -62,9 +62,9 @@ pub(crate) struct KeyspaceState {
     pub drained_through: AtomicU64,
 }
 
-/// The most times that a thread waits a moment for the last users of a memtable: usually less than a millisecond. An
+/// The most times that a thread waits a moment for the last users of a memtable, or lets other threads run. An
 /// iterator may use the memtable for longer, and frees it then.
-const MOST_WAITS: u32 = if EXPLORED { 0 } else { 512 };
+const MOST_WAITS: u32 = if EXPLORED { 0 } else { 128 };
 
 /// The memtables of a keyspace, which are swapped together.
 pub(crate) struct Containers {

@@ -52,7 +52,7 @@ pub(crate) struct TransactionFigures {
 impl TransactionFigures {
     /// The number of open transactions.
     pub(crate) fn open(&self) -> u64 {
-        // In this order, so that one that ends meanwhile is counted in neither or only in the second sum.
+        // In this order, so that the difference is never negative.
         let ended = self.by_thread.sum(|tally| &tally.ended);
         self.by_thread.sum(|tally| &tally.begun).saturating_sub(ended)
     }

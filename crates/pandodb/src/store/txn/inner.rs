@@ -62,8 +62,8 @@ pub(super) enum Tracking {
 pub(crate) enum ReadAsOf {
     /// At once.
     Beginning,
-    /// At the first read. Under snapshot isolation it is chosen at once, because the commit must then detect changes since
-    /// before the first write.
+    /// At the first read. Under snapshot isolation it is chosen at once, because the commit must find changes of the written
+    /// keys since the beginning, even if nothing was read.
     FirstRead,
 }
 
@@ -402,7 +402,6 @@ impl Inner {
         }
         if self.options.isolation == Isolation::Snapshot {
             add_written_keys(&mut inner.reads, &inner.writes)?;
-            inner.charge(&self.engine, 0)?;
         }
         let State { point, reads, writes, has_entered, .. } = inner;
         let durability = self.options.durability.unwrap_or(self.engine.config.durability);

@@ -95,7 +95,7 @@ impl Transaction {
 
 /// # Reads
 impl Transaction {
-    /// Returns the value of a key: the one that this transaction has written last, or the one at its beginning.
+    /// Returns the value of a key: the one that this transaction has written last, or the one at its read point.
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`]; [`Error::TransactionTooLarge`].

@@ -27,6 +27,8 @@ const FEW: usize = 8;
 const MANY: usize = 64;
 /// The number of keys for which memory is allocated at first.
 const FIRST_KEYS: usize = 16;
+/// The most bytes that a key is expected to have, for this.
+const FIRST_LEN: usize = 64;
 /// The number of bytes that the search of a memtable reads at a time.
 const BLOCK: usize = 32 << 10;
 /// The number of keys that are searched between two calls of the function that [`ReadSet::find_change`] gets.
@@ -116,7 +118,7 @@ impl ReadSet {
         let keyspace = self.number(keyspace);
         if self.keys.capacity() == 0 {
             self.keys.reserve(FIRST_KEYS);
-            self.bytes.reserve(FIRST_KEYS * (key.len() + 8));
+            self.bytes.reserve(FIRST_KEYS * (key.len().min(FIRST_LEN) + 8));
         }
         self.bytes.extend_from_slice(key);
         self.keys.push(ReadKey { keyspace, changes, hash, start, len });

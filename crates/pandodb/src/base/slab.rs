@@ -1,5 +1,5 @@
-//! A slab: memory for pieces of one size, which the slab returns to the operating system as soon as fewer pieces are in
-//! use.
+//! A slab: memory for pieces of one size, which the slab returns to the operating system when fewer pieces may be in
+//! memory.
 //!
 //! Cached blocks and memtables share one memory budget, and memory moves between them hundreds of times a minute. A
 //! general allocator keeps freed memory: a free page between two used pages does not return to the system. So if half
@@ -18,7 +18,7 @@
 //!    memory can be mapped (systems other than Linux, pages larger than 4 KiB, miri, the explorer).
 //! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces if there are fewer than `spare`
 //!    of them, or if all pieces in memory are within a limit ([`Slab::keep_within`]). Otherwise it is discarded.
-//! 3. If the limit falls, as many free pieces are discarded at once. Discarding a single piece takes some microseconds,
+//! 3. If the limit falls, free pieces are discarded until the rest is within the limit. Discarding a single piece takes some microseconds,
 //!    because it interrupts the other processors. Pieces with consecutive numbers are discarded together.
 //!
 //! Invariants: the number of a piece is in exactly one place (a [`Slot`], the free list, the discarded list, the fresh
@@ -82,7 +82,7 @@ struct Pieces {
     spare: usize,
     /// More free pieces stay in memory as long as at most this number of pieces are in memory, used or not.
     within: usize,
-    /// The memory that counts as pieces although it is not in the slab ([`Slab::count_beside`]).
+    /// The number of pieces to which other memory amounts that counts against the limit ([`Slab::count_beside`]).
     beside: usize,
 }
 
@@ -97,7 +97,7 @@ impl Pieces {
         self.fresh as usize - self.discarded.len() + self.beside
     }
 
-    /// Removes the free pieces that are too many, those that were used longest ago.
+    /// Removes the free pieces that exceed the limit, those that were used longest ago first.
     fn take_excess(&mut self) -> Vec<u32> {
         let excess = self.in_memory().saturating_sub(self.within);
         self.free.drain(..excess.min(self.free.len().saturating_sub(self.spare))).collect()
@@ -121,7 +121,7 @@ unsafe impl<T: Sync> Sync for Reserved<T> {}
 
 impl<T: FromZeros> Slab<T> {
     /// A slab of pieces of `len` values. Reserves addresses for `most` pieces and occupies no memory yet. Up to `spare`
-    /// returned pieces stay in memory.
+    /// returned pieces stay in memory, and more within the limit of [`Slab::keep_within`], which is 0 at first.
     ///
     /// # Panics
     /// If `len` values do not fill whole pages.

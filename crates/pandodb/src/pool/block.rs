@@ -42,7 +42,7 @@ const _: () = assert!(OVERHEAD < PAGE, "most of the capacity holds the bytes of 
 
 /// The number of cache lines in a page.
 const LINES: usize = PAGE / size_of::<CacheLine>();
-/// The number of free page slots that the slab keeps in memory for the next blocks, also if the pool has no room.
+/// The number of free page slots that the slab keeps in memory for the next blocks, even if the pool has no room.
 const SPARE: usize = 64;
 
 /// State that all blocks of a pool share.
@@ -67,8 +67,8 @@ impl Home {
         Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 
-    /// Lets the memory of dropped blocks stay in memory, for the next blocks, as long as the memory of all blocks is within
-    /// the capacity of the pool.
+    /// Keeps the slots of dropped blocks for the next blocks, as long as the memory of all slots and blocks is within the
+    /// capacity of the pool.
     pub fn keep_within(&self, capacity: usize) {
         self.pages.keep_within(capacity / (PAGE + OVERHEAD));
     }

@@ -4,10 +4,9 @@
 //!   a run, or a part of it, is dropped ─▶ ranges of pages ─▶ [ · · · · · · ] ─▶ a few pages at each insertion of a block
 //! ```
 //!
-//! The last user of a large run may be a reader that has just answered a lookup. Removing the blocks of a run of one
-//! gigabyte takes a quarter of a second, so the reader only queues the pages. Threads that insert blocks, or reserve memory,
-//! remove the blocks. Nothing requests these blocks any more, so it does not matter when they are removed, except that they
-//! occupy memory of the pool.
+//! The last user of a large run may be a reader that has just answered a lookup. A run of one gigabyte can have 262,144
+//! blocks in the pool, so the reader only queues the pages. Threads that insert blocks, ask for room or reserve memory
+//! remove the blocks. Nothing requests these blocks any more, so it only matters that they occupy memory of the pool.
 //!
 //! Lock: that of the queue, alone.
 
@@ -37,7 +36,7 @@ impl Unneeded {
     /// Whether there are no pages.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.pages.load(Relaxed) == 0
+        self.pages() == 0
     }
 
     /// The number of pages.
@@ -50,16 +49,15 @@ impl Unneeded {
     pub(super) fn pop(&self, most: usize) -> Option<(OwnerId, Range<u64>)> {
         let mut ranges = self.ranges.lock();
         let (owner, rest) = ranges.front_mut()?;
-        let part = rest.start..rest.end.min(rest.start.saturating_add(most as u64));
-        let part = (*owner, part);
-        rest.start = part.1.end;
+        let (owner, part) = (*owner, rest.start..rest.end.min(rest.start.saturating_add(most as u64)));
+        rest.start = part.end;
         if rest.is_empty() {
             ranges.pop_front();
         }
-        let count = usize::try_from(part.1.end - part.1.start).expect("pages of a file");
+        let count = usize::try_from(part.end - part.start).expect("pages of a file");
         let before = self.pages.fetch_sub(count, Relaxed);
         debug_assert!(before >= count, "the pages of all ranges are counted");
-        Some(part)
+        Some((owner, part))
     }
 }
 

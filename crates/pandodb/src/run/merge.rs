@@ -37,8 +37,8 @@ use crate::base::{Entry, Error, KeyRange, OwnerId, Result, Seqno, seeded};
 const MOST_KEPT: usize = 64;
 
 thread_local! {
-    /// An empty vector that a merge of this thread has left. A short scan would otherwise allocate some kilobytes for it,
-    /// which takes an allocator longer than the small allocations of the scan.
+    /// An empty vector that a merge of this thread has left. A short scan would otherwise allocate some kilobytes for it.
+    /// Before such an allocation, the system's allocator merges the small pieces of memory that were freed before.
     static KEPT: Cell<Vec<RunCursor>> = const { Cell::new(Vec::new()) };
 }
 

@@ -88,8 +88,8 @@ impl PageWriter {
         }
     }
 
-    /// Offers inner blocks, filters, and the leaves for which [`PageWriter::offer_last`] is called to the pool when they are
-    /// written, so that lookups need not read them.
+    /// Offers blocks to the pool when they are written, so that lookups need not read them: inner blocks, filters, and the
+    /// leaves for which [`PageWriter::offer_last`] is called.
     pub(super) fn cache_in(&mut self, pool: Arc<Pool>) {
         self.pool = Some(pool);
     }

@@ -198,10 +198,7 @@ impl Folding {
     fn fold_part(&mut self) {
         let group: Vec<Entry<'_>> = self.group.iter().collect();
         let tombs = self.tombstones.seqnos(group[0].key);
-        let failures = self.out.failures;
         fold_newest(&group, tombs, &self.stripes, self.operator.as_ref(), &mut self.out);
-        // A failed call leaves its operands, so it fails again when the whole group is folded, and is counted then.
-        self.out.failures = failures;
         let mut rest = EntryBlock::new();
         self.out.entries(&group).for_each(|entry| rest.push(entry));
         self.group = rest;

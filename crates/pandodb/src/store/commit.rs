@@ -47,7 +47,7 @@ use super::options::Durability;
 use super::read::fold_ahead;
 use super::state::{Applied, KeyspaceState};
 use super::tallies::SAMPLED;
-use super::validation::{Validation, Verdict};
+use super::validation::Validation;
 use super::writer::Ticket;
 use crate::base::slab::MemorySource;
 use crate::base::sync::Ordering::Relaxed;
@@ -68,6 +68,9 @@ pub(crate) struct Payload<'a> {
     /// What must not have changed, if the commit is that of a transaction.
     pub validation: Option<&'a Validation<'a>>,
 }
+
+/// A commit that is applied: its ticket, the stream that must be written before it is complete, and its long chains.
+type Begun<'a, 'p> = (Ticket<'a>, Option<u32>, LongChains<'p>);
 
 /// The keys of a commit that have many operands in a memtable, with their keyspaces.
 type LongChains<'a> = Vec<(&'a KeyspaceState, &'a [u8])>;
@@ -92,7 +95,7 @@ pub(crate) struct OneOp<'a> {
 
 /// The memory of a record of at least this number of bytes in the buffer of its stream is reserved from the pool. A
 /// buffer keeps up to this number of bytes in any case.
-const LARGE_RECORD: usize = 1 << 20;
+const LARGE_RECORD: u64 = 1 << 20;
 
 /// The memory of a large record in the buffer of its stream, reserved from the pool until the commit has ended.
 struct CopyInLog<'a> {
@@ -101,33 +104,20 @@ struct CopyInLog<'a> {
 }
 
 impl CopyInLog<'_> {
-    fn of(record: usize, pool: &Pool) -> CopyInLog<'_> {
-        let bytes = if record < LARGE_RECORD { 0 } else { record };
-        if bytes > 0 {
+    /// For a record of about `bytes` bytes.
+    #[inline]
+    fn of(bytes: u64, pool: &Pool) -> Option<CopyInLog<'_>> {
+        (bytes >= LARGE_RECORD).then(|| {
+            let bytes = usize::try_from(bytes).expect("the record is in memory");
             pool.reserve(bytes);
-        }
-        CopyInLog { pool, bytes }
+            CopyInLog { pool, bytes }
+        })
     }
 }
 
 impl Drop for CopyInLog<'_> {
     fn drop(&mut self) {
-        if self.bytes > 0 {
-            self.pool.release(self.bytes);
-        }
-    }
-}
-
-/// The reason why a commit was not begun.
-enum Refused {
-    Error(Error),
-    /// A transaction must search for changes again.
-    SearchAgain,
-}
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused::Error(error)
+        self.pool.release(self.bytes);
     }
 }
 
@@ -208,9 +198,13 @@ impl Engine {
         debug_assert!(!payload.keyspaces.is_empty() && payload.ops.count() > 0, "a commit writes something");
         let log = self.check_writable()?;
         let started = self.device.now();
-        self.admit(payload.memory_bytes(), payload.frees, started)?;
-        let _copy = CopyInLog::of(payload.ops.encoded_bytes(), &self.core.pool);
-        let last = self.write_validated(log, &payload, durability)?;
+        let bytes = payload.memory_bytes();
+        self.admit(bytes, payload.frees, started)?;
+        let _copy = CopyInLog::of(bytes, &self.core.pool);
+        let last = match payload.validation {
+            Some(validation) => self.write_validated(log, &payload, validation, durability)?,
+            None => self.write(log, &payload, durability)?.expect("nothing is validated"),
+        };
         self.seal_if_full();
         if log.wants_segment() {
             self.background.scheduler.wake();
@@ -222,53 +216,63 @@ impl Engine {
         Ok(last)
     }
 
-    /// Writes a payload. If it is that of a transaction, first searches for changes of what the transaction has read,
-    /// until the search is complete when the payload is written.
+    /// Writes the payload of a transaction. Before that, searches for changes of what the transaction has read, until the
+    /// search is complete when the payload is written.
     ///
     /// # Errors
     /// [`Error::Conflict`] if there is such a change.
-    fn write_validated(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno> {
+    #[inline(never)]
+    fn write_validated(
+        &self,
+        log: &Log,
+        payload: &Payload<'_>,
+        validation: &Validation<'_>,
+        durability: Durability,
+    ) -> Result<Seqno> {
         loop {
-            let search = |validation: &Validation<'_>| self.access.confirm(validation.search(&self.writer));
-            let searched = payload.validation.map_or(Ok(()), search);
-            match searched.map_err(Refused::from).and_then(|()| self.write(log, payload, durability)) {
-                Ok(last) => return Ok(last),
-                Err(Refused::Error(error)) => {
-                    if matches!(error, Error::Conflict { .. }) {
-                        // The change may not be visible yet. A transaction that began now would meet it again.
-                        self.writer.catch_up();
-                    }
-                    return Err(error);
-                }
-                Err(Refused::SearchAgain) => {
-                    self.figures.transactions.searched_again.fetch_add(1, Relaxed);
-                }
+            let searched = self.access.confirm(validation.search(&self.writer));
+            let written = searched.and_then(|()| self.write(log, payload, durability));
+            if let Some(last) = written.inspect_err(|e| self.await_conflict(e))? {
+                return Ok(last);
             }
+            self.figures.transactions.searched_again.fetch_add(1, Relaxed);
         }
     }
 
-    /// Logs and applies a payload. Returns the last seqno of the payload, after this seqno has become visible.
-    fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno, Refused> {
+    /// Waits until a conflicting change is visible. A transaction that began before that would meet it again.
+    #[cold]
+    fn await_conflict(&self, error: &Error) {
+        if matches!(error, Error::Conflict { .. }) {
+            self.writer.catch_up();
+        }
+    }
+
+    /// Logs and applies a payload. Returns the last seqno of the payload, after this seqno has become visible; `None`,
+    /// without any effect, if the validation of a transaction must search again.
+    fn write(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Option<Seqno>> {
         seeded!(BatchInParts: self.write_parts(log, payload, durability), self.write_whole(log, payload, durability))
     }
 
     /// Writes each operation as a record of its own (the seeded bug `BatchInParts`).
-    fn write_parts(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno, Refused> {
+    fn write_parts(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Option<Seqno>> {
         let PayloadOps::Many(record, count @ 2..) = payload.ops else {
             return self.write_whole(log, payload, durability);
         };
         let (head, rest) = record.split_at(Ops::first_bytes(record));
-        self.write_whole(log, &Payload { ops: PayloadOps::Many(head, 1), ..*payload }, durability)?;
+        if self.write_whole(log, &Payload { ops: PayloadOps::Many(head, 1), ..*payload }, durability)?.is_none() {
+            return Ok(None);
+        }
         let rest = Payload { ops: PayloadOps::Many(rest, count - 1), validation: None, ..*payload };
         self.write_parts(log, &rest, durability)
     }
 
     /// Writes the payload as one record.
-    fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Seqno, Refused> {
-        let (ticket, due, long) = match self.config.mode {
+    fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Option<Seqno>> {
+        let begun = match self.config.mode {
             Mode::Product => self.log_and_apply(log, payload, durability)?,
             Mode::Paper => self.apply_and_log(log, payload, durability)?,
         };
+        let Some((ticket, due, long)) = begun else { return Ok(None) };
         let last = ticket.last;
         if let Some(stream) = due {
             // Write the log only now, after the memtables were changed. In the meantime other commits may have appended
@@ -286,7 +290,7 @@ impl Engine {
             // loses at most the contents of the buffers. A sync writes all streams anyway.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
-        Ok(last)
+        Ok(Some(last))
     }
 
     /// Draws the seqnos of a payload, appends its record to the log and applies its operations. Returns the stream that
@@ -297,23 +301,24 @@ impl Engine {
         log: &Log,
         payload: &Payload<'p>,
         durability: Durability,
-    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>), Refused> {
+    ) -> Result<Option<Begun<'_, 'p>>> {
         let (ops, bytes) = (&payload.ops, payload.ops.encoded_bytes());
         let reservation = self.reserve_log(log, bytes, payload.frees, durability)?;
-        let ticket = self.draw(payload)?;
+        let Some(ticket) = self.draw(payload)? else { return Ok(None) };
         debug_assert_eq!(ticket.last.0 - ticket.first.0 + 1, u64::from(ops.count()), "each operation takes a seqno");
         let lazy = durability == Durability::None;
         let due = reservation.append_with(ticket.first, ops.count(), bytes, lazy, |out| ops.encode(out));
         let due = due.inspect_err(|e| self.poison(e))?;
         let long = self.apply(payload, ticket.first, |_| ()).inspect_err(|e| self.poison(e))?;
-        Ok((ticket, due, long))
+        Ok(Some((ticket, due, long)))
     }
 
     /// Logs the creation of a keyspace, which takes a seqno like a write. Returns the seqno once the record is durable.
     pub(super) fn log_creation(&self, created: &[u8]) -> Result<Seqno> {
         let log = self.check_writable()?;
         let reservation = self.reserve_log(log, created.len(), false, Durability::Synced)?;
-        let ticket = self.writer.draw(1, None, false, |_| self.check_writable().map(|_| ()))?;
+        let ticket = self.writer.draw(1, None, false, |_| self.check_writable().map(|_| true))?;
+        let ticket = ticket.expect("nothing is validated");
         let due = reservation.append_created(ticket.first, created).inspect_err(|e| self.poison(e))?;
         let seqno = ticket.last;
         if let Some(stream) = due {
@@ -332,12 +337,12 @@ impl Engine {
         log: &Log,
         payload: &Payload<'p>,
         durability: Durability,
-    ) -> Result<(Ticket<'_>, Option<u32>, LongChains<'p>), Refused> {
+    ) -> Result<Option<Begun<'_, 'p>>> {
         let count = payload.ops.count();
         let mut record = Vec::with_capacity(payload.ops.encoded_bytes());
         payload.ops.encode(&mut record);
         let reservation = self.reserve_log(log, tagged_bytes(record.len(), count), payload.frees, durability)?;
-        let ticket = self.draw(payload)?;
+        let Some(ticket) = self.draw(payload)? else { return Ok(None) };
         let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
         let applied = self.apply(payload, ticket.first, |tag| tags.tags.push(tag));
         let long = applied.inspect_err(|e| self.poison(e))?;
@@ -345,11 +350,12 @@ impl Engine {
         let tagged = tags.encode(ticket.first, &record);
         let due = reservation.append(ticket.first, count, &tagged, durability == Durability::None);
         let due = due.inspect_err(|e| self.poison(e))?;
-        Ok((ticket, due, long))
+        Ok(Some((ticket, due, long)))
     }
 
-    /// Draws the seqnos and the ticket of a payload. If this call returns an error, the store is unchanged.
-    fn draw(&self, payload: &Payload<'_>) -> Result<Ticket<'_>, Refused> {
+    /// Draws the seqnos and the ticket of a payload; `None` if the validation must search again. Only if this call returns a
+    /// ticket, the store is changed.
+    fn draw(&self, payload: &Payload<'_>) -> Result<Option<Ticket<'_>>> {
         let footprint = self.writer.footprints.are_wanted().then(|| payload.footprint());
         let is_quiet = payload.validation.is_some_and(Validation::wants_quiet);
         // A quiet validation waits under the sequencer, so it is always measured.
@@ -362,10 +368,7 @@ impl Engine {
             // not at all.
             payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
             self.check_writable()?;
-            match payload.validation.map(|validation| validation.check(&self.writer, sequencer)).transpose()? {
-                None | Some(Verdict::Clear) => Ok(()),
-                Some(Verdict::SearchAgain) => Err(Refused::SearchAgain),
-            }
+            payload.validation.map_or(Ok(true), |validation| validation.check(&self.writer, sequencer))
         });
         if let Some(from) = measured_from {
             self.figures.sequencer.record(self.device.now().saturating_sub(from));

@@ -94,6 +94,7 @@ impl Keyspace {
     }
 
     /// Sets the value of a key, if the validation allows it.
+    #[inline]
     pub(super) fn put_validated(
         &self,
         key: &[u8],

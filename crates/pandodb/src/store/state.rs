@@ -293,6 +293,7 @@ impl KeyspaceState {
     }
 
     /// Applies one operation to the active memtable.
+    #[inline]
     pub(crate) fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Applied {
         let memtable = &self.containers.load().active;
         debug_assert!(seqno.0 > memtable.id(), "a memtable holds what was written after it began");

@@ -128,26 +128,28 @@ impl Writer {
         }
     }
 
-    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns an error. Leaves the
+    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns `false` or an error. Leaves the
     /// footprint of the commit, if there is one. If `is_quiet`, `check` runs when all earlier commits are applied.
     ///
     /// # Errors
     /// The errors of `check`. In this case nothing is drawn.
     #[inline]
-    pub(crate) fn draw<E>(
+    pub(crate) fn draw(
         &self,
         count: u32,
         footprint: Option<&Footprint>,
         is_quiet: bool,
-        check: impl FnOnce(&Sequencer) -> Result<(), E>,
-    ) -> Result<Ticket<'_>, E> {
+        check: impl FnOnce(&Sequencer) -> Result<bool>,
+    ) -> Result<Option<Ticket<'_>>> {
         assert!(count > 0, "a commit has operations");
         let mut sequencer = self.sequencer.lock();
         if is_quiet {
             // This wait ends like the one below.
             self.watermark.wait(sequencer.ticket);
         }
-        check(&sequencer)?;
+        if !check(&sequencer)? {
+            return Ok(None);
+        }
         if sequencer.ticket == sequencer.limit {
             // This wait ends: a thread that holds a ticket and has appended its record needs neither the sequencer nor
             // an append lock to finish.
@@ -163,7 +165,7 @@ impl Writer {
         if let Some(footprint) = footprint {
             self.footprints.publish(number, last, footprint);
         }
-        Ok(Ticket { writer: self, number, first, last, is_complete: false })
+        Ok(Some(Ticket { writer: self, number, first, last, is_complete: false }))
     }
 
     /// Takes the sequencer and waits until all assigned seqnos are applied and visible. A caller that makes a cut needs
@@ -286,7 +288,7 @@ pub(super) mod tests {
     }
 
     fn draw(writer: &Writer, count: u32) -> Result<Ticket<'_>> {
-        writer.draw(count, None, false, |_| Ok(()))
+        writer.draw(count, None, false, |_| Ok(true)).map(|ticket| ticket.expect("the check has passed"))
     }
 
     fn writer() -> Writer {
@@ -311,6 +313,7 @@ pub(super) mod tests {
     fn a_refused_draw_takes_no_seqno() {
         let writer = writer();
         assert_eq!(writer.draw(7, None, false, |_| Err(Error::Closed)).map(|_| ()), Err(Error::Closed));
+        assert!(writer.draw(7, None, false, |_| Ok(false)).is_ok_and(|ticket| ticket.is_none()));
         assert_eq!(writer.quiesce().last(), Seqno(0));
         draw(&writer, 1).unwrap().finish().unwrap();
         assert_eq!(writer.quiesce().last(), Seqno(1));

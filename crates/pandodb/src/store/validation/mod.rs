@@ -85,15 +85,6 @@ struct Progress {
     searches: u32,
 }
 
-/// The answer of [`Validation::check`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing was changed.
-    Clear,
-    /// Search again.
-    SearchAgain,
-}
-
 impl<'a> Validation<'a> {
     /// A validation of `reads`, which were made at a read point. REQUIRES: `reads` are sorted.
     pub fn new(reads: &'a ReadSet, point: &ReadFrom) -> Validation<'a> {
@@ -146,12 +137,13 @@ impl<'a> Validation<'a> {
         self.progress.borrow().searches >= PATIENCE
     }
 
-    /// Decides whether the transaction may draw the next ticket. REQUIRES: the caller holds the sequencer; if the
+    /// Decides whether the transaction may draw the next ticket, because nothing was changed. If not, it must search again.
+    /// REQUIRES: the caller holds the sequencer; if the
     /// validation wants it quiet, all tickets are applied.
     ///
     /// # Errors
     /// The errors of [`Validation::search`].
-    pub fn check(&self, writer: &Writer, sequencer: &Sequencer) -> Result<Verdict> {
+    pub fn check(&self, writer: &Writer, sequencer: &Sequencer) -> Result<bool> {
         let is_quiet = self.wants_quiet();
         let (mut progress, next) = (self.progress.borrow_mut(), sequencer.next_ticket());
         debug_assert!(progress.frontier <= next, "a ticket was looked at before it was drawn");
@@ -160,18 +152,18 @@ impl<'a> Validation<'a> {
             progress.doubt(Footprint::ANY);
         }
         if next - progress.frontier > MOST_UNDER_LOCK && !is_quiet {
-            return Ok(Verdict::SearchAgain);
+            return Ok(false);
         }
         (progress.frontier..next).for_each(|ticket| progress.look_at(ticket, self.reads, writer));
         progress.frontier = next;
         if progress.doubts.is_empty() {
-            return Ok(Verdict::Clear);
+            return Ok(true);
         }
         if !is_quiet {
-            return Ok(Verdict::SearchAgain);
+            return Ok(false);
         }
         let doubts = std::mem::take(&mut progress.doubts);
-        self.find_change(progress.since, &doubts, &mut || ()).map(|()| Verdict::Clear)
+        self.find_change(progress.since, &doubts, &mut || ()).map(|()| true)
     }
 }
 

@@ -140,8 +140,8 @@ pub trait Transaction {
         self.get(key, value)
     }
 
-    /// Like [`Transaction::get`], for a key that no transaction of the workload ever changes. The engine need not protect
-    /// the read.
+    /// Like [`Transaction::get`], for a key that no transaction of the workload ever changes. The engine need not
+    /// protect the read.
     ///
     /// # Errors
     /// The engine's error.
@@ -162,13 +162,15 @@ pub trait Transaction {
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
     /// Adds a number to the value of a key, which is a little-endian `u64`. The sum wraps around on overflow. An absent
-    /// key counts as 0. Uses a merge operator if the engine has one ([`Capability::merges`]), otherwise a get and a put.
+    /// key counts as 0. Uses a merge operator if the engine has one ([`Capability::merges`]), otherwise a get and a
+    /// put.
     ///
     /// # Errors
     /// [`Conflict`], or the engine's error.
     fn add(&mut self, key: &[u8], delta: u64) -> Result<()>;
 
-    /// Visits at most `limit` entries of the range `from..to` in ascending order. Returns the number of visited entries.
+    /// Visits at most `limit` entries of the range `from..to` in ascending order. Returns the number of visited
+    /// entries.
     ///
     /// # Errors
     /// [`Conflict`], or the engine's error.

@@ -115,9 +115,9 @@ fn tombstones(mistake: bool) {
     writer.join().expect("joined");
 }
 
-/// A scan that learns that a range has no values overlooks no write: it meets the message of the write, or its watch has
-/// the key. This model fails if either of the two fences in `DeadRanges` is removed. The mistake: the scan reads before its
-/// watch begins.
+/// A scan that learns that a range has no values overlooks no write: it meets the message of the write, or its watch
+/// has the key. This model fails if either of the two fences in `DeadRanges` is removed. The mistake: the scan reads
+/// before its watch begins.
 fn dead(mistake: bool) {
     let dead = Arc::new(DeadRanges::new(Arc::new(Allowance::new(1 << 20))));
     let (snapshots, message) = (Arc::new(Snapshots::default()), Arc::new(AtomicU64::new(0)));
@@ -303,9 +303,9 @@ fn counts(mistake: bool) {
     assert_eq!((entry.first.load(Relaxed), entry.second.load(Relaxed)), (written, written));
 }
 
-/// A reader of a slot gets the whole footprint of the ticket that it asks for, or none, while the slot gets the footprint
-/// of a later ticket. A footprint that was left before the reader began is found, unless a later one replaces it. The
-/// mistake: the reader does not look at the slot's number again.
+/// A reader of a slot gets the whole footprint of the ticket that it asks for, or none, while the slot gets the
+/// footprint of a later ticket. A footprint that was left before the reader began is found, unless a later one replaces
+/// it. The mistake: the reader does not look at the slot's number again.
 fn footprints(mistake: bool) {
     activate(mistake.then_some(SeededBug::FootprintTorn));
     let left = |first: u64| {

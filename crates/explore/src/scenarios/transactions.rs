@@ -48,23 +48,29 @@ fn is_committed(result: Result<()>) -> bool {
     }
 }
 
-/// The canary uses snapshot isolation.
+/// The first transaction reads and then writes. The second one writes first, and chooses its read point at its read. The
+/// canary uses snapshot isolation.
 pub fn skew(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let isolation = if twist == Twist::Canary { Isolation::Snapshot } else { Isolation::Serializable };
     let committed = AtomicU64::new(0);
-    let client = |mine: &'static str, other: &'static str| {
-        let (store, committed) = (&store, &committed);
-        body(move || {
-            let rows = keyspace(store, ROWS);
-            let tx = store.begin(options(isolation)).expect("begun");
-            if tx.get(&rows, other).expect("read").is_none() {
-                tx.put(&rows, mine, "1").expect("put");
-                committed.fetch_add(u64::from(is_committed(tx.commit())), SeqCst);
-            }
-        })
-    };
-    threads([client("a", "b"), client("b", "a")]);
+    let first = body(|| {
+        let rows = keyspace(&store, ROWS);
+        let tx = store.begin(options(isolation)).expect("begun");
+        if tx.get(&rows, "b").expect("read").is_none() {
+            tx.put(&rows, "a", "1").expect("put");
+            committed.fetch_add(u64::from(is_committed(tx.commit())), SeqCst);
+        }
+    });
+    let second = body(|| {
+        let rows = keyspace(&store, ROWS);
+        let tx = store.begin_at_first_read(options(isolation)).expect("begun");
+        tx.put(&rows, "b", "1").expect("put");
+        if tx.get(&rows, "a").expect("read").is_none() {
+            committed.fetch_add(u64::from(is_committed(tx.commit())), SeqCst);
+        }
+    });
+    threads([first, second]);
     assert_eq!(committed.load(SeqCst), 1, "both or none were committed");
     store.close().expect("closed");
 }
@@ -237,7 +243,7 @@ pub fn drop_keyspace(start: &SimImage, twist: Twist) {
     let attempt = || -> Result<()> {
         let (rows, sums) = (keyspace(&store, SUMS), store.open_keyspace(ROWS)?);
         let Some(gone) = sums else { return Err(Error::NoKeyspace { name: ROWS.into() }) };
-        let tx = store.begin(options(Isolation::Serializable))?;
+        let tx = store.begin_at_first_read(options(Isolation::Serializable))?;
         let found = tx.get(&gone, "c")?;
         assert!(found.is_none(), "an empty keyspace");
         tx.merge(&rows, "n", 1i64.to_le_bytes())?;

@@ -16,8 +16,8 @@
 //! | [`pop`] | consumers that take the first row of a queue, and producers that push |
 //!
 //! Invariants: the inputs of a transaction are drawn before it begins, so that each attempt has the same inputs. A
-//! worker adds to its tally only after a commit. After the workload the sums in the store must equal the loaded sums and
-//! the tallies of all workers, under every isolation from snapshot isolation on.
+//! worker adds to its tally only after a commit. After the workload the sums in the store must equal the loaded sums
+//! and the tallies of all workers, under every isolation from snapshot isolation on.
 
 pub mod bank;
 pub mod pop;

@@ -5,8 +5,8 @@
 //! few positions. A consumer that finds the queue empty is idle. A producer waits while the queue has 1,000 rows more
 //! than at the start, so that the length of the queue stays about the same.
 //!
-//! The check: the rows that were loaded and pushed are the rows that were popped and that remain. It compares the number
-//! of rows, the sum of their numbers and the sum of a hash of their numbers.
+//! The check: the rows that were loaded and pushed are the rows that were popped and that remain. It compares the
+//! number of rows, the sum of their numbers and the sum of a hash of their numbers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

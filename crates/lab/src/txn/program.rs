@@ -96,8 +96,8 @@ pub trait Program: Send + Sync {
     /// The transactions of a thread.
     fn worker(&self, thread: usize) -> Box<dyn Worker + '_>;
 
-    /// Compares the contents of the store with the loaded rows and with the tally of all workers. Returns a complaint for
-    /// each sum that is wrong.
+    /// Compares the contents of the store with the loaded rows and with the tally of all workers. Returns a complaint
+    /// for each sum that is wrong.
     ///
     /// # Errors
     /// The engine's error.

@@ -1,9 +1,9 @@
 //! SmallBank: customers with a savings and a checking account each.
 //!
-//! The schema and five procedures are those of M. Alomari, M. Cahill, A. Fekete, U. Röhm, "The Cost of Serializability on
-//! Platforms That Use Snapshot Isolation", ICDE 2008. The sixth procedure SendPayment, the amounts and the standard mix
-//! are those of the implementation in H-Store and BenchBase. As in the paper, TransactSavings also deposits, because
-//! otherwise Amalgamate would leave the hot customers without savings, and most withdrawals would roll back.
+//! The schema and five procedures are those of M. Alomari, M. Cahill, A. Fekete, U. Röhm, "The Cost of Serializability
+//! on Platforms That Use Snapshot Isolation", ICDE 2008. The sixth procedure SendPayment, the amounts and the standard
+//! mix are those of the implementation in H-Store and BenchBase. As in the paper, TransactSavings also deposits,
+//! because otherwise Amalgamate would leave the hot customers without savings, and most withdrawals would roll back.
 //!
 //! | procedure | share | reads | writes |
 //! | --- | ---: | --- | --- |

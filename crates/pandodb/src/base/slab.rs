@@ -16,10 +16,12 @@
 //! 1. [`Slab::take`] returns a free piece. If there is none, it returns a discarded piece, or else a fresh piece. When
 //!    the reserved addresses are used up, a piece comes from the allocator. A piece also comes from the allocator if no
 //!    memory can be mapped (systems other than Linux, pages larger than 4 KiB, miri, the explorer).
-//! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces if there are fewer than `spare`
-//!    of them, or if all pieces in memory are within a limit ([`Slab::keep_within`]). Otherwise it is discarded.
-//! 3. If the limit falls, free pieces are discarded until the rest is within the limit. Discarding a single piece takes some microseconds,
-//!    because it interrupts the other processors. Pieces with consecutive numbers are discarded together.
+//! 2. The caller owns a piece ([`Slot`]) like a box. A dropped piece joins the free pieces if there are fewer than
+//!    `spare` of them, or if all pieces in memory are within a limit ([`Slab::keep_within`]). Otherwise it is
+//!    discarded.
+//! 3. If the limit falls, free pieces are discarded until the rest is within the limit. Discarding a single piece takes
+//!    some microseconds, because it interrupts the other processors. Pieces with consecutive numbers are discarded
+//!    together.
 //!
 //! Invariants: the number of a piece is in exactly one place (a [`Slot`], the free list, the discarded list, the fresh
 //! range, or the local variable of a thread that is discarding the piece), so two slots never overlap. The memory of a
@@ -199,8 +201,10 @@ impl<T> Slab<T> {
 
     /// Lets returned pieces stay in memory as long as at most `within` pieces are in memory, used or not. Discards free
     /// pieces until this is so.
-    pub fn keep_within(&self, within: usize) {
-        self.adjust(|pieces| pieces.within = within);
+    ///
+    /// `within` is called under the slab's lock, so that of several threads the last one sets the newest limit.
+    pub fn keep_within(&self, within: impl FnOnce() -> usize) {
+        self.adjust(|pieces| pieces.within = within());
     }
 
     /// Counts memory of the size of `more` pieces against the limit of [`Slab::keep_within`], and no longer that of
@@ -250,12 +254,13 @@ impl<T> Reserved<T> {
         unsafe { self.at.add(number as usize * len) }
     }
 
-    /// Returns the memory of `count` unused pieces, from piece `number` on, to the system. They read as zeros from then on.
+    /// Returns the memory of `count` unused pieces, from piece `number` on, to the system. They read as zeros from then
+    /// on.
     fn discard(&self, number: u32, bytes: usize, count: usize) {
         let at = self.piece(number, bytes / size_of::<T>());
         assert!(number as usize + count <= self.pieces as usize, "pieces of the reserved addresses");
-        // SAFETY: the range is `count` pieces of the mapping. No slot owns one of these pieces now, so no code refers to
-        // them. Zeros are valid values of `T`. If the system refuses, the old values stay.
+        // SAFETY: the range is `count` pieces of the mapping. No slot owns one of these pieces now, so no code refers
+        // to them. Zeros are valid values of `T`. If the system refuses, the old values stay.
         let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes * count, Advice::LinuxDontNeed) };
     }
 }

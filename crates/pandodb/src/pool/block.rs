@@ -67,10 +67,10 @@ impl Home {
         Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 
-    /// Keeps the slots of dropped blocks for the next blocks, as long as the memory of all slots and blocks is within the
-    /// capacity of the pool.
-    pub fn keep_within(&self, capacity: usize) {
-        self.pages.keep_within(capacity / (PAGE + OVERHEAD));
+    /// Keeps the slots of dropped blocks for the next blocks, as long as the memory of all slots and blocks is within
+    /// the capacity of the pool.
+    pub fn keep_within(&self, capacity: impl FnOnce() -> usize) {
+        self.pages.keep_within(|| capacity() / (PAGE + OVERHEAD));
     }
 
     /// Copies `bytes` into new memory.
@@ -167,8 +167,8 @@ impl Block {
         (self.len() / PAGE) as u32
     }
 
-    /// A guard that is passed to a user of the store. The user may hold the guard for a long time. The block is counted in the pool's pinned bytes until
-    /// the guard is dropped.
+    /// A guard that is passed to a user of the store. The user may hold the guard for a long time. The block is counted
+    /// in the pool's pinned bytes until the guard is dropped.
     pub fn pin(self) -> PinnedBlock {
         PinnedBlock::new(Guard::into_inner(self.0))
     }

@@ -39,15 +39,16 @@
 //!   of pinning blocks ([`Pool::should_copy`]).
 //!
 //! **Reservations** ([`MemorySource`]): memtables and the row cache reserve a part of the capacity; blocks use the
-//! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab). The memory of removed blocks stays with the slab
-//! for the next blocks, and is returned to the operating system when memory is reserved.
+//! rest. A block of one page is a slot of a [`Slab`](crate::base::Slab). The memory of removed blocks stays with the
+//! slab for the next blocks, and is returned to the operating system when memory is reserved.
 //!
 //! This pool lacks two parts of the cache in 002. There are no dirty pages, write locks and claims, because blocks
 //! never change. There are no counters of readers, because the guards of `arc_swap` replace them ([decision
 //! 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
 //! Locks: the lock of a group's hand is taken first. While a thread holds the lock of a hand, it may take the lock of a
-//! chain, of the free frames or of the slab. The lock of the queue of `probation` is held alone. While a thread holds one of these three locks, it takes no other lock.
+//! chain, of the free frames or of the slab. While a thread holds one of these three locks, it takes no other lock. The
+//! locks of the queues of `probation` and of `unneeded` are held without any other lock of the pool.
 
 mod block;
 mod hand;
@@ -171,7 +172,7 @@ impl Pool {
     pub fn new(capacity_bytes: usize) -> Pool {
         let blocks = capacity_bytes / (PAGE + OVERHEAD);
         let home = Arc::new(Home::new(blocks));
-        home.keep_within(capacity_bytes);
+        home.keep_within(|| capacity_bytes);
         Pool {
             table: Table::new(blocks),
             capacity: AtomicUsize::new(capacity_bytes),
@@ -266,11 +267,12 @@ impl Pool {
     }
 
     /// Reserves `bytes` for the whole existence of a structure that is not a cache, such as an index or the description
-    /// of a run. The call evicts no blocks, so it may be made under any lock. Instead, the next thread that caches a
-    /// block evicts other blocks.
+    /// of a run. The call evicts no blocks, so it may be made under any lock but that of the slab. Instead, the next
+    /// thread that caches a block evicts other blocks.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.lent.fetch_add(bytes, Relaxed);
+        self.home.keep_within(|| self.capacity());
     }
 
     /// Releases `bytes` that were reserved by [`Pool::hold`].
@@ -376,8 +378,8 @@ impl Pool {
         }
     }
 
-    /// Removes the blocks of at most `most` of the queued pages. May leave a block whose chain changes at the same time;
-    /// the hand evicts it later.
+    /// Removes the blocks of at most `most` of the queued pages. May leave a block whose chain changes at the same
+    /// time; the hand evicts it later.
     fn forget_some(&self, mut most: usize) {
         while most > 0
             && !self.unneeded.is_empty()
@@ -391,6 +393,13 @@ impl Pool {
                 }
             }
         }
+    }
+
+    /// Removes some blocks of the queued pages. Returns whether there were such pages.
+    pub fn forget_freed(&self) -> bool {
+        let any = !self.unneeded.is_empty();
+        self.forget_some(FORGOTTEN_FOR_MEMORY);
+        any
     }
 
     /// Whether `bytes` of blocks of one page each can be cached without evicting anything.
@@ -484,7 +493,7 @@ impl Pool {
         }
         self.shrink_to(capacity, &mut frame);
         frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
-        self.home.keep_within(capacity);
+        self.home.keep_within(|| self.capacity());
     }
 
     /// Removes the blocks of all pages that were freed.
@@ -537,6 +546,6 @@ impl MemorySource for Pool {
     fn release(&self, bytes: usize) {
         let before = self.lent.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes, "at most the reserved bytes are released");
-        self.home.keep_within(self.capacity());
+        self.home.keep_within(|| self.capacity());
     }
 }

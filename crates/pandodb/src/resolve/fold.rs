@@ -79,8 +79,6 @@ pub struct FoldOutput {
     bytes: Vec<u8>,
     /// The large values of all messages that were dropped since the caller last emptied this list, for all keys.
     pub dropped_blobs: Vec<BlobRef>,
-    /// The number of failed calls of an operator. Each failure leaves messages unfolded.
-    pub failures: u64,
 }
 
 impl FoldOutput {
@@ -119,8 +117,8 @@ impl FoldOutput {
 ///
 /// `tombs` are the seqnos of the range tombstones that cover the key, newest first, among all range tombstones of the
 /// compaction's inputs. `bottom` means that no message of the key is older than the inputs. Without an operator, merges
-/// are kept unchanged. The result replaces the previous key's result in `out`, except for the dropped large values and
-/// the number of failures, which accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key
+/// are kept unchanged. The result replaces the previous key's result in `out`, except for the dropped large values,
+/// which accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key
 /// with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
@@ -235,10 +233,7 @@ impl Stripe<'_> {
         match operator.full(newest.key, base, &operands) {
             Ok(Some(value)) => out.fold(Kind::Put, newest.seqno, &value),
             Ok(None) => out.fold(Kind::Delete, newest.seqno, &[]),
-            Err(_) => {
-                out.failures += 1;
-                return false;
-            }
+            Err(_) => return false,
         }
         true
     }
@@ -247,10 +242,7 @@ impl Stripe<'_> {
     /// can.
     fn combine(&self, merges: Range<usize>, out: &mut FoldOutput) {
         let (Some(operator), true) = (self.operator, merges.len() > 1) else { return out.keep(merges) };
-        let Ok(operands) = combine(operator, &self.group[merges.clone()]) else {
-            out.failures += 1;
-            return out.keep(merges);
-        };
+        let Ok(operands) = combine(operator, &self.group[merges.clone()]) else { return out.keep(merges) };
         for Operand { newest, bytes } in operands {
             let newest = merges.start + newest;
             debug_assert!(bytes.len() <= MAX_OPERAND, "memtables and runs accept no longer operand");

@@ -16,8 +16,8 @@
 //! Leaves are read in chunks that bypass the pool. A scan searches the pool first, and caches the leaves that it enters
 //! on probation ([`crate::pool`]), until the cursor has passed 256 KiB of its run. From then on the scan is *long*: it
 //! caches only leaves that were evicted lately, or for which the pool has room, and its hits do not keep leaves in the
-//! pool. So a long scan does not displace the blocks of other readers. A compaction streams and never uses the pool, except
-//! that it looks which leaves the pool has ([`Leaves::is_pooled`]).
+//! pool. So a long scan does not displace the blocks of other readers. A compaction streams and never uses the pool,
+//! except that it looks which leaves the pool has ([`Leaves::is_pooled`]).
 //!
 //! **The length of a chunk.** The first chunk of a scan has the length that the caller expects the scan to use
 //! ([`super::ScanHabits`]). Each further chunk is as long as the leaves that the cursor has passed so far, at most 256
@@ -297,7 +297,8 @@ impl Leaves {
         self.passed(run)
     }
 
-    /// Called after a leaf was fetched: counts it, offers it to the pool if a scan has read it, and starts to read ahead.
+    /// Called after a leaf was fetched: counts it, offers it to the pool if a scan has read it, and starts to read
+    /// ahead.
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
         debug_assert!(self.span.start <= self.current.start && self.current.end <= self.span.end);
@@ -512,8 +513,8 @@ impl Leaves {
 }
 
 /// The part of the pages `range` that a scan reads. It includes the pages `wanted` at one end of the range. It ends at
-/// `limit`, and before leaves in the pool that make up 1/`GAP` of the range. `pooled` returns the length of the leaf that
-/// begins at a position, if the pool has it.
+/// `limit`, and before leaves in the pool that make up 1/`GAP` of the range. `pooled` returns the length of the leaf
+/// that begins at a position, if the pool has it.
 fn needed(
     range: PageRange,
     wanted: PageRange,

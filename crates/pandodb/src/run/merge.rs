@@ -37,8 +37,8 @@ use crate::base::{Entry, Error, KeyRange, OwnerId, Result, Seqno, seeded};
 const MOST_KEPT: usize = 64;
 
 thread_local! {
-    /// An empty vector that a merge of this thread has left. A short scan would otherwise allocate some kilobytes for it.
-    /// Before such an allocation, the system's allocator merges the small pieces of memory that were freed before.
+    /// An empty vector that a merge of this thread has left. A short scan would otherwise allocate some kilobytes for
+    /// it. Before such an allocation, the system's allocator merges the small pieces of memory that were freed before.
     static KEPT: Cell<Vec<RunCursor>> = const { Cell::new(Vec::new()) };
 }
 
@@ -267,7 +267,10 @@ impl Drop for MergeCursor {
         let mut inputs = std::mem::take(&mut self.inputs);
         if inputs.capacity() <= MOST_KEPT {
             inputs.clear();
-            let _ = KEPT.try_with(|kept| kept.set(inputs));
+            let _ = KEPT.try_with(|kept| {
+                let other = kept.take();
+                kept.set(if other.capacity() > inputs.capacity() { other } else { inputs });
+            });
         }
     }
 }

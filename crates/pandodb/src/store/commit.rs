@@ -54,7 +54,7 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
 use crate::pool::Pool;
-use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
+use crate::wal::{AppendReservation, KEEP_BYTES, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
 
 /// The operations of a commit, and the information about them that the checks of the commit need.
 pub(crate) struct Payload<'a> {
@@ -93,9 +93,8 @@ pub(crate) struct OneOp<'a> {
     pub value: &'a [u8],
 }
 
-/// The memory of a record of at least this number of bytes in the buffer of its stream is reserved from the pool. A
-/// buffer keeps up to this number of bytes in any case.
-const LARGE_RECORD: u64 = 1 << 20;
+/// The memory of a record of at least this number of bytes in the buffer of its stream is reserved from the pool.
+const LARGE_RECORD: u64 = KEEP_BYTES as u64;
 
 /// The memory of a large record in the buffer of its stream, reserved from the pool until the commit has ended.
 struct CopyInLog<'a> {
@@ -200,7 +199,6 @@ impl Engine {
         let started = self.device.now();
         let bytes = payload.memory_bytes();
         self.admit(bytes, payload.frees, started)?;
-        let _copy = CopyInLog::of(bytes, &self.core.pool);
         let last = match payload.validation {
             Some(validation) => self.write_validated(log, &payload, validation, durability)?,
             None => self.write(log, &payload, durability)?.expect("nothing is validated"),
@@ -216,8 +214,8 @@ impl Engine {
         Ok(last)
     }
 
-    /// Writes the payload of a transaction. Before that, searches for changes of what the transaction has read, until the
-    /// search is complete when the payload is written.
+    /// Writes the payload of a transaction. Before that, searches for changes of what the transaction has read, until
+    /// the search is complete when the payload is written.
     ///
     /// # Errors
     /// [`Error::Conflict`] if there is such a change.
@@ -268,6 +266,7 @@ impl Engine {
 
     /// Writes the payload as one record.
     fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Option<Seqno>> {
+        let _copy = CopyInLog::of(payload.memory_bytes(), &self.core.pool);
         let begun = match self.config.mode {
             Mode::Product => self.log_and_apply(log, payload, durability)?,
             Mode::Paper => self.apply_and_log(log, payload, durability)?,
@@ -353,8 +352,8 @@ impl Engine {
         Ok(Some((ticket, due, long)))
     }
 
-    /// Draws the seqnos and the ticket of a payload; `None` if the validation must search again. Only if this call returns a
-    /// ticket, the store is changed.
+    /// Draws the seqnos and the ticket of a payload; `None` if the validation must search again. Only if this call
+    /// returns a ticket, the store is changed.
     fn draw(&self, payload: &Payload<'_>) -> Result<Option<Ticket<'_>>> {
         let footprint = self.writer.footprints.are_wanted().then(|| payload.footprint());
         let is_quiet = payload.validation.is_some_and(Validation::wants_quiet);
@@ -457,4 +456,19 @@ impl Engine {
 /// Whether a full disk poisons the store (a seeded bug).
 fn full_disk_is_final() -> bool {
     SeededBug::FullDiskPoisons.is_on()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_large_records_reserve_memory_and_only_for_a_while() {
+        let pool = Pool::new(16 << 20);
+        assert!(CopyInLog::of(LARGE_RECORD - 1, &pool).is_none());
+        let copies = [CopyInLog::of(LARGE_RECORD, &pool), CopyInLog::of(3 * LARGE_RECORD, &pool)];
+        assert_eq!(pool.lent() as u64, 4 * LARGE_RECORD);
+        drop(copies);
+        assert_eq!(pool.lent(), 0);
+    }
 }

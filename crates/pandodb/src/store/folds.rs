@@ -7,8 +7,8 @@
 //!   a read at 95 takes 95 and 93, and then the fold as its base
 //! ```
 //!
-//! 1. A read that found at least [`MIN_OPERANDS`] operands, or a fold and newer operands, leaves its result here, as the
-//!    value as of its read point ([`Folds::keep`]). A commit that notices a long chain of operands does such a read
+//! 1. A read that found at least [`MIN_OPERANDS`] operands, or a fold and newer operands, leaves its result here, as
+//!    the value as of its read point ([`Folds::keep`]). A commit that notices a long chain of operands does such a read
 //!    itself, so that the first read of a counter is fast, too.
 //! 2. A lookup whose newest message is an operand asks for a fold ([`Folds::find`]). It then visits only messages that
 //!    are newer than the fold. Other lookups never come here.
@@ -22,8 +22,8 @@
 //!   then the pack has combined the operands.
 //!
 //! The value as of s never changes: s was visible when the fold was computed, so all messages through s were inserted.
-//! An operator of a keyspace is fixed while the store is open, and the id of a dropped keyspace is never used again. The
-//! folds are in memory only.
+//! An operator of a keyspace is fixed while the store is open, and the id of a dropped keyspace is never used again.
+//! The folds are in memory only.
 //!
 //! The table is an array of small buckets. It is bounded by bytes; full buckets, and buckets in turn while the table is
 //! over its limit, evict the entry that was used least recently. For each key the table keeps two folds: while one
@@ -40,8 +40,8 @@ use crate::index::Fold;
 
 /// A read that found no fold and fewer operands leaves no fold: repeating it costs little more than storing a fold.
 pub(crate) const MIN_OPERANDS: usize = if EXPLORED { 2 } else { 8 };
-/// The most operands that a small commit visits in order to fold a key. The limit matters only if the last fold of the key
-/// was evicted.
+/// The most operands that a small commit visits in order to fold a key. The limit matters only if the last fold of the
+/// key was evicted.
 pub(crate) const MAX_OPERANDS: usize = 1 << 10;
 /// The most bytes of key and value together. Longer values are not kept: lists that grow by appending would be copied
 /// again and again.

@@ -9,18 +9,18 @@
 //! ```
 //!
 //! 1. Under the sequencer, a commit publishes its footprint in the slot of its ticket, but only while a transaction is
-//!    open that has both writes and something to validate. The footprint of at most [`MAX_LISTED`] keys has their hashes and their heads (the first 8 bytes of
-//!    a key as a number). That of at most [`MAX_KEYS`] keys has a Bloom filter of their hashes. That of more keys, or of
-//!    a range delete, has only the keyspaces.
-//! 2. Before a transaction draws its own ticket, it looks at the footprints of all tickets since its read point, or since
-//!    it last searched the memtables. A footprint that has none of its keys is *disjoint*. In all other cases the commit
-//!    is in doubt: the transaction then waits until this ticket is applied, and searches the memtables. So the footprints
-//!    never decide that there is a conflict, and a lost or unknown footprint costs only time.
+//!    open that has both writes and something to validate. The footprint of at most [`MAX_LISTED`] keys has their
+//!    hashes and their heads (the first 8 bytes of a key as a number). That of at most [`MAX_KEYS`] keys has a Bloom
+//!    filter of their hashes. That of more keys, or of a range delete, has only the keyspaces.
+//! 2. Before a transaction draws its own ticket, it looks at the footprints of all tickets since its read point, or
+//!    since it last searched the memtables. A footprint that has none of its keys is *disjoint*. In all other cases the
+//!    commit is in doubt: the transaction then waits until this ticket is applied, and searches the memtables. So the
+//!    footprints never decide that there is a conflict, and a lost or unknown footprint costs only time.
 //!
-//! A reader may look at a slot without the sequencer, while a commit writes into it. The slot's first word is the number
-//! of its ticket plus one. The writer sets it to 0, stores the other words, and then sets it to the new number. A reader
-//! that finds the number of its ticket before and after it reads the words has read words of that ticket: if it had read
-//! a newer word, the store of 0 that precedes this word would be visible to its second look
+//! A reader may look at a slot without the sequencer, while a commit writes into it. The slot's first word is the
+//! number of its ticket plus one. The writer sets it to 0, stores the other words, and then sets it to the new number.
+//! A reader that finds the number of its ticket before and after it reads the words has read words of that ticket: if
+//! it had read a newer word, the store of 0 that precedes this word would be visible to its second look
 //! (`crates/explore/loom`, model `footprints`).
 //!
 //! Invariant: the slot of a ticket is written before the next ticket is drawn.
@@ -177,15 +177,16 @@ impl Drop for FootprintGuard<'_> {
 /// The footprints of the latest commits.
 #[derive(Debug, Default)]
 pub struct Footprints {
-    /// The number of open transactions that have both writes and something to validate. Alone in its cache line, because
-    /// every commit reads the fields beside it.
+    /// The number of open transactions that have both writes and something to validate. Alone in its cache line,
+    /// because every commit reads the fields beside it.
     open: CachePadded<AtomicU64>,
     /// The slots; made for the first transaction.
     slots: Once<Box<[Slot]>>,
 }
 
 impl Footprints {
-    /// Called when a transaction has both writes and something to validate. From then on, commits leave their footprints.
+    /// Called when a transaction has both writes and something to validate. From then on, commits leave their
+    /// footprints.
     pub fn enter(&self) {
         self.slots.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
         self.open.fetch_add(1, Relaxed);
@@ -203,8 +204,8 @@ impl Footprints {
         self.open.load(Relaxed) > 0
     }
 
-    /// Publishes the footprint of a ticket with its last seqno. REQUIRES: the caller holds the sequencer, under which it
-    /// has drawn the ticket.
+    /// Publishes the footprint of a ticket with its last seqno. REQUIRES: the caller holds the sequencer, under which
+    /// it has drawn the ticket.
     pub fn publish(&self, ticket: u64, last: Seqno, footprint: &Footprint) {
         let Some(slots) = self.slots.get() else { return };
         let Slot([stamp, seqno, sizes, words @ ..]) = &slots[(ticket % SLOTS as u64) as usize];

@@ -122,8 +122,8 @@ impl Store {
         Transaction::begin(&self.engine, options, ReadAsOf::Beginning, Vec::new())
     }
 
-    /// Like [`Store::begin`], but chooses the read point at the first read, as [`Store::transact`] does. This function is
-    /// for test harnesses.
+    /// Like [`Store::begin`], but chooses the read point at the first read, as [`Store::transact`] does. This function
+    /// is for test harnesses.
     ///
     /// # Errors
     /// The errors of [`Store::begin`].
@@ -134,12 +134,13 @@ impl Store {
 
     /// Runs a closure in a transaction and commits it. If another commit has changed what the closure has read, runs it
     /// again, at most 32 times. If the closure returns an error, nothing is written, and the error is returned. The
-    /// closure may run several times, so it must not change anything outside of the transaction that cannot be repeated.
-    /// Iterators of the transaction should be dropped before the closure returns, because an open iterator counts as if
-    /// it had read its whole range.
+    /// closure may run several times, so it must not change anything outside of the transaction that cannot be
+    /// repeated. Iterators of the transaction should be dropped before the closure returns, because an open iterator
+    /// counts as if it had read its whole range.
     ///
     /// The transaction reads the store as of its first read, or as of its beginning if its isolation is
-    /// [`Isolation::Snapshot`](crate::Isolation::Snapshot). A transaction that only writes costs little more than a batch.
+    /// [`Isolation::Snapshot`](crate::Isolation::Snapshot). A transaction that only writes costs little more than a
+    /// batch.
     ///
     /// Before it runs the closure again, the call waits for other threads that have lost a conflict over the same key,
     /// usually for some microseconds, and at most 64 ms for each of up to eight keys.

@@ -81,9 +81,9 @@ impl NextKeys {
         key
     }
 
-    /// Fetches the list from `keys`, a scan that began after the watch over all keys, and removes its first key. This key
-    /// is taken even if the watch has noted a key before it: at the read point of the scan no key with a value came before
-    /// it. So a pop does not wait for writes that are not visible yet.
+    /// Fetches the list from `keys`, a scan that began after the watch over all keys, and removes its first key. This
+    /// key is taken even if the watch has noted a key before it: at the read point of the scan no key with a value came
+    /// before it. So a pop does not wait for writes that are not visible yet.
     pub(super) fn fetch(
         &mut self,
         pool: &Arc<Pool>,

@@ -7,14 +7,14 @@
 //!                                                                     └── changed in between ◀──────┘
 //! ```
 //!
-//! Opening a scan costs much more than a pop, so a scan fetches the next keys for several pops, twice as many each time.
-//! Deletes by other callers are found because each key is read again. Writes are found because the list has a [`Watch`]
-//! over the keys up to its last key. The scan that fetches the list also notes in the watch each key whose newest value is
-//! not visible to it.
+//! Opening a scan costs much more than a pop, so a scan fetches the next keys for several pops, twice as many each
+//! time. Deletes by other callers are found because each key is read again. Writes are found because the list has a
+//! [`Watch`] over the keys up to its last key. The scan that fetches the list also notes in the watch each key whose
+//! newest value is not visible to it.
 //!
 //! Invariants: the lock `pops` of the keyspace is held during a whole pop, so no two pops take the same row. Every key
-//! that has a value and comes before a key of the list is noted in the watch. The list is empty after an error, so a row
-//! that could not be read or deleted stays the first one.
+//! that has a value and comes before a key of the list is noted in the watch. The list is empty after an error, so a
+//! row that could not be read or deleted stays the first one.
 //!
 //! [`Watch`]: super::dead_ranges::Watch
 

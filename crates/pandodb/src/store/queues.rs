@@ -4,11 +4,11 @@
 //!   key ─▶ hash ─▶ one of 1,024 queues:   holder │ waiting, waiting …    each wait ends after some milliseconds
 //! ```
 //!
-//! A transaction that has lost two conflicts waits for its turns in the queues of the keys before it runs again, and holds
-//! its turns until it has ended. Updates of single keys do so from the beginning. So most of these threads do not
+//! A transaction that has lost two conflicts waits for its turns in the queues of the keys before it runs again, and
+//! holds its turns until it has ended. Updates of single keys do so from the beginning. So most of these threads do not
 //! disturb each other, and most of them commit at their next attempt. Other transactions that have read such a key let
-//! the holder of the turn commit first. Otherwise a thread that has just committed would begin its next transaction, and
-//! commit it, before the next thread in the queue has woken up.
+//! the holder of the turn commit first. Otherwise a thread that has just committed would begin its next transaction,
+//! and commit it, before the next thread in the queue has woken up.
 //!
 //! A turn is only advice. Other writers ignore it, each wait ends after some time, and two keys may share a queue. So
 //! threads that wait for each other do not block forever, and correctness never depends on a turn.
@@ -26,8 +26,8 @@ const QUEUES: usize = 1024;
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The time doubles at most this number of times.
 const MOST_DOUBLINGS: u32 = 6;
-/// A released turn goes to the thread that asks first, which is usually one that is running, so that no time is lost while
-/// a waiting thread wakes up. A thread that has found the turn taken this number of times after it was woken gets
+/// A released turn goes to the thread that asks first, which is usually one that is running, so that no time is lost
+/// while a waiting thread wakes up. A thread that has found the turn taken this number of times after it was woken gets
 /// the next turn. The number halves with each attempt.
 const MOST_OVERTAKEN: u32 = 8;
 
@@ -51,8 +51,8 @@ struct State {
     is_held: bool,
     /// The number of threads that wait for a release, including those that have timed out and not locked the queue yet.
     waiting: u32,
-    /// A waiting thread was woken and has not looked at the queue yet. Until then no other thread is woken. Otherwise each
-    /// release would wake a thread that finds the turn taken again.
+    /// A waiting thread was woken and has not looked at the queue yet. Until then no other thread is woken. Otherwise
+    /// each release would wake a thread that finds the turn taken again.
     is_waking: bool,
     /// The number of waiting threads that other threads have overtaken too often.
     overtaken: u32,

@@ -217,7 +217,7 @@ impl Engine {
             while keyspace.index.debt().memory_bytes > 0 {
                 keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
             }
-            keyspace.retire_sealed();
+            drop(keyspace.retire_sealed());
             assert!(keyspace.containers.load().sealed.is_empty(), "the index holds what was packed");
         }
         Ok(())

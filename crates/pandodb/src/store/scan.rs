@@ -11,10 +11,10 @@
 //! at most [`HOLD`]. After this time, the side is reopened with the newest memtables and the newest view, and seeks to
 //! its position. So a slow reader does not keep old runs on the disk.
 //!
-//! A side keeps the sets of range tombstones of its memtables as they are, in a [`Cover`]. So range deletes elsewhere in
-//! the keyspace do not slow the opening of a side (decision 0067). Only the tombstones of the index that overlap the
-//! side's range are collected into a set of their own. Seqnos are comparable across all containers. Therefore a message is deleted exactly if a tombstone with a higher seqno covers its key and
-//! is visible at the read point.
+//! A side keeps the sets of range tombstones of its memtables as they are, in a [`Cover`]. So range deletes elsewhere
+//! in the keyspace do not slow the opening of a side (decision 0067). Only the tombstones of the index that overlap the
+//! side's range are collected into a set of their own. Seqnos are comparable across all containers. Therefore a message
+//! is deleted exactly if a tombstone with a higher seqno covers its key and is visible at the read point.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -36,14 +36,14 @@ const HOLD: Duration = Duration::from_secs(2);
 /// As long as QUICK_KEYS keys take less time than QUICK, the clock is read only once for this number of keys.
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
-/// The size in bytes of the first block that a side fetches from each source, unless scans of the keyspace usually return
-/// large values. The constant below is the size of the largest block. The size of each other block is half of
-/// [`Source::taken`]. So if no large values are expected, at most about a third of the fetched bytes are unused when the
-/// scan ends.
+/// The size in bytes of the first block that a side fetches from each source, unless scans of the keyspace usually
+/// return large values. The constant below is the size of the largest block. The size of each other block is half of
+/// [`Source::taken`]. So if no large values are expected, at most about a third of the fetched bytes are unused when
+/// the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
-/// The approximate size in bytes of a key with the reference to its large value. References are fetched before the values,
-/// so that these can be read together.
+/// The approximate size in bytes of a key with the reference to its large value. References are fetched before the
+/// values, so that these can be read together.
 const REFERENCE: usize = 128;
 
 /// When a scan has passed this many deleted keys of one fragment of range tombstones, it leaves out the rest of the
@@ -82,7 +82,8 @@ pub(super) struct Side {
     /// again.
     asked: Duration,
     quick: u32,
-    /// The positions of a key's messages in a backward scan, each with the newest visible seqno. Empty between keys; kept for its memory.
+    /// The positions of a key's messages in a backward scan, each with the newest visible seqno. Empty between keys;
+    /// kept for its memory.
     places: Vec<(Arc<EntryBlock>, usize, Seqno)>,
     large: ScanValues,
     /// The row that was found last, if it is not returned from a block.
@@ -105,8 +106,8 @@ struct Source {
 
 /// The keys without a value that a side has passed since the last key that has one.
 struct Stretch<'a> {
-    /// The bound of the stretch on the side of the keys that were passed before. It is inclusive for a forward scan. For
-    /// a backward scan it is exclusive, and empty if there is none.
+    /// The bound of the stretch on the side of the keys that were passed before. It is inclusive for a forward scan.
+    /// For a backward scan it is exclusive, and empty if there is none.
     start: Cow<'a, [u8]>,
     /// The number of keys, without those in skipped ranges.
     passed: u32,
@@ -227,8 +228,8 @@ impl Source {
 }
 
 impl Side {
-    /// Opens a side that scans the keys in `over`. It starts at the first key, or at the last key if `reverse`. `own` has
-    /// the writes of a transaction, which are newer than all others.
+    /// Opens a side that scans the keys in `over`. It starts at the first key, or at the last key if `reverse`. `own`
+    /// has the writes of a transaction, which are newer than all others.
     pub(super) fn open(
         state: &Arc<KeyspaceState>,
         at: Seqno,
@@ -333,8 +334,8 @@ impl Side {
         Ok(self.whole.is_some().then_some(Row::Whole))
     }
 
-    /// The next row, if it is the only message of its key and no range tombstone hides it. This is so for almost all rows of
-    /// most scans. The row stays in its block, so nothing is copied or counted.
+    /// The next row, if it is the only message of its key and no range tombstone hides it. This is so for almost all
+    /// rows of most scans. The row stays in its block, so nothing is copied or counted.
     #[inline]
     fn next_alone(&mut self) -> Option<Row> {
         let mut best: Option<(usize, &[u8])> = None;
@@ -470,8 +471,8 @@ impl Side {
         Ok(())
     }
 
-    /// Called after a key without a value was passed. If many keys of the same fragment of range tombstones were passed,
-    /// leaves out the rest of the fragment.
+    /// Called after a key without a value was passed. If many keys of the same fragment of range tombstones were
+    /// passed, leaves out the rest of the fragment.
     fn leave_covered(&mut self, stretch: &mut Stretch<'_>) -> Result<()> {
         let Some((within, seqno, number)) = self.tombstones.found() else { return Ok(()) };
         let (fragment, passed) = &mut self.covered;

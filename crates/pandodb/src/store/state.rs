@@ -18,7 +18,7 @@ use super::dead_ranges::DeadRanges;
 use super::next_keys::Pops;
 use super::options::KeyspaceOptions;
 use super::watermark::CachePadded;
-use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, EXPLORED, Mutex, Ordering::Relaxed, relax};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{
     Entry, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_INLINE_VALUE, MAX_KEY, MAX_OPERAND,
     MAX_VALUE, RangeTombstone, Result, Seqno,
@@ -61,10 +61,6 @@ pub(crate) struct KeyspaceState {
     /// index's own `through`.
     pub drained_through: AtomicU64,
 }
-
-/// The most times that a thread waits a moment for the last users of a memtable, or lets other threads run. An
-/// iterator may use the memtable for longer, and frees it then.
-const MOST_WAITS: u32 = if EXPLORED { 0 } else { 128 };
 
 /// The memtables of a keyspace, which are swapped together.
 pub(crate) struct Containers {
@@ -134,21 +130,15 @@ impl KeyspaceState {
         self.dead_ranges.revive_range(range);
     }
 
-    /// Removes the memtables whose messages the index already holds.
-    ///
-    /// Freeing a large memtable takes tens of milliseconds. So this thread waits a moment for the lookups that still use
-    /// it, because the thread that uses it last frees it.
-    pub(crate) fn retire_sealed(&self) {
+    /// Removes and returns the memtables whose messages the index already holds. Lookups may still use them.
+    pub(crate) fn retire_sealed(&self) -> Vec<Arc<Memtable>> {
         let through = self.index.view().through();
         let old = self.containers.rcu(|old| Containers {
             active: old.active.clone(),
             sealed: old.sealed.iter().filter(|batch| batch.through > through).cloned().collect(),
         });
         let retired = old.sealed.iter().filter(|batch| batch.through <= through).map(|batch| batch.memtable.clone());
-        let retired: Vec<Arc<Memtable>> = retired.collect();
-        drop(old);
-        let is_in_use = || retired.iter().any(|memtable| Arc::strong_count(memtable) > 1);
-        (0..MOST_WAITS).take_while(|_| is_in_use()).for_each(relax);
+        retired.collect()
     }
 
     /// Whether the index holds all messages of the keyspace. `through` is the seqno up to which the index holds them,

@@ -10,17 +10,25 @@
 //!
 //! Every turn holds the lock `gate` shared, so a close waits until the turn ends.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::engine::Engine;
 use super::state::KeyspaceState;
-use crate::base::sync::{MutexGuard, Ordering::Relaxed};
+use crate::base::sync::{EXPLORED, MutexGuard, Ordering::Relaxed, relax};
 use crate::base::{Error, events};
 use crate::index::Progress;
+use crate::memtable::Memtable;
 use crate::sched::Turn;
 
 /// Workers pack at most this number of the smallest full memtables, or other memtables of the same total size. They
 /// then wait for the checkpoint that covers these memtables. The reason: until this checkpoint, the log of these
 /// memtables and freed pages are kept.
 const MOST_UNCOVERED: u64 = 8;
+
+/// The longest time that a thread waits for the last users of a memtable, and the most times that it looks.
+const MOST_WAIT: Duration = Duration::from_millis(1);
+const MOST_WAITS: u32 = 128;
 
 impl Engine {
     /// Does one turn of the work that does not count as background debt: reclaims memory that the row cache returns,
@@ -114,6 +122,9 @@ impl Engine {
                 self.seal_filled();
                 return Turn::Worked(1);
             }
+            if self.core.pool.forget_freed() {
+                return Turn::Worked(1);
+            }
             self.chunks.trim();
             self.share_dead_ranges();
             match self.core.data.punch_at_rest() {
@@ -130,7 +141,7 @@ impl Engine {
     pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
         assert!(!progress.idle, "a step that did something is no idle step");
         if let Some(bytes) = progress.absorbed {
-            keyspace.retire_sealed();
+            self.free_memtables(&keyspace.retire_sealed());
             let uncovered = self.checkpointer.note_packed(bytes);
             // Do not request a checkpoint for every small memtable, so that many small memtables share one checkpoint.
             if uncovered >= self.config.least_memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
@@ -144,6 +155,16 @@ impl Engine {
         }
         self.background.note_success();
         progress.bytes
+    }
+
+    /// Waits a moment for the lookups that still use memtables, so that the caller uses them last. The last user frees a
+    /// memtable, which takes tens of milliseconds if it is large. An iterator may use it for longer, and frees it then.
+    /// A writer that does the work of background threads does not wait.
+    fn free_memtables(&self, retired: &[Arc<Memtable>]) {
+        let started = self.device.now();
+        let may_wait = || !EXPLORED && self.config.background_threads > 0 && self.device.now() - started < MOST_WAIT;
+        let is_in_use = || retired.iter().any(|memtable| Arc::strong_count(memtable) > 1);
+        (0..MOST_WAITS).take_while(|_| is_in_use() && may_wait()).for_each(relax);
     }
 
     /// Whether neither background work nor a write has occurred for some time. A store without workers does no

@@ -128,8 +128,9 @@ impl Writer {
         }
     }
 
-    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns `false` or an error. Leaves the
-    /// footprint of the commit, if there is one. If `is_quiet`, `check` runs when all earlier commits are applied.
+    /// Draws `count` seqnos and a ticket, unless `check`, which runs under the sequencer, returns `false` or an error.
+    /// Leaves the footprint of the commit, if there is one. If `is_quiet`, `check` runs when all earlier commits are
+    /// applied.
     ///
     /// # Errors
     /// The errors of `check`. In this case nothing is drawn.

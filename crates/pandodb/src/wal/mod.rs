@@ -81,7 +81,7 @@ pub use inspect::{RecordSummary, SegmentSummary, inspect};
 pub use log::{Log, LogOptions};
 pub use ops::{Op, Ops, op_bytes, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
-pub use stream::AppendReservation;
+pub use stream::{AppendReservation, KEEP_BYTES};
 pub use tags::{Tag, Tags, tagged_bytes};
 
 use crate::base::Seqno;

@@ -44,7 +44,7 @@ use crate::device::{File, write_all_at};
 /// A buffer of lazy records is written when it holds this many bytes.
 const LAZY_BYTES: usize = 64 << 10;
 /// A buffer that one large record made longer than this many bytes is shrunk.
-const KEEP_BYTES: usize = 1 << 20;
+pub const KEEP_BYTES: usize = 1 << 20;
 /// The most segments that are created in advance. No more segments are created in advance than the stream has filled
 /// recently, so that a small log stays small.
 const MOST_AHEAD: u64 = 4;

@@ -1,6 +1,6 @@
-//! A bank beside the writers of batches: threads move money between accounts with [`Store::transact`], until the process
-//! is killed. However the process ends, the sum of all accounts stays the same, no account is overdrawn, and the ledger has
-//! the transfers that the accounts show.
+//! A bank beside the writers of batches: threads move money between accounts with [`Store::transact`], until the
+//! process is killed. However the process ends, the sum of all accounts stays the same, no account is overdrawn, and
+//! the ledger has the transfers that the accounts show.
 //!
 //! ```text
 //!   teller ─▶ transact: get two accounts ─▶ enough money? ─▶ put both, merge the counts of both into the ledger

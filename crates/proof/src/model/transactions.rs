@@ -5,7 +5,8 @@
 //!    would see something else there, the commit must have a conflict.
 //! 3. A conflict must have a cause: a plain write to a key or a range that the transaction has read, or has written
 //!    under snapshot isolation.
-//! 4. Under snapshot isolation, a plain write of a key that the transaction writes must be a conflict, unless both merge.
+//! 4. Under snapshot isolation, a plain write of a key that the transaction writes must be a conflict, unless both
+//!    merge.
 //! 5. After a conflict or a rollback nothing of the transaction may exist. The comparisons of later actions check this.
 //! 6. A rollback to a savepoint discards writes. The reads in between saw these writes, and still count.
 
@@ -142,8 +143,8 @@ fn is_cause(acts: &[Act], isolation: Isolation, write: &Write) -> bool {
             })
 }
 
-/// Whether a plain write certainly conflicts with a write of a transaction under snapshot isolation. `model` is the state
-/// now. A change of a key that has no value now is left out, because it may leave no trace in the store.
+/// Whether a plain write certainly conflicts with a write of a transaction under snapshot isolation. `model` is the
+/// state now. A change of a key that has no value now is left out, because it may leave no trace in the store.
 fn must_conflict(acts: &[Act], others: &[Write], model: &Model) -> bool {
     let has_value = |slot: usize, key: &Vec<u8>| model.table(slot).is_some_and(|table| table.contains_key(key));
     others.iter().any(|other| match other {
@@ -252,8 +253,8 @@ impl World {
         self.end(tx, (isolation, durability), &acts, &others)
     }
 
-    /// Deletes the rows that the transaction has scanned last, by a plain write, and lets scans pass them, which learn that
-    /// their range is dead.
+    /// Deletes the rows that the transaction has scanned last, by a plain write, and lets scans pass them, which learn
+    /// that their range is dead.
     fn delete_scanned(&mut self, acts: &[Act], others: &mut Vec<Write>) -> Result<(), Wrong> {
         let scanned = acts.iter().rev().find_map(|act| match act {
             Act::Scan(slot, _, rows) if !rows.is_empty() => Some((*slot, rows)),

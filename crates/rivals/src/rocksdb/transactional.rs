@@ -3,8 +3,8 @@
 //! * `rocksdb-optimistic` (`OptimisticTransactionDB`): a commit fails if a key that the transaction has read with
 //!   `GetForUpdate` or written was changed meanwhile. RocksDB finds such changes in its memtables only, and fails with
 //!   `TryAgain` if a memtable that it would need was already dropped. The adapter counts both as conflicts.
-//! * `rocksdb-pessimistic` (`TransactionDB`): `GetForUpdate` and each write lock the key until the end of the transaction.
-//!   A timeout or a deadlock, which RocksDB detects, counts as a conflict.
+//! * `rocksdb-pessimistic` (`TransactionDB`): `GetForUpdate` and each write lock the key until the end of the
+//!   transaction. A timeout or a deadlock, which RocksDB detects, counts as a conflict.
 //!
 //! Neither protects ranges: another transaction may insert a row into a scanned range. A scan locks the rows that it
 //! visits, and conflicts if one of them has changed since the iterator read it. Reads of rows that never change use
@@ -34,8 +34,9 @@ use crate::{Promise, READ_ONLY, admit, settings, size};
 /// The bindings have no range deletes for transactional databases.
 const NO_RANGE_DELETES: &str = "the bindings of RocksDB have no range deletes for transactional databases";
 
-/// The most merges of a key in a memtable before RocksDB folds them into a value. The check of a commit visits all merges
-/// of a key in the memtable, so without this limit each commit to a counter would take longer than the one before.
+/// The most merges of a key in a memtable before RocksDB folds them into a value. The check of a commit visits all
+/// merges of a key in the memtable, so without this limit each commit to a counter would take longer than the one
+/// before.
 const SUCCESSIVE_MERGES: usize = 16;
 
 /// Opens an optimistic transactional database.
@@ -257,7 +258,8 @@ macro_rules! walk {
     }};
 }
 
-/// The operations of a session, which are the same for both kinds. The crate has no trait that both databases implement.
+/// The operations of a session, which are the same for both kinds. The crate has no trait that both databases
+/// implement.
 macro_rules! session {
     ($handle:ident, $db:ty) => {
         impl Session for $handle<'_> {

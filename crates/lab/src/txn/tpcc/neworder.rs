@@ -1,8 +1,9 @@
 //! New-Order (clause 2.4): an order of 5 to 15 lines.
 //!
 //! Reads the warehouse, the district, the customer, and for each line the item and the stock. Writes the district (the
-//! number of the next order), the order, its entry among the new orders, and for each line the stock and the order line.
-//! 1 % of the lines come from another warehouse. 1 % of the orders name an item that does not exist, and roll back.
+//! number of the next order), the order, its entry among the new orders, and for each line the stock and the order
+//! line. 1 % of the lines come from another warehouse. 1 % of the orders name an item that does not exist, and roll
+//! back.
 //!
 //! The check: the numbers of orders, of new orders and of order lines, the number of the next order of each district,
 //! and the sums of the stock and of the order lines equal each other and the committed transactions.

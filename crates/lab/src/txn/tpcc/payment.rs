@@ -1,15 +1,15 @@
 //! Payment (clause 2.5): a customer pays an amount.
 //!
 //! Reads the warehouse, the district and the customer. In 60 % of the payments the customer is looked up by last name,
-//! through a range of the index, otherwise by number. Adds the amount to the year-to-date sums of the warehouse and the district, changes the
-//! customer's balance, sum and number of payments, and writes a history row. 15 % of the payments come from a customer of
-//! another warehouse.
+//! through a range of the index, otherwise by number. Adds the amount to the year-to-date sums of the warehouse and the
+//! district, changes the customer's balance, sum and number of payments, and writes a history row. 15 % of the payments
+//! come from a customer of another warehouse.
 //!
 //! Two layouts of the year-to-date sums:
 //!
 //! * *apart*: each sum has a key of its own, and a payment adds to it with
-//!   [`Transaction::add`], which is a merge. The rows of the warehouse and the district are only read. `payment` uses this
-//!   layout if the engine has a merge operator.
+//!   [`Transaction::add`], which is a merge. The rows of the warehouse and the district are only read. `payment` uses
+//!   this layout if the engine has a merge operator.
 //! * *inside*: the sums are in the rows of the warehouse and the district, which a payment reads and writes.
 //!   `payment-getput` always uses this layout, and `payment` for engines without a merge operator.
 //!

@@ -142,8 +142,8 @@ impl Sizes {
         (warehouse + 1 + below(self.warehouses.max(2) - 1, rng)) % self.warehouses
     }
 
-    /// Passes all rows to `put`, table by table in key order. With `sums_apart`, the year-to-date sums of warehouses and
-    /// districts have keys of their own.
+    /// Passes all rows to `put`, table by table in key order. With `sums_apart`, the year-to-date sums of warehouses
+    /// and districts have keys of their own.
     pub fn rows(&self, sums_apart: bool, put: &mut Visit) -> Result<()> {
         let mut value = Vec::new();
         let mut row = |key: Key, len: usize, numbers: &[i64]| {

@@ -80,7 +80,7 @@ fn returned_memory_stays_within_a_limit_and_leaves_when_the_limit_falls() {
         slots.iter_mut().for_each(touch);
         slots
     };
-    slab.keep_within(20);
+    slab.keep_within(|| 20);
     let mut held = full(16);
     held.truncate(4);
     assert_eq!(resident(&slab), 16, "all pieces are within the limit");
@@ -90,9 +90,9 @@ fn returned_memory_stays_within_a_limit_and_leaves_when_the_limit_falls() {
     slab.count_beside(6, 0);
     assert_eq!(resident(&slab), 14, "other memory counts, too");
     slab.count_beside(0, 6);
-    slab.keep_within(10);
+    slab.keep_within(|| 10);
     assert_eq!(resident(&slab), 10);
-    slab.keep_within(0);
+    slab.keep_within(|| 0);
     assert_eq!(resident(&slab), 4 + 3, "the pieces in use and the spare ones");
     assert!(held.iter().all(|slot| slot[0] == 1), "pieces in use keep their values");
 }

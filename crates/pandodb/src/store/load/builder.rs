@@ -147,7 +147,7 @@ impl Engine {
                 }
             }
         }
-        keyspace.retire_sealed();
+        drop(keyspace.retire_sealed());
         assert!(keyspace.containers.load().sealed.is_empty(), "the index holds what was packed");
         Ok(())
     }

@@ -10,12 +10,12 @@
 //! A transaction that runs a closure chooses its read point at its first read ([`ReadAsOf`]). If it only writes, it has
 //! no read point and no validation, and costs little more than a batch.
 //!
-//! Large values are on the disk as soon as they are written, and belong to the batch. A discarded value is freed when no
-//! iterator of the transaction exists that may read it.
+//! Large values are on the disk as soon as they are written, and belong to the batch. A discarded value is freed when
+//! no iterator of the transaction exists that may read it.
 //!
-//! Invariants: commits leave footprints from the moment when a transaction has both writes and something to validate, until
-//! its end. A transaction that has read has a read point. After the end, the state has no read point, no reads and no own
-//! memtables, and every call of a handle fails.
+//! Invariants: commits leave footprints from the moment when a transaction has both writes and something to validate,
+//! until its end. A transaction that has read has a read point. After the end, the state has no read point, no reads
+//! and no own memtables, and every call of a handle fails.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ pub(super) enum Tracking {
 pub(crate) enum ReadAsOf {
     /// At once.
     Beginning,
-    /// At the first read. Under snapshot isolation it is chosen at once, because the commit must find changes of the written
-    /// keys since the beginning, even if nothing was read.
+    /// At the first read. Under snapshot isolation it is chosen at once, because the commit must find changes of the
+    /// written keys since the beginning, even if nothing was read.
     FirstRead,
 }
 
@@ -90,6 +90,9 @@ pub(super) struct State {
     readers: usize,
     /// Large values of discarded writes that such an iterator may still read.
     discarded: Vec<BlobRef>,
+    /// Whether the commit may have something to validate: always under snapshot isolation, otherwise after a tracked
+    /// read.
+    validates: bool,
     /// Whether commits of other threads leave footprints for this transaction.
     has_entered: bool,
     /// Whether the transaction accepts no more calls.
@@ -102,7 +105,7 @@ pub(super) struct State {
 }
 
 impl State {
-    fn new(engine: &Arc<Shared>) -> State {
+    fn new(engine: &Arc<Shared>, isolation: Isolation) -> State {
         State {
             point: None,
             reads: ReadSet::default(),
@@ -112,6 +115,7 @@ impl State {
             charge: Charge::default(),
             readers: 0,
             discarded: Vec::new(),
+            validates: isolation == Isolation::Snapshot,
             has_entered: false,
             has_ended: false,
             is_cleared: false,
@@ -119,15 +123,17 @@ impl State {
         }
     }
 
-    /// The read point.
-    fn point(&mut self, engine: &Engine) -> &ReadFrom {
-        self.point.get_or_insert_with(|| ReadFrom::newest(engine))
+    /// The read point, for a read that the commit validates if it is tracked.
+    fn read_point(&mut self, engine: &Engine, is_tracked: bool) -> Snapshot {
+        self.validates |= is_tracked;
+        // Before the read point is chosen, so that all commits after it leave footprints.
+        self.enter(engine);
+        self.point.get_or_insert_with(|| ReadFrom::newest(engine)).snapshot.clone()
     }
 
-    /// Called after a read was tracked, or a write was added.
-    fn enter(&mut self, engine: &Engine, isolation: Isolation) {
-        let validates = !self.reads.is_empty() || isolation == Isolation::Snapshot;
-        if validates && !self.writes.is_empty() && !self.has_entered {
+    /// Lets commits of other threads leave footprints, if there are both writes and something to validate.
+    fn enter(&mut self, engine: &Engine) {
+        if self.validates && !self.writes.is_empty() && !self.has_entered {
             engine.writer.footprints.enter();
             self.has_entered = true;
         }
@@ -135,8 +141,13 @@ impl State {
 
     /// Charges the memory of the transaction, with `more` bytes.
     fn charge(&mut self, engine: &Shared, more: usize) -> Result<()> {
-        let marks = size_of_val(&*self.savepoints);
-        self.charge.raise_to(engine, self.reads.bytes() + self.writes.bytes() + marks + more)
+        let bytes = self.bytes();
+        self.charge.raise_to(engine, bytes + more)
+    }
+
+    /// The bytes of the writes, of the read set and of the savepoints.
+    fn bytes(&self) -> usize {
+        self.reads.bytes() + self.writes.bytes() + size_of_val(&*self.savepoints)
     }
 }
 
@@ -148,9 +159,9 @@ impl Inner {
         turns: Vec<QueueNumber>,
     ) -> Result<Inner> {
         engine.access.check()?;
-        let mut state = State::new(engine);
+        let mut state = State::new(engine, options.isolation);
         if as_of == ReadAsOf::Beginning || options.isolation == Isolation::Snapshot {
-            state.point(engine);
+            state.read_point(engine, false);
         }
         engine.figures.transactions.by_thread.mine().begun.fetch_add(1, Relaxed);
         Ok(Inner { engine: engine.clone(), options, turns, state: Mutex::new(state) })
@@ -159,6 +170,11 @@ impl Inner {
     /// The read point; `None` if it is not chosen, or if the transaction has ended.
     pub(super) fn snapshot(&self) -> Option<Snapshot> {
         self.state.lock().point.as_ref().map(|point| point.snapshot.clone())
+    }
+
+    /// As [`Inner::snapshot`], but never waits for a thread that uses the transaction.
+    pub(super) fn snapshot_if_idle(&self) -> Option<Snapshot> {
+        self.state.try_lock()?.point.as_ref().map(|point| point.snapshot.clone())
     }
 
     /// Locks the state for an operation on a keyspace.
@@ -220,7 +236,8 @@ impl Inner {
         let (state, mut buf) = (&keyspace.state, Vec::new());
         let key = state.codec.stored(key, &mut buf);
         let mut inner = self.lock(keyspace)?;
-        let snapshot = inner.point(&self.engine).snapshot.clone();
+        let is_tracked = self.is_tracked(tracking);
+        let snapshot = inner.read_point(&self.engine, is_tracked);
         let State { writes, own, .. } = &mut *inner;
         let own = if own.may_have(state, key, writes)? { own.of(state, writes, &self.engine.chunks)? } else { None };
         let (found, depends) = match own {
@@ -234,9 +251,8 @@ impl Inner {
             }
         };
         let counts = found.is_some() || !SeededBug::AbsenceUntracked.is_on();
-        if (depends || tracking == Tracking::Always) && counts && self.is_tracked(tracking) {
+        if (depends || tracking == Tracking::Always) && counts && is_tracked {
             inner.reads.add_key(state, state.codec.hashed(key), Changes::All);
-            inner.enter(&self.engine, self.options.isolation);
             inner.charge(&self.engine, 0)?;
         }
         Ok(found)
@@ -255,19 +271,19 @@ impl Inner {
             has_own = has_own
                 || own.may_have(&keyspace.state, keyspace.state.codec.stored(key.as_ref(), &mut buf), writes)?;
         }
-        let snapshot = inner.point(&self.engine).snapshot.clone();
+        let is_tracked = self.is_tracked(tracking);
+        let snapshot = inner.read_point(&self.engine, is_tracked);
         drop(inner);
         if has_own {
             return keys.iter().map(|key| self.get(keyspace, key.as_ref(), tracking)).collect();
         }
         let values = read::multi_get(&self.engine, &keyspace.state, keys, ReadPoint::At(&snapshot))?;
-        if self.is_tracked(tracking) {
+        if is_tracked {
             let (mut inner, state, mut buf) = (self.lock(keyspace)?, &keyspace.state, Vec::new());
             for key in keys {
                 let key = state.codec.stored(key.as_ref(), &mut buf);
                 inner.reads.add_key(state, state.codec.hashed(key), Changes::All);
             }
-            inner.enter(&self.engine, self.options.isolation);
             inner.charge(&self.engine, 0)?;
         }
         Ok(values)
@@ -276,13 +292,13 @@ impl Inner {
     pub(super) fn range(self: &Arc<Self>, keyspace: &Keyspace, range: KeyRange, tracking: Tracking) -> Result<Range> {
         let state = &keyspace.state;
         let mut inner = self.lock(keyspace)?;
-        let snapshot = inner.point(&self.engine).snapshot.clone();
+        let is_tracked = self.is_tracked(tracking);
+        let snapshot = inner.read_point(&self.engine, is_tracked);
         let State { reads, writes, own, .. } = &mut *inner;
         let memtable = own.of(state, writes, &self.engine.chunks)?.cloned();
         let visible = seeded!(OwnWritesHiddenInRange: OWN, own.visible());
         let own = memtable.map(|memtable| OwnWrites { memtable, visible });
-        let number = self.is_tracked(tracking).then(|| reads.add_range(state, range.clone()));
-        inner.enter(&self.engine, self.options.isolation);
+        let number = is_tracked.then(|| reads.add_range(state, range.clone()));
         inner.charge(&self.engine, 0)?;
         inner.readers += 1;
         let this = self.clone();
@@ -319,9 +335,8 @@ impl Inner {
     pub(super) fn track(&self, keyspace: &Keyspace, range: KeyRange) -> Result<()> {
         keyspace.state.check_sorted(&range)?;
         let mut inner = self.lock(keyspace)?;
-        inner.point(&self.engine);
+        inner.read_point(&self.engine, true);
         inner.reads.add_range(&keyspace.state, range);
-        inner.enter(&self.engine, self.options.isolation);
         inner.charge(&self.engine, 0)
     }
 
@@ -342,7 +357,7 @@ impl Inner {
             return Err(Error::TransactionTooLarge { bytes: would_be as u64, limit: MAX_BATCH as u64 });
         }
         add(&mut inner.writes);
-        inner.enter(&self.engine, self.options.isolation);
+        inner.enter(&self.engine);
         inner.writes.take_error()
     }
 
@@ -401,7 +416,7 @@ impl Inner {
             return Ok(None);
         }
         if self.options.isolation == Isolation::Snapshot {
-            add_written_keys(&mut inner.reads, &inner.writes)?;
+            self.add_written_keys(inner)?;
         }
         let State { point, reads, writes, has_entered, .. } = inner;
         let durability = self.options.durability.unwrap_or(self.engine.config.durability);
@@ -413,6 +428,31 @@ impl Inner {
         reads.sort();
         let validation = Validation::new(reads, point.as_ref().expect("a transaction that has read has a read point"));
         writes.commit_validated(durability, Some(&validation))
+    }
+
+    /// Adds the keys and ranges of all writes to those that must not have changed, and charges their memory.
+    fn add_written_keys(&self, inner: &mut State) -> Result<()> {
+        let (before, mut buf) = (inner.bytes() - inner.reads.bytes(), Vec::new());
+        let State { reads, writes, charge, .. } = inner;
+        for op in Ops::new(writes.payload()) {
+            let op = op?;
+            let keyspace: &Arc<KeyspaceState> = writes.keyspace(op.keyspace);
+            let changes = match op.kind {
+                Kind::RangeDelete => {
+                    let range = KeyRange::new(op.key, op.value);
+                    reads.add_range(keyspace, seeded!(OwnRangeUnprotected: KeyRange::none(), range));
+                    charge.raise_to(&self.engine, before + reads.bytes())?;
+                    continue;
+                }
+                // Concurrent merges do not conflict with each other.
+                Kind::Merge => Changes::Replacements,
+                _ => seeded!(PutOverlooksMerge: Changes::Replacements, Changes::All),
+            };
+            let key = keyspace.codec.stored(op.key, &mut buf);
+            reads.add_key(keyspace, keyspace.codec.hashed(key), changes);
+            charge.raise_to(&self.engine, before + reads.bytes())?;
+        }
+        Ok(())
     }
 
     /// Lets threads commit first that have waited for their turn to change what this transaction has read.
@@ -449,28 +489,6 @@ impl Inner {
         self.free_discarded(inner);
         self.engine.figures.transactions.by_thread.mine().ended.fetch_add(1, Relaxed);
     }
-}
-
-/// Adds the keys and ranges of all writes to those that must not have changed.
-fn add_written_keys(reads: &mut ReadSet, writes: &Batch) -> Result<()> {
-    let mut buf = Vec::new();
-    for op in Ops::new(writes.payload()) {
-        let op = op?;
-        let keyspace: &Arc<KeyspaceState> = writes.keyspace(op.keyspace);
-        let changes = match op.kind {
-            Kind::RangeDelete => {
-                let range = KeyRange::new(op.key, op.value);
-                reads.add_range(keyspace, seeded!(OwnRangeUnprotected: KeyRange::none(), range));
-                continue;
-            }
-            // Concurrent merges do not conflict with each other.
-            Kind::Merge => Changes::Replacements,
-            _ => seeded!(PutOverlooksMerge: Changes::Replacements, Changes::All),
-        };
-        let key = keyspace.codec.stored(op.key, &mut buf);
-        reads.add_key(keyspace, keyspace.codec.hashed(key), changes);
-    }
-    Ok(())
 }
 
 /// The bounds of a range of keys.

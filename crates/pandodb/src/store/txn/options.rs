@@ -13,9 +13,9 @@ pub enum Isolation {
     #[default]
     Serializable,
     /// The transaction reads a snapshot. A commit fails only if another commit has changed a key that the transaction
-    /// writes, a key of a range that it deletes, a key that it has read with [`Transaction::get_for_update`], or a key of a
-    /// range that it [tracks](Transaction::track). Two merges of the same key do not conflict. Two
-    /// transactions may each read what the other one writes (*write skew*), so a rule over several keys may be broken.
+    /// writes, a key of a range that it deletes, a key that it has read with [`Transaction::get_for_update`], or a key
+    /// of a range that it [tracks](Transaction::track). Two merges of the same key do not conflict. Two transactions
+    /// may each read what the other one writes (*write skew*), so a rule over several keys may be broken.
     Snapshot,
 }
 

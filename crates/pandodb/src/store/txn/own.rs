@@ -10,8 +10,8 @@
 //!                           memtables, one for each keyspace, with seqnos from OWN on
 //! ```
 //!
-//! A transaction that reads no key again after it has written the key never makes a memtable, or only by a false positive of
-//! the filter.
+//! A transaction that reads no key again after it has written the key never makes a memtable, or only by a false
+//! positive of the filter.
 
 use std::sync::Arc;
 

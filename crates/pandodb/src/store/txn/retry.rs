@@ -12,14 +12,14 @@ use crate::store::shared::Shared;
 
 /// The most times that a closure is run.
 pub(super) const MOST_ATTEMPTS: u32 = 32;
-/// The number of attempts that a transaction makes before it waits for turns. Most transactions commit at their second attempt,
-/// and a thread that waits loses the time until it is woken up.
+/// The number of attempts that a transaction makes before it waits for turns. Most transactions commit at their second
+/// attempt, and a thread that waits loses the time until it is woken up.
 const EAGER: u32 = 2;
 /// The most queues in which a transaction waits.
 const MOST_QUEUES: usize = 8;
 
-/// Runs `work` in a transaction and commits it, at most [`MOST_ATTEMPTS`] times. After [`EAGER`] attempts it waits, before
-/// each repetition, for the turns of the keys over which it has lost conflicts.
+/// Runs `work` in a transaction and commits it, at most [`MOST_ATTEMPTS`] times. After [`EAGER`] attempts it waits,
+/// before each repetition, for the turns of the keys over which it has lost conflicts.
 pub(crate) fn transact<T>(
     engine: &Arc<Shared>,
     options: TransactionOptions,
@@ -28,8 +28,8 @@ pub(crate) fn transact<T>(
     let (mut attempts, mut lost, mut turns): (_, Vec<QueueNumber>, Vec<Turn<'_>>) = (0, Vec::new(), Vec::new());
     loop {
         attempts += 1;
-        // A thread keeps its turns until its transaction is committed. Threads wait in the same order, so they rarely wait
-        // for each other.
+        // A thread keeps its turns until its transaction is committed. Threads wait in the same order, so they rarely
+        // wait for each other.
         let waits = attempts > EAGER;
         let missing = lost.iter().filter(|queue| waits && turns.iter().all(|turn| turn.number != **queue));
         let more: Vec<Turn<'_>> = missing.filter_map(|queue| engine.queues.wait(*queue, attempts)).collect();

@@ -16,19 +16,19 @@ use crate::{Batch, Error, Isolation, Store};
 /// A transaction: reads and writes that take effect together, as if no other write happened in between. It is made by
 /// [`Store::begin`], or by [`Store::transact`], which also repeats it after a conflict.
 ///
-/// A transaction reads the store as of its beginning, together with its own writes. In [`Store::transact`], it reads the
-/// store as of its first read, unless its isolation is [`Isolation::Snapshot`]. Other callers see none of its writes
-/// before [`Transaction::commit`], and then all of them. Dropping the transaction discards its writes.
+/// A transaction reads the store as of its beginning, together with its own writes. In [`Store::transact`], it reads
+/// the store as of its first read, unless its isolation is [`Isolation::Snapshot`]. Other callers see none of its
+/// writes before [`Transaction::commit`], and then all of them. Dropping the transaction discards its writes.
 ///
-/// No key is ever locked. Instead, a commit checks whether another commit has changed what the transaction has read, and
-/// fails with [`Error::Conflict`] if so. What counts as read:
+/// No key is ever locked. Instead, a commit checks whether another commit has changed what the transaction has read,
+/// and fails with [`Error::Conflict`] if so. What counts as read:
 ///
 /// * a key that was looked up, also if it had no value, unless the own writes alone determine its value;
 /// * the part of a range that an iterator has passed, with the gaps between its keys, so a new key in the range is a
 ///   change, too. As long as the iterator exists, the whole range counts.
 ///
-/// The commit of a transaction without writes never conflicts. While it is open, a transaction keeps the versions that it sees on the disk,
-/// like a [`Snapshot`](crate::Snapshot). Several threads may use a transaction at the same time.
+/// The commit of a transaction without writes never conflicts. While it is open, a transaction keeps the versions that
+/// it sees on the disk, like a [`Snapshot`](crate::Snapshot). Several threads may use a transaction at the same time.
 ///
 /// # Cost
 /// A read costs what it costs at a snapshot. A commit searches what was read once more, but only where newer messages
@@ -65,15 +65,15 @@ impl Transaction {
     /// Commits the transaction: applies all its writes, or none.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if another commit has changed what this transaction depends on; nothing was written then. The
-    /// errors of [`Batch::commit`]; after [`Error::Indeterminate`] the writes may survive, so do not run the transaction
-    /// again without reading first.
+    /// [`Error::Conflict`] if another commit has changed what this transaction depends on; nothing was written then.
+    /// The errors of [`Batch::commit`]; after [`Error::Indeterminate`] the writes may survive, so do not run the
+    /// transaction again without reading first.
     pub fn commit(self) -> Result<()> {
         self.inner.commit().map(|_| ())
     }
 
-    /// Like [`Transaction::commit`], but returns the seqno of the last write; `None` if there is none. The seqnos of the
-    /// other writes directly precede it. This function is for test harnesses.
+    /// Like [`Transaction::commit`], but returns the seqno of the last write; `None` if there is none. The seqnos of
+    /// the other writes directly precede it. This function is for test harnesses.
     ///
     /// # Errors
     /// The errors of [`Transaction::commit`].
@@ -103,8 +103,8 @@ impl Transaction {
         self.inner.get(keyspace, key.as_ref(), Tracking::ByIsolation)
     }
 
-    /// Returns the value of a key, like [`Transaction::get`], and lets the commit fail if another commit has changed the
-    /// key, whatever the isolation is, and also if this transaction has written the key before. It takes no lock.
+    /// Returns the value of a key, like [`Transaction::get`], and lets the commit fail if another commit has changed
+    /// the key, whatever the isolation is, and also if this transaction has written the key before. It takes no lock.
     ///
     /// # Errors
     /// The errors of [`Transaction::get`].
@@ -171,8 +171,8 @@ impl Transaction {
         self.range(keyspace, ..)
     }
 
-    /// Lets the commit fail if another commit has changed any key of a range, whatever the isolation is, without reading
-    /// the range.
+    /// Lets the commit fail if another commit has changed any key of a range, whatever the isolation is, without
+    /// reading the range.
     ///
     /// # Errors
     /// The errors of [`Transaction::range`]; [`Error::Unsupported`] if the index does not keep its keys in order.
@@ -201,8 +201,8 @@ impl Transaction {
 
 /// # Writes
 impl Transaction {
-    /// Sets the value of a key. A large value is written to disk during this call, and freed if the transaction does not
-    /// commit.
+    /// Sets the value of a key. A large value is written to disk during this call, and freed if the transaction does
+    /// not commit.
     ///
     /// # Errors
     /// The errors of [`Keyspace::put`]; [`Error::TransactionTooLarge`].
@@ -264,8 +264,8 @@ impl Transaction {
     }
 
     /// Discards all writes since a savepoint. Reads since then are still validated, because the program may have used
-    /// their values. The savepoint remains valid, and later savepoints are released. The next read may copy all remaining
-    /// writes of the transaction, so a large transaction with many rollbacks is slow.
+    /// their values. The savepoint remains valid, and later savepoints are released. The next read may copy all
+    /// remaining writes of the transaction, so a large transaction with many rollbacks is slow.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the savepoint was released, or belongs to another transaction.
@@ -295,13 +295,13 @@ impl Drop for Transaction {
 
 impl std::fmt::Debug for Transaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (snapshot, options) = (self.inner.snapshot(), self.inner.options);
+        let (snapshot, options) = (self.inner.snapshot_if_idle(), self.inner.options);
         f.debug_struct("Transaction").field("snapshot", &snapshot).field("options", &options).finish()
     }
 }
 
-/// Reads of a transaction that its commit does not check. It is made by [`Transaction::untracked`]. After the end of the
-/// transaction every call fails.
+/// Reads of a transaction that its commit does not check. It is made by [`Transaction::untracked`]. After the end of
+/// the transaction every call fails.
 #[derive(Clone)]
 pub struct Untracked {
     inner: Arc<Inner>,
@@ -359,6 +359,6 @@ impl Untracked {
 
 impl std::fmt::Debug for Untracked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Untracked").field("snapshot", &self.inner.snapshot()).finish()
+        f.debug_struct("Untracked").field("snapshot", &self.inner.snapshot_if_idle()).finish()
     }
 }

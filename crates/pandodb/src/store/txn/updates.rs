@@ -100,12 +100,12 @@ impl Keyspace {
 /// # Updates that depend on the old value
 ///
 /// No other write to the key takes effect between the read and the write of such an update. If another write comes in
-/// between, the update is repeated, at most 32 times; then it fails with [`Error::Conflict`]. Each method has a form with a
-/// durability. A closure may run several times. It must not update the same key, because that call would wait for this one
-/// until its time limit, and then make it conflict. A value that does not change is written again.
+/// between, the update is repeated, at most 32 times; then it fails with [`Error::Conflict`]. Each method has a form
+/// with a durability. A closure may run several times. It must not update the same key, because that call would wait
+/// for this one until its time limit, and then make it conflict. A value that does not change is written again.
 ///
-/// If only the sum, the maximum or another merge of the new values matters, [`Keyspace::merge`] is faster, because it reads
-/// nothing. To update several keys together, use [`Store::transact`](crate::Store::transact).
+/// If only the sum, the maximum or another merge of the new values matters, [`Keyspace::merge`] is faster, because it
+/// reads nothing. To update several keys together, use [`Store::transact`](crate::Store::transact).
 impl Keyspace {
     /// Replaces the value of a key by the result of `f`, which gets the old value. If `f` returns `None`, the key is
     /// removed. Returns the old value.

@@ -6,21 +6,21 @@
 //!   frontier   ──────────────────────────▶   each ticket below it: seen, disjoint, searched, or in doubt
 //! ```
 //!
-//! 1. [`Validation::search`], without a lock, looks at the footprints of all tickets since the read point. A footprint that
-//!    is disjoint from all that the transaction has read needs no search. Each other footprint is a *doubt*. If a footprint
-//!    is missing, every key is in doubt.
-//! 2. If there is a doubt, it searches the memtables and the index for a change of the keys in question. All tickets below
-//!    `applied` are applied, so the search finds their changes exactly. A change is a conflict. During the search, the
-//!    frontier moves on over the footprints of later tickets.
+//! 1. [`Validation::search`], without a lock, looks at the footprints of all tickets since the read point. A footprint
+//!    that is disjoint from all that the transaction has read needs no search. Each other footprint is a *doubt*. If a
+//!    footprint is missing, every key is in doubt.
+//! 2. If there is a doubt, it searches the memtables and the index for a change of the keys in question. All tickets
+//!    below `applied` are applied, so the search finds their changes exactly. A change is a conflict. During the
+//!    search, the frontier moves on over the footprints of later tickets.
 //! 3. [`Validation::check`], under the sequencer, moves the frontier over the few footprints that were left since then.
 //!    If there is no doubt, nothing that the transaction has read was changed before its own ticket, and the ticket is
 //!    drawn. Otherwise the transaction waits, without the sequencer, until the doubtful tickets are applied, and
 //!    searches again, but only for the keys of these footprints.
-//! 4. If a transaction has searched [`PATIENCE`] times, because concurrent commits keep adding footprints that may overlap
-//!    its reads, it does the last search under the sequencer while no commit is in flight.
+//! 4. If a transaction has searched [`PATIENCE`] times, because concurrent commits keep adding footprints that may
+//!    overlap its reads, it does the last search under the sequencer while no commit is in flight.
 //!
-//! So the order of the tickets is an order in which the transactions could have run one after the other: each reads what
-//! it would read if it ran as a whole at its own ticket. A write without a ticket (a sorted load) is counted by
+//! So the order of the tickets is an order in which the transactions could have run one after the other: each reads
+//! what it would read if it ran as a whole at its own ticket. A write without a ticket (a sorted load) is counted by
 //! [`Writer::direct_writes`]; if the number has changed, everything is searched again.
 //!
 //! [`Writer::direct_writes`]: crate::store::writer::Writer::direct_writes
@@ -137,9 +137,8 @@ impl<'a> Validation<'a> {
         self.progress.borrow().searches >= PATIENCE
     }
 
-    /// Decides whether the transaction may draw the next ticket, because nothing was changed. If not, it must search again.
-    /// REQUIRES: the caller holds the sequencer; if the
-    /// validation wants it quiet, all tickets are applied.
+    /// Decides whether the transaction may draw the next ticket, because nothing was changed. If not, it must search
+    /// again. REQUIRES: the caller holds the sequencer; if the validation wants it quiet, all tickets are applied.
     ///
     /// # Errors
     /// The errors of [`Validation::search`].

@@ -5,9 +5,9 @@
 //!   range         ─▶ the part of the range that was walked
 //! ```
 //!
-//! A change is found where it is: in a memtable or in the index. So there is no history to keep, and the answer is exact:
-//! the transaction's read point is registered, so compactions keep every message after it that a reader could tell from
-//! its absence.
+//! A change is found where it is: in a memtable or in the index. So there is no history to keep, and the answer is
+//! exact: the transaction's read point is registered, so compactions keep every message after it that a reader could
+//! tell from its absence.
 //!
 //! Under snapshot isolation the same structure holds the keys that the transaction writes.
 
@@ -167,8 +167,8 @@ impl ReadSet {
     }
 
     /// Searches memtables and indexes for a change with a seqno above `since`, but only of keys that a commit with one
-    /// of the footprints `among` may have changed. Everything was read at the registered read point `point`. Finds every
-    /// change of a commit that was applied when the call began. Calls `pause` often.
+    /// of the footprints `among` may have changed. Everything was read at the registered read point `point`. Finds
+    /// every change of a commit that was applied when the call began. Calls `pause` often.
     ///
     /// # Errors
     /// If a block cannot be read, or a keyspace was dropped.

@@ -1,8 +1,8 @@
 //! Transactions of the black box: reads of lists and appends to lists, one operation in each step of the client.
 //!
-//! An append is a merge, or a read and a put of the longer list. Under snapshot isolation merges of the same list do not
-//! conflict, so a transaction that has read something appends only by puts there. Otherwise two transactions could read
-//! a list and then both append to it, which `adya` takes for a lost update.
+//! An append is a merge, or a read and a put of the longer list. Under snapshot isolation merges of the same list do
+//! not conflict, so a transaction that has read something appends only by puts there. Otherwise two transactions could
+//! read a list and then both append to it, which `adya` takes for a lost update.
 
 use adya::history::{Interner, Mop, OpType, ReadValue, Scalar};
 use pandodb::{Error, Isolation, Result, Transaction, TransactionOptions};

@@ -158,6 +158,37 @@ fn large_snapshot_transactions_are_charged_for_the_copies_of_their_keys() {
     // The writes need about 3 MiB, and with the copies of their keys 6 MiB.
     write(Isolation::Serializable, 3000).unwrap();
     assert!(matches!(write(Isolation::Snapshot, 3000), Err(Error::TransactionTooLarge { .. })));
-    write(Isolation::Snapshot, 1000).unwrap();
+    // The put fails, not the commit, so the transaction can still write what it has.
+    let tx = store.begin(TransactionOptions::new().isolation(Isolation::Snapshot)).unwrap();
+    let fits = (0..).take_while(|i| tx.put(&ks, format!("{i:01000}"), "mine").is_ok()).count();
+    assert!((1500..2100).contains(&fits), "{fits} keys");
+    tx.commit().unwrap();
+    assert_eq!(ks.get(format!("{:01000}", fits - 1)).unwrap().unwrap(), "mine");
     store.close().unwrap();
+}
+
+#[test]
+fn a_savepoint_of_another_store_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let stores = ["a", "b"].map(|name| Store::open(dir.path().join(name)).unwrap());
+    let [one, two] = [0, 1].map(|i| stores[i].begin(TransactionOptions::default()).unwrap());
+    let [of_one, of_two] = [&one, &two].map(|tx| tx.savepoint().unwrap());
+    assert!(matches!(one.rollback_to(of_two), Err(Error::InvalidArgument { .. })));
+    one.rollback_to(of_one).unwrap();
+}
+
+#[test]
+fn parts_of_ranges_are_charged() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::builder(dir.path().join("s")).transaction_bytes(1 << 20).open().unwrap();
+    let ks = store.keyspace("k").unwrap();
+    (0..100).for_each(|i| ks.put(format!("{i:03}"), "").unwrap());
+    let tx = store.begin(TransactionOptions::default()).unwrap();
+    let mut range = tx.range(&ks, ..).unwrap();
+    for i in 0..20_000 {
+        range.seek(format!("{:03}", i * 7 % 100));
+        range.next().unwrap().unwrap();
+    }
+    drop(range);
+    assert!(matches!(tx.put(&ks, "a", ""), Err(Error::TransactionTooLarge { .. })));
 }

@@ -113,8 +113,8 @@ pub enum Error {
     },
     /// The open transactions of the store would have more bytes of writes and read keys than
     /// [`StoreBuilder::transaction_bytes`](crate::StoreBuilder::transaction_bytes) allows, or one transaction would have
-    /// more bytes of writes than [`MAX_BATCH`](crate::MAX_BATCH). A write was not added to its transaction, which can
-    /// still be committed.
+    /// more bytes of writes than [`MAX_BATCH`](crate::MAX_BATCH). A write was not added to its transaction. The
+    /// transaction can still be committed.
     TransactionTooLarge {
         /// The bytes that all open transactions, or this one, would have.
         bytes: u64,
@@ -402,7 +402,7 @@ impl Error {
             Error::TooLarge { what: "catalogue", .. } => "drop keyspaces, or create them in another store",
             Error::TooLarge { .. } => "call `compact`, or open the store with a larger memory budget",
             Error::Conflict { .. } => "run the transaction again",
-            Error::TransactionTooLarge { .. } => "split the transaction, or raise `transaction_bytes`",
+            Error::TransactionTooLarge { .. } => "split the transaction; if the limit is `transaction_bytes`, raise it",
             Error::TooManyFiles { .. } => "close some, or raise the limit (`ulimit -n`, `fs.file-max`), then retry",
             Error::Locked { .. } => "close the other opener first",
             Error::UnknownIndex { keyspace: Some(_), .. } => "open the store with the version that wrote it",

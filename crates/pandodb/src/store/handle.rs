@@ -142,8 +142,9 @@ impl Store {
     /// [`Isolation::Snapshot`](crate::Isolation::Snapshot). A transaction that only writes costs little more than a
     /// batch.
     ///
-    /// Before it runs the closure again, the call waits for other threads that have lost a conflict over the same key,
-    /// usually for some microseconds, and at most 64 ms for each of up to eight keys.
+    /// After two conflicts, the call waits before it runs the closure again: it lets other threads commit that have
+    /// lost a conflict over the same key. This usually takes some microseconds. The call stops waiting for a key if no
+    /// thread that it waits for ends within 64 ms.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;

@@ -30,6 +30,7 @@ use super::shared::Shared;
 use super::state::KeyspaceState;
 use super::validation::{ReadFrom, ReadSet, Validation};
 use super::value::Value;
+use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, KeyCodec, KeyRange, Kind, Result, Seqno};
 use crate::index::Changes;
 
@@ -114,8 +115,14 @@ fn take_key(
         let (keyspaces, validation) = (std::slice::from_ref(state), Some(&validation));
         let payload = Payload { ops, bytes: key.len() as u64, frees: true, keyspaces, validation };
         match engine.commit(payload, durability) {
-            Err(Error::Conflict { .. }) if attempts < MOST_ATTEMPTS => {}
-            committed => return committed.map(|last| Some((value, last))),
+            Ok(last) => return Ok(Some((value, last))),
+            Err(Error::Conflict { keyspace, from, to, .. }) => {
+                if attempts == MOST_ATTEMPTS {
+                    return Err(Error::Conflict { keyspace, from, to, attempts });
+                }
+                engine.figures.transactions.reruns.fetch_add(1, Relaxed);
+            }
+            Err(e) => return Err(e),
         }
     }
 }

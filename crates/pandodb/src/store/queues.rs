@@ -1,7 +1,7 @@
 //! [`Queues`]: order among threads that would otherwise conflict again and again over the same key.
 //!
 //! ```text
-//!   key ─▶ hash ─▶ one of 1,024 queues:   holder │ waiting, waiting …    each wait ends after some milliseconds
+//!   key ─▶ hash ─▶ one of 1,024 queues:   holder │ waiting, waiting …
 //! ```
 //!
 //! A transaction that has lost two conflicts waits for its turns in the queues of the keys before it runs again, and
@@ -10,7 +10,8 @@
 //! the holder of the turn commit first. Otherwise a thread that has just committed would begin its next transaction,
 //! and commit it, before the next thread in the queue has woken up.
 //!
-//! A turn is only advice. Other writers ignore it, each wait ends after some time, and two keys may share a queue. So
+//! A turn is only advice. Other writers ignore it, a wait ends if no turn is released for some milliseconds, and two
+//! keys may share a queue. So
 //! threads that wait for each other do not block forever, and correctness never depends on a turn.
 
 use std::time::Duration;

@@ -390,9 +390,9 @@ impl Range {
 impl Drop for Range {
     fn drop(&mut self) {
         if self.engine.access.is_inherited() {
-            // Do not free the pinned blocks, and report nothing: both take locks, which a thread of the parent process
-            // may hold forever.
-            std::mem::forget((self.front.take(), self.back.take(), self.walked.take()));
+            // Do not free the pinned blocks and the own writes, and report nothing: all of this takes locks, which a
+            // thread of the parent process may hold forever.
+            std::mem::forget((self.front.take(), self.back.take(), self.own.take(), self.walked.take()));
             return;
         }
         self.note_walked();

@@ -69,7 +69,11 @@ pub(crate) enum ReadAsOf {
 
 /// A place in the writes of a transaction, see [`Transaction::savepoint`](super::Transaction::savepoint).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Savepoint(u64);
+pub struct Savepoint {
+    /// The address of the transaction. Transactions of different stores may have savepoints of the same number.
+    of: usize,
+    number: u64,
+}
 
 pub(super) struct Inner {
     pub(super) engine: Arc<Shared>,
@@ -79,12 +83,22 @@ pub(super) struct Inner {
     state: Mutex<State>,
 }
 
+/// What a transaction had written when a savepoint was made.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    savepoint: Savepoint,
+    mark: BatchMark,
+    copies: usize,
+}
+
 pub(super) struct State {
     point: Option<ReadFrom>,
     reads: ReadSet,
     writes: Batch,
     own: Own,
-    savepoints: Vec<(Savepoint, BatchMark)>,
+    savepoints: Vec<Place>,
+    /// Under snapshot isolation: the most bytes that the written keys will take in the read set at the commit.
+    copies: usize,
     charge: Charge,
     /// The number of open iterators that may read large values of the batch.
     readers: usize,
@@ -112,6 +126,7 @@ impl State {
             writes: Batch::new(engine.clone()),
             own: Own::default(),
             savepoints: Vec::new(),
+            copies: 0,
             charge: Charge::default(),
             readers: 0,
             discarded: Vec::new(),
@@ -145,9 +160,9 @@ impl State {
         self.charge.raise_to(engine, bytes + more)
     }
 
-    /// The bytes of the writes, of the read set and of the savepoints.
+    /// The bytes of the writes, of the read set, of the copies of keys at the commit and of the savepoints.
     fn bytes(&self) -> usize {
-        self.reads.bytes() + self.writes.bytes() + size_of_val(&*self.savepoints)
+        self.reads.bytes() + self.writes.bytes() + self.copies + size_of_val(&*self.savepoints)
     }
 }
 
@@ -315,6 +330,8 @@ impl Inner {
             && !inner.has_ended
         {
             inner.reads.replace(number, parts);
+            // If this exceeds the limit, the next operation fails.
+            let _ = inner.charge(&self.engine, 0);
         }
         inner.readers -= 1;
         self.free_discarded(&mut inner);
@@ -327,6 +344,7 @@ impl Inner {
             if inner.has_ended {
                 inner.writes.clear();
                 inner.pinned.clear();
+                inner.charge.end(&self.engine);
             }
         }
     }
@@ -342,8 +360,14 @@ impl Inner {
 
     // ---- writes ----
 
-    /// Adds a write to the batch. The write has about `bytes` bytes.
-    pub(super) fn write(&self, keyspace: &Keyspace, bytes: usize, add: impl FnOnce(&mut Batch)) -> Result<()> {
+    /// Adds a write to the batch. Its key, or the bounds of its range, have `key` bytes, its value has about `value`.
+    pub(super) fn write(
+        &self,
+        keyspace: &Keyspace,
+        key: usize,
+        value: usize,
+        add: impl FnOnce(&mut Batch),
+    ) -> Result<()> {
         let mut inner = self.lock(keyspace)?;
         if self.options.read_only {
             return Err(Error::invalid("the transaction was begun as read-only; begin it without `read_only`"));
@@ -351,33 +375,37 @@ impl Inner {
         if inner.writes.is_empty() {
             self.engine.check_writable()?;
         }
-        inner.charge(&self.engine, bytes)?;
-        let would_be = inner.writes.bytes() + bytes + MOST_OVERHEAD;
+        let copy = if self.options.isolation == Isolation::Snapshot { ReadSet::most_bytes(key) } else { 0 };
+        inner.charge(&self.engine, key + value + copy)?;
+        let would_be = inner.writes.bytes() + key + value + MOST_OVERHEAD;
         if would_be > MAX_BATCH {
             return Err(Error::TransactionTooLarge { bytes: would_be as u64, limit: MAX_BATCH as u64 });
         }
         add(&mut inner.writes);
+        inner.copies += copy;
         inner.enter(&self.engine);
         inner.writes.take_error()
     }
 
     pub(super) fn savepoint(&self) -> Result<Savepoint> {
         let mut inner = self.lock_open()?;
-        let savepoint = Savepoint(self.engine.figures.transactions.savepoints.fetch_add(1, Relaxed));
-        let mark = inner.writes.mark();
-        inner.savepoints.push((savepoint, mark));
+        inner.charge(&self.engine, size_of::<Place>())?;
+        let number = self.engine.figures.transactions.savepoints.fetch_add(1, Relaxed);
+        let savepoint = Savepoint { of: std::ptr::from_ref(self).addr(), number };
+        let place = Place { savepoint, mark: inner.writes.mark(), copies: inner.copies };
+        inner.savepoints.push(place);
         Ok(savepoint)
     }
 
-    /// Removes a savepoint and all later ones. Returns its mark.
-    fn take_savepoint(inner: &mut State, savepoint: Savepoint) -> Result<BatchMark> {
-        let at = inner.savepoints.iter().rposition(|(known, _)| *known == savepoint);
+    /// Removes a savepoint and all later ones. Returns its place.
+    fn take_savepoint(inner: &mut State, savepoint: Savepoint) -> Result<Place> {
+        let at = inner.savepoints.iter().rposition(|place| place.savepoint == savepoint);
         let at = at.ok_or_else(|| {
             Error::invalid("the savepoint does not exist: it was released, or belongs to another transaction")
         })?;
-        let mark = inner.savepoints[at].1;
+        let place = inner.savepoints[at];
         inner.savepoints.truncate(at);
-        Ok(mark)
+        Ok(place)
     }
 
     pub(super) fn release(&self, savepoint: Savepoint) -> Result<()> {
@@ -386,9 +414,10 @@ impl Inner {
 
     pub(super) fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
         let mut inner = self.lock_open()?;
-        let mark = Self::take_savepoint(&mut inner, savepoint)?;
-        inner.savepoints.push((savepoint, mark));
-        let blobs = inner.writes.rewind(mark);
+        let place = Self::take_savepoint(&mut inner, savepoint)?;
+        inner.savepoints.push(place);
+        let blobs = inner.writes.rewind(place.mark);
+        inner.copies = place.copies;
         inner.discarded.extend(blobs);
         self.free_discarded(&mut inner);
         let bytes = inner.writes.bytes();
@@ -416,7 +445,8 @@ impl Inner {
             return Ok(None);
         }
         if self.options.isolation == Isolation::Snapshot {
-            self.add_written_keys(inner)?;
+            inner.copies = 0;
+            add_written_keys(&mut inner.reads, &inner.writes)?;
         }
         let State { point, reads, writes, has_entered, .. } = inner;
         let durability = self.options.durability.unwrap_or(self.engine.config.durability);
@@ -428,31 +458,6 @@ impl Inner {
         reads.sort();
         let validation = Validation::new(reads, point.as_ref().expect("a transaction that has read has a read point"));
         writes.commit_validated(durability, Some(&validation))
-    }
-
-    /// Adds the keys and ranges of all writes to those that must not have changed, and charges their memory.
-    fn add_written_keys(&self, inner: &mut State) -> Result<()> {
-        let (before, mut buf) = (inner.bytes() - inner.reads.bytes(), Vec::new());
-        let State { reads, writes, charge, .. } = inner;
-        for op in Ops::new(writes.payload()) {
-            let op = op?;
-            let keyspace: &Arc<KeyspaceState> = writes.keyspace(op.keyspace);
-            let changes = match op.kind {
-                Kind::RangeDelete => {
-                    let range = KeyRange::new(op.key, op.value);
-                    reads.add_range(keyspace, seeded!(OwnRangeUnprotected: KeyRange::none(), range));
-                    charge.raise_to(&self.engine, before + reads.bytes())?;
-                    continue;
-                }
-                // Concurrent merges do not conflict with each other.
-                Kind::Merge => Changes::Replacements,
-                _ => seeded!(PutOverlooksMerge: Changes::Replacements, Changes::All),
-            };
-            let key = keyspace.codec.stored(op.key, &mut buf);
-            reads.add_key(keyspace, keyspace.codec.hashed(key), changes);
-            charge.raise_to(&self.engine, before + reads.bytes())?;
-        }
-        Ok(())
     }
 
     /// Lets threads commit first that have waited for their turn to change what this transaction has read.
@@ -483,12 +488,33 @@ impl Inner {
         if std::mem::take(&mut inner.has_entered) {
             self.engine.writer.footprints.leave();
         }
-        inner.charge.end(&self.engine);
         inner.savepoints = Vec::new();
         (inner.point, inner.reads, inner.own) = (None, ReadSet::default(), Own::default());
         self.free_discarded(inner);
         self.engine.figures.transactions.by_thread.mine().ended.fetch_add(1, Relaxed);
     }
+}
+
+/// Adds the keys and ranges of all writes to those that must not have changed.
+fn add_written_keys(reads: &mut ReadSet, writes: &Batch) -> Result<()> {
+    let mut buf = Vec::new();
+    for op in Ops::new(writes.payload()) {
+        let op = op?;
+        let keyspace: &Arc<KeyspaceState> = writes.keyspace(op.keyspace);
+        let changes = match op.kind {
+            Kind::RangeDelete => {
+                let range = KeyRange::new(op.key, op.value);
+                reads.add_range(keyspace, seeded!(OwnRangeUnprotected: KeyRange::none(), range));
+                continue;
+            }
+            // Concurrent merges do not conflict with each other.
+            Kind::Merge => Changes::Replacements,
+            _ => seeded!(PutOverlooksMerge: Changes::Replacements, Changes::All),
+        };
+        let key = keyspace.codec.stored(op.key, &mut buf);
+        reads.add_key(keyspace, keyspace.codec.hashed(key), changes);
+    }
+    Ok(())
 }
 
 /// The bounds of a range of keys.

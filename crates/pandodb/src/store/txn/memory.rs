@@ -30,10 +30,10 @@ impl Charge {
         }
         let (more, limit) = (wanted - self.0, engine.config.transaction_bytes());
         let figures = &engine.figures.transactions;
-        let before = figures.bytes.fetch_add(more as u64, Relaxed);
-        if before + more as u64 > limit as u64 {
-            figures.bytes.fetch_sub(more as u64, Relaxed);
-            return Err(Error::TransactionTooLarge { bytes: before + more as u64, limit: limit as u64 });
+        let (more_bytes, limit) = (more as u64, limit as u64);
+        let fits = |before: u64| (before + more_bytes <= limit).then_some(before + more_bytes);
+        if let Err(before) = figures.bytes.fetch_update(Relaxed, Relaxed, fits) {
+            return Err(Error::TransactionTooLarge { bytes: before + more_bytes, limit });
         }
         engine.core.pool.reserve(more);
         self.0 = wanted;

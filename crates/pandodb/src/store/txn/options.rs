@@ -8,8 +8,8 @@ use crate::store::options::Durability;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// Committed transactions have the same effect as if they had run one after the other, in the order of their
-    /// commits. A commit fails if another commit has changed anything that the transaction has read. Writes that do not
-    /// depend on reads never conflict.
+    /// commits. The commit of a transaction that writes fails if another commit has changed anything that the
+    /// transaction has read. Writes that do not depend on reads never conflict.
     #[default]
     Serializable,
     /// The transaction reads a snapshot. A commit fails only if another commit has changed a key that the transaction

@@ -27,12 +27,13 @@ use crate::{Batch, Error, Isolation, Store};
 /// * the part of a range that an iterator has passed, with the gaps between its keys, so a new key in the range is a
 ///   change, too. As long as the iterator exists, the whole range counts.
 ///
-/// The commit of a transaction without writes never conflicts. While it is open, a transaction keeps the versions that
-/// it sees on the disk, like a [`Snapshot`](crate::Snapshot). Several threads may use a transaction at the same time.
+/// The commit of a transaction without writes never conflicts. While it is open, a transaction keeps on the
+/// disk the versions that it sees, like a [`Snapshot`](crate::Snapshot). Several threads may use a transaction at the same time.
 ///
 /// # Cost
-/// A read costs what it costs at a snapshot. A commit searches what was read once more, but only where newer messages
-/// can be: usually in the active memtable, and never in runs that are older than the transaction.
+/// A read costs what it costs at a snapshot. A commit compares what was read with short descriptions of the commits
+/// since the read point. Only if these leave a doubt, it searches again, and only where newer messages can be: usually
+/// in the active memtable, and never in runs that are older than the transaction.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -66,7 +67,7 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::Conflict`] if another commit has changed what this transaction depends on; nothing was written then.
-    /// The errors of [`Batch::commit`]; after [`Error::Indeterminate`] the writes may survive, so do not run the
+    /// [`Error::NoKeyspace`] if a keyspace that was read or written was dropped. The errors of [`Batch::commit`]; after [`Error::Indeterminate`] the writes may survive, so do not run the
     /// transaction again without reading first.
     pub fn commit(self) -> Result<()> {
         self.inner.commit().map(|_| ())
@@ -103,8 +104,9 @@ impl Transaction {
         self.inner.get(keyspace, key.as_ref(), Tracking::ByIsolation)
     }
 
-    /// Returns the value of a key, like [`Transaction::get`], and lets the commit fail if another commit has changed
-    /// the key, whatever the isolation is, and also if this transaction has written the key before. It takes no lock.
+    /// Returns the value of a key, like [`Transaction::get`]. If another commit has changed the key, the commit of this
+    /// transaction fails, whatever the isolation is, and also if it has written the key before the read. This holds
+    /// only for transactions that write something. No lock is taken.
     ///
     /// # Errors
     /// The errors of [`Transaction::get`].
@@ -171,8 +173,8 @@ impl Transaction {
         self.range(keyspace, ..)
     }
 
-    /// Lets the commit fail if another commit has changed any key of a range, whatever the isolation is, without
-    /// reading the range.
+    /// Makes a range count as read, whatever the isolation is, without reading it: if another commit has changed any key
+    /// of the range, the commit of this transaction fails, provided that it writes something.
     ///
     /// # Errors
     /// The errors of [`Transaction::range`]; [`Error::Unsupported`] if the index does not keep its keys in order.
@@ -209,7 +211,7 @@ impl Transaction {
     pub fn put(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let bytes = if keyspace.state.writes_at_once(value.len()) { 0 } else { value.len() };
-        self.inner.write(keyspace, key.len() + bytes, |writes| writes.put(keyspace, key, value))
+        self.inner.write(keyspace, key.len(), bytes, |writes| writes.put(keyspace, key, value))
     }
 
     /// Removes a key.
@@ -218,7 +220,7 @@ impl Transaction {
     /// The errors of [`Keyspace::delete`]; [`Error::TransactionTooLarge`].
     pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         let key = key.as_ref();
-        self.inner.write(keyspace, key.len(), |writes| writes.delete(keyspace, key))
+        self.inner.write(keyspace, key.len(), 0, |writes| writes.delete(keyspace, key))
     }
 
     /// Adds an operand to a key. This reads nothing, so transactions that merge into the same key do not conflict.
@@ -227,7 +229,7 @@ impl Transaction {
     /// The errors of [`Keyspace::merge`]; [`Error::TransactionTooLarge`].
     pub fn merge(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         let (key, operand) = (key.as_ref(), operand.as_ref());
-        self.inner.write(keyspace, key.len() + operand.len(), |writes| writes.merge(keyspace, key, operand))
+        self.inner.write(keyspace, key.len(), operand.len(), |writes| writes.merge(keyspace, key, operand))
     }
 
     /// Removes every key of a range.
@@ -237,7 +239,7 @@ impl Transaction {
     pub fn delete_range(&self, keyspace: &Keyspace, range: impl IntoKeyRange) -> Result<()> {
         let range = range.into_key_range();
         let bytes = range.from.len() + range.to.len();
-        self.inner.write(keyspace, bytes, |writes| writes.delete_range(keyspace, bounds(&range)))
+        self.inner.write(keyspace, bytes, 0, |writes| writes.delete_range(keyspace, bounds(&range)))
     }
 
     /// Marks the present state of the writes, so that [`Transaction::rollback_to`] can return to it. Savepoints may be

@@ -99,10 +99,11 @@ impl Keyspace {
 
 /// # Updates that depend on the old value
 ///
-/// No other write to the key takes effect between the read and the write of such an update. If another write comes in
-/// between, the update is repeated, at most 32 times; then it fails with [`Error::Conflict`]. Each method has a form
-/// with a durability. A closure may run several times. It must not update the same key, because that call would wait
-/// for this one until its time limit, and then make it conflict. A value that does not change is written again.
+/// Such an update reads the old value and writes the new one without another write to the key in between. If there is
+/// one, the update does not take effect but reads again, at most 32 times; then it fails with [`Error::Conflict`]. Each
+/// method has a form with a durability. A closure may run several times. It must not update the same key: that call
+/// would wait for this one until its time limit and then change the key, so this update would fail each time, and the
+/// inner one would take effect up to 32 times. If the closure returns the old value, it is still written.
 ///
 /// If only the sum, the maximum or another merge of the new values matters, [`Keyspace::merge`] is faster, because it
 /// reads nothing. To update several keys together, use [`Store::transact`](crate::Store::transact).

@@ -80,7 +80,7 @@ struct Progress {
     frontier: u64,
     /// Footprints of commits whose changes must still be searched.
     doubts: Vec<Footprint>,
-    /// The number of writes without a ticket at the read point, or when the last search began.
+    /// The number of writes without a ticket at the read point, or at the last look at it.
     direct_writes: u64,
     searches: u32,
 }
@@ -101,24 +101,23 @@ impl<'a> Validation<'a> {
     pub fn search(&self, writer: &Writer) -> Result<()> {
         let mut progress = self.progress.borrow_mut();
         progress.searches += 1;
-        let direct_writes = writer.direct_writes();
-        if progress.direct_writes != direct_writes {
-            progress.doubt(Footprint::ANY);
-        }
-        progress.direct_writes = direct_writes;
+        progress.doubt_direct_writes(self.point, writer);
+        // In this order, so that all visible tickets are below `applied`.
+        let (visible, applied) = (writer.visible(), writer.applied());
         if progress.searches == 1 {
             progress.look_back(self.point, self.reads, writer);
         } else {
+            progress.advance(self.reads, writer);
             writer.wait_until_applied(progress.frontier);
         }
-        let doubts = std::mem::take(&mut progress.doubts);
+        // Then each visible commit is disjoint, was searched before, or is searched now.
+        let is_complete = progress.frontier >= applied;
+        let (since, doubts) = (progress.since, std::mem::take(&mut progress.doubts));
         if !doubts.is_empty() {
-            let (since, visible) = (progress.since, writer.visible());
             self.find_change(since, &doubts, &mut || progress.advance(self.reads, writer))?;
-            if doubts[0] == Footprint::ANY {
-                // All commits up to this seqno were applied, and have changed nothing.
-                progress.since = visible.max(since);
-            }
+        }
+        if is_complete {
+            progress.since = visible.max(since);
         }
         progress.advance(self.reads, writer);
         Ok(())
@@ -147,9 +146,7 @@ impl<'a> Validation<'a> {
         let (mut progress, next) = (self.progress.borrow_mut(), sequencer.next_ticket());
         debug_assert!(progress.frontier <= next, "a ticket was looked at before it was drawn");
         debug_assert!(!is_quiet || writer.applied() == next, "no commit is in flight");
-        if writer.direct_writes() != progress.direct_writes {
-            progress.doubt(Footprint::ANY);
-        }
+        progress.doubt_direct_writes(self.point, writer);
         if next - progress.frontier > MOST_UNDER_LOCK && !is_quiet {
             return Ok(false);
         }
@@ -167,6 +164,16 @@ impl<'a> Validation<'a> {
 }
 
 impl Progress {
+    /// Puts everything since the read point in doubt if there was a write without a ticket. Such a write becomes visible
+    /// before it is counted, so an earlier search may have passed its seqno without finding it.
+    fn doubt_direct_writes(&mut self, point: Seqno, writer: &Writer) {
+        let direct_writes = writer.direct_writes();
+        if self.direct_writes != direct_writes {
+            (self.since, self.direct_writes) = (point, direct_writes);
+            self.doubt(Footprint::ANY);
+        }
+    }
+
     fn doubt(&mut self, footprint: Footprint) {
         if self.doubts.first() == Some(&Footprint::ANY) {
             return;

@@ -91,6 +91,13 @@ pub struct ReadSet {
 }
 
 impl ReadSet {
+    /// The most bytes that a key of `len` bytes takes, or a range whose bounds have `len` bytes in all.
+    pub fn most_bytes(len: usize) -> usize {
+        /// The bytes that a codec may add to a key.
+        const CODEC: usize = 8;
+        CODEC + len + size_of::<ReadKey>().max(size_of::<ReadRange>())
+    }
+
     /// Whether nothing was read.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty() && self.ranges.is_empty()
@@ -197,6 +204,7 @@ impl ReadSet {
         {
             let keyspace = self.keyspace(read.keyspace);
             let alive = alive_part(keyspace, &read.range, seeded!(DeadPartTooNew: Seqno::MAX, point));
+            keyspace.check_alive()?;
             if !alive.is_empty() && containers.of(read.keyspace, keyspace)?.range_changed(&alive, since, pause)? {
                 return Ok(Some(Conflict { keyspace: keyspace.clone(), range: read.range.clone() }));
             }

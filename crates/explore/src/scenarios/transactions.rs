@@ -48,8 +48,8 @@ fn is_committed(result: Result<()>) -> bool {
     }
 }
 
-/// The first transaction reads and then writes. The second one writes first, and chooses its read point at its read. The
-/// canary uses snapshot isolation.
+/// The first transaction reads and then writes. The second one writes first, and chooses its read point at its read.
+/// The canary uses snapshot isolation.
 pub fn skew(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let isolation = if twist == Twist::Canary { Isolation::Snapshot } else { Isolation::Serializable };

@@ -356,7 +356,8 @@ impl Range {
     }
 
     /// Returns the next row, like [`Iterator::next`], but without a copy or a reference count: the row borrows from the
-    /// iterator until the next call. This is the fastest way to visit many small rows. `None` means that no row is left.
+    /// iterator until the next call. This is the fastest way to visit many small rows. `None` means that no row is
+    /// left.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;

@@ -27,8 +27,8 @@ use crate::{Batch, Error, Isolation, Store};
 /// * the part of a range that an iterator has passed, with the gaps between its keys, so a new key in the range is a
 ///   change, too. As long as the iterator exists, the whole range counts.
 ///
-/// The commit of a transaction without writes never conflicts. While it is open, a transaction keeps on the
-/// disk the versions that it sees, like a [`Snapshot`](crate::Snapshot). Several threads may use a transaction at the same time.
+/// The commit of a transaction without writes never conflicts. While it is open, a transaction keeps on the disk the
+/// versions that it sees, like a [`Snapshot`](crate::Snapshot). Several threads may use a transaction at the same time.
 ///
 /// # Cost
 /// A read costs what it costs at a snapshot. A commit compares what was read with short descriptions of the commits
@@ -67,8 +67,8 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::Conflict`] if another commit has changed what this transaction depends on; nothing was written then.
-    /// [`Error::NoKeyspace`] if a keyspace that was read or written was dropped. The errors of [`Batch::commit`]; after [`Error::Indeterminate`] the writes may survive, so do not run the
-    /// transaction again without reading first.
+    /// [`Error::NoKeyspace`] if a keyspace that was read or written was dropped. The errors of [`Batch::commit`]; after
+    /// [`Error::Indeterminate`] the writes may survive, so do not run the transaction again without reading first.
     pub fn commit(self) -> Result<()> {
         self.inner.commit().map(|_| ())
     }
@@ -173,8 +173,8 @@ impl Transaction {
         self.range(keyspace, ..)
     }
 
-    /// Makes a range count as read, whatever the isolation is, without reading it: if another commit has changed any key
-    /// of the range, the commit of this transaction fails, provided that it writes something.
+    /// Makes a range count as read, whatever the isolation is, without reading it: if another commit has changed any
+    /// key of the range, the commit of this transaction fails, provided that it writes something.
     ///
     /// # Errors
     /// The errors of [`Transaction::range`]; [`Error::Unsupported`] if the index does not keep its keys in order.

@@ -164,8 +164,8 @@ impl<'a> Validation<'a> {
 }
 
 impl Progress {
-    /// Puts everything since the read point in doubt if there was a write without a ticket. Such a write becomes visible
-    /// before it is counted, so an earlier search may have passed its seqno without finding it.
+    /// Puts everything since the read point in doubt if there was a write without a ticket. Such a write becomes
+    /// visible before it is counted, so an earlier search may have passed its seqno without finding it.
     fn doubt_direct_writes(&mut self, point: Seqno, writer: &Writer) {
         let direct_writes = writer.direct_writes();
         if self.direct_writes != direct_writes {

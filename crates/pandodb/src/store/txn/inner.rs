@@ -360,12 +360,13 @@ impl Inner {
 
     // ---- writes ----
 
-    /// Adds a write to the batch. Its key, or the bounds of its range, have `key` bytes, its value has about `value`.
+    /// Adds a write of about `bytes` bytes to the batch. Under snapshot isolation it will have up to `copy` bytes in the
+    /// read set at the commit.
     pub(super) fn write(
         &self,
         keyspace: &Keyspace,
-        key: usize,
-        value: usize,
+        bytes: usize,
+        copy: usize,
         add: impl FnOnce(&mut Batch),
     ) -> Result<()> {
         let mut inner = self.lock(keyspace)?;
@@ -375,9 +376,9 @@ impl Inner {
         if inner.writes.is_empty() {
             self.engine.check_writable()?;
         }
-        let copy = if self.options.isolation == Isolation::Snapshot { ReadSet::most_bytes(key) } else { 0 };
-        inner.charge(&self.engine, key + value + copy)?;
-        let would_be = inner.writes.bytes() + key + value + MOST_OVERHEAD;
+        let copy = if self.options.isolation == Isolation::Snapshot { copy } else { 0 };
+        inner.charge(&self.engine, bytes + copy)?;
+        let would_be = inner.writes.bytes() + bytes + MOST_OVERHEAD;
         if would_be > MAX_BATCH {
             return Err(Error::TransactionTooLarge { bytes: would_be as u64, limit: MAX_BATCH as u64 });
         }

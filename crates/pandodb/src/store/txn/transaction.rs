@@ -9,6 +9,7 @@ use crate::store::keyspace::Keyspace;
 use crate::store::queues::QueueNumber;
 use crate::store::range::Range;
 use crate::store::shared::Shared;
+use crate::store::validation::ReadSet;
 use crate::store::value::Value;
 #[cfg(doc)]
 use crate::{Batch, Error, Isolation, Store};
@@ -211,7 +212,8 @@ impl Transaction {
     pub fn put(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         let bytes = if keyspace.state.writes_at_once(value.len()) { 0 } else { value.len() };
-        self.inner.write(keyspace, key.len(), bytes, |writes| writes.put(keyspace, key, value))
+        let copy = ReadSet::bytes_of_key(key.len());
+        self.inner.write(keyspace, key.len() + bytes, copy, |writes| writes.put(keyspace, key, value))
     }
 
     /// Removes a key.
@@ -220,7 +222,7 @@ impl Transaction {
     /// The errors of [`Keyspace::delete`]; [`Error::TransactionTooLarge`].
     pub fn delete(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
         let key = key.as_ref();
-        self.inner.write(keyspace, key.len(), 0, |writes| writes.delete(keyspace, key))
+        self.inner.write(keyspace, key.len(), ReadSet::bytes_of_key(key.len()), |writes| writes.delete(keyspace, key))
     }
 
     /// Adds an operand to a key. This reads nothing, so transactions that merge into the same key do not conflict.
@@ -229,7 +231,8 @@ impl Transaction {
     /// The errors of [`Keyspace::merge`]; [`Error::TransactionTooLarge`].
     pub fn merge(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         let (key, operand) = (key.as_ref(), operand.as_ref());
-        self.inner.write(keyspace, key.len(), operand.len(), |writes| writes.merge(keyspace, key, operand))
+        let copy = ReadSet::bytes_of_key(key.len());
+        self.inner.write(keyspace, key.len() + operand.len(), copy, |writes| writes.merge(keyspace, key, operand))
     }
 
     /// Removes every key of a range.
@@ -239,7 +242,9 @@ impl Transaction {
     pub fn delete_range(&self, keyspace: &Keyspace, range: impl IntoKeyRange) -> Result<()> {
         let range = range.into_key_range();
         let bytes = range.from.len() + range.to.len();
-        self.inner.write(keyspace, bytes, 0, |writes| writes.delete_range(keyspace, bounds(&range)))
+        self.inner.write(keyspace, bytes, ReadSet::bytes_of_range(bytes), |writes| {
+            writes.delete_range(keyspace, bounds(&range))
+        })
     }
 
     /// Marks the present state of the writes, so that [`Transaction::rollback_to`] can return to it. Savepoints may be

@@ -91,11 +91,16 @@ pub struct ReadSet {
 }
 
 impl ReadSet {
-    /// The most bytes that a key of `len` bytes takes, or a range whose bounds have `len` bytes in all.
-    pub fn most_bytes(len: usize) -> usize {
+    /// The most bytes that a key of `len` bytes takes.
+    pub fn bytes_of_key(len: usize) -> usize {
         /// The bytes that a codec may add to a key.
         const CODEC: usize = 8;
-        CODEC + len + size_of::<ReadKey>().max(size_of::<ReadRange>())
+        CODEC + len + size_of::<ReadKey>()
+    }
+
+    /// The bytes that a range takes whose bounds have `len` bytes in all.
+    pub fn bytes_of_range(len: usize) -> usize {
+        len + size_of::<ReadRange>()
     }
 
     /// Whether nothing was read.

@@ -125,6 +125,7 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::FootprintTorn,
     SeededBug::AppliedIsNext,
     SeededBug::DirectWriteUncounted,
+    SeededBug::LoadSearchedPast,
     SeededBug::FoldGroundsNewerStripes,
     SeededBug::UpdateUnvalidated,
     SeededBug::FilterLacksKeys,

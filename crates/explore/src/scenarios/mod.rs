@@ -91,76 +91,95 @@ impl Scenario {
     }
 }
 
+/// The body of a scenario.
+type Body = fn(&SimImage, Twist);
+
+/// A scenario with an optional bug for its canary.
+fn with_bug(
+    name: &'static str,
+    claim: &'static str,
+    tiny: bool,
+    prepare: fn() -> SimImage,
+    body: Body,
+    bug: Option<SeededBug>,
+) -> Scenario {
+    Scenario { name, claim, tiny, prepare, prepared: Mutex::default(), body, bug }
+}
+
+/// A scenario whose canary is a mistake in the scenario.
+fn scenario(name: &'static str, claim: &'static str, tiny: bool, prepare: fn() -> SimImage, body: Body) -> Scenario {
+    with_bug(name, claim, tiny, prepare, body, None)
+}
+
+/// A scenario with an empty store, whose canary is a bug of the engine.
+fn beside(name: &'static str, claim: &'static str, body: Body, bug: SeededBug) -> Scenario {
+    with_bug(name, claim, false, prepare_empty, body, Some(bug))
+}
+
 /// All scenarios.
 pub fn all() -> &'static [Scenario] {
     static ALL: OnceLock<Vec<Scenario>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let with_bug = |name, claim, tiny, prepare, body, bug| Scenario {
-            name,
-            claim,
-            tiny,
-            prepare,
-            prepared: Mutex::default(),
-            body,
-            bug,
-        };
-        let scenario = |name, claim, tiny, prepare, body| with_bug(name, claim, tiny, prepare, body, None);
-        let alone = |name, claim, body, bug| with_bug(name, claim, false, SimImage::default as _, body, Some(bug));
-        let beside = |name, claim, body, bug| with_bug(name, claim, false, prepare_empty as _, body, Some(bug));
-        vec![
-            scenario("read", commit::READ, true, prepare_empty, commit::read),
-            scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
-            scenario("crash", crash::CRASH, false, prepare_empty, crash::crash),
-            scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
-            scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),
-            scenario("folds", pack::FOLDS, false, prepare_empty, pack::folds),
-            beside("dead", dead::DEAD, dead::dead, SeededBug::DeadRangeUnwatched),
-            beside("pops", dead::POPS, dead::pops, SeededBug::PopOverlooksPut),
-            beside("load", load::LOAD, load::load, SeededBug::ChunksLeftBehind),
-            scenario("full", pack::FULL, false, prepare_empty, pack::full),
-            scenario("swap", swap::SWAP, false, swap::prepare, swap::swap),
-            scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),
-            scenario("pool", pool::POOL, false, SimImage::default, pool::pool),
-            scenario("pool-pair", pool::PAIR, true, SimImage::default, pool::pair),
-            alone("pool-reuse", pool::REUSE, pool::reuse, SeededBug::FrameNotLookedAt),
-            alone("pool-hot", pool::HOT, pool::hot, SeededBug::HitNotNoted),
-            alone("pool-claims", claims::CLAIMS, claims::claims, SeededBug::ReaderCountLost),
-            alone("rows", rows::ROWS, rows::rows, SeededBug::LateRowTaken),
-            alone("rows-merge", rows::ROWS, rows::merge, SeededBug::RowOfNewerRoot),
-            alone("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
-            alone("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
-            scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
-            with_bug(
-                "close-read",
-                close::READ,
-                false,
-                close::prepare as _,
-                close::read,
-                Some(SeededBug::AnswerAfterClose),
-            ),
-            scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
-            scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),
-            beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),
-            beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
-            beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
-            beside("streams", crash::STREAMS, crash::streams, SeededBug::AppendOutOfTurn),
-            beside("streams-cut", crash::STREAMS, crash::claims, SeededBug::SyncClaimsPastGap),
-            beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
-            beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
-            scenario("tx-skew", tx::SKEW, false, prepare_empty, tx::skew),
-            beside("tx-update", tx::UPDATE, tx::update, SeededBug::AppliedIsNext),
-            beside("tx-insert", tx::INSERT, tx::insert, SeededBug::FootprintLacksPut),
-            beside("tx-batch", tx::BATCH, tx::batch, SeededBug::FilterLacksKeys),
-            beside("tx-fetch", tx::FETCH, tx::fetch, SeededBug::UpdateUnvalidated),
-            beside("tx-delete", tx::RANGE_DELETE, tx::range_delete, SeededBug::FootprintRangeExact),
-            beside("tx-phantom", tx::PHANTOM, tx::phantom, SeededBug::GapBehindLastRow),
-            beside("tx-merges", tx::MERGES, tx::merges, SeededBug::FoldGroundsNewerStripes),
-            beside("tx-packed", tx::PACKED, tx::packed, SeededBug::PackedChangeMissed),
-            beside("tx-load", tx::LOAD, tx::load, SeededBug::DirectWriteUncounted),
-            scenario("tx-drop", tx::DROP, false, prepare_empty, tx::drop_keyspace),
-            scenario("tx-close", tx::CLOSE, false, prepare_empty, tx::close),
-        ]
+        let mut all = without_transactions();
+        all.extend(with_transactions());
+        all
     })
+}
+
+fn without_transactions() -> Vec<Scenario> {
+    let alone = |name, claim, body, bug| with_bug(name, claim, false, SimImage::default, body, Some(bug));
+    vec![
+        scenario("read", commit::READ, true, prepare_empty, commit::read),
+        scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
+        scenario("crash", crash::CRASH, false, prepare_empty, crash::crash),
+        scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
+        scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),
+        scenario("folds", pack::FOLDS, false, prepare_empty, pack::folds),
+        beside("dead", dead::DEAD, dead::dead, SeededBug::DeadRangeUnwatched),
+        beside("pops", dead::POPS, dead::pops, SeededBug::PopOverlooksPut),
+        beside("load", load::LOAD, load::load, SeededBug::ChunksLeftBehind),
+        scenario("full", pack::FULL, false, prepare_empty, pack::full),
+        scenario("swap", swap::SWAP, false, swap::prepare, swap::swap),
+        scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),
+        scenario("pool", pool::POOL, false, SimImage::default, pool::pool),
+        scenario("pool-pair", pool::PAIR, true, SimImage::default, pool::pair),
+        alone("pool-reuse", pool::REUSE, pool::reuse, SeededBug::FrameNotLookedAt),
+        alone("pool-hot", pool::HOT, pool::hot, SeededBug::HitNotNoted),
+        alone("pool-claims", claims::CLAIMS, claims::claims, SeededBug::ReaderCountLost),
+        alone("rows", rows::ROWS, rows::rows, SeededBug::LateRowTaken),
+        alone("rows-merge", rows::ROWS, rows::merge, SeededBug::RowOfNewerRoot),
+        alone("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
+        alone("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
+        scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
+        with_bug("close-read", close::READ, false, close::prepare, close::read, Some(SeededBug::AnswerAfterClose)),
+        scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
+        scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),
+        beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),
+        beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
+        beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
+        beside("streams", crash::STREAMS, crash::streams, SeededBug::AppendOutOfTurn),
+        beside("streams-cut", crash::STREAMS, crash::claims, SeededBug::SyncClaimsPastGap),
+        beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
+        beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
+    ]
+}
+
+fn with_transactions() -> [Scenario; 13] {
+    [
+        scenario("tx-skew", tx::SKEW, false, prepare_empty, tx::skew),
+        beside("tx-update", tx::UPDATE, tx::update, SeededBug::AppliedIsNext),
+        beside("tx-insert", tx::INSERT, tx::insert, SeededBug::FootprintLacksPut),
+        beside("tx-batch", tx::BATCH, tx::batch, SeededBug::FilterLacksKeys),
+        beside("tx-fetch", tx::FETCH, tx::fetch, SeededBug::UpdateUnvalidated),
+        beside("tx-delete", tx::RANGE_DELETE, tx::range_delete, SeededBug::FootprintRangeExact),
+        beside("tx-phantom", tx::PHANTOM, tx::phantom, SeededBug::GapBehindLastRow),
+        beside("tx-merges", tx::MERGES, tx::merges, SeededBug::FoldGroundsNewerStripes),
+        beside("tx-packed", tx::PACKED, tx::packed, SeededBug::PackedChangeMissed),
+        beside("tx-load", tx::LOAD, tx::load, SeededBug::DirectWriteUncounted),
+        beside("tx-load-late", tx::LOAD, tx::load_late, SeededBug::LoadSearchedPast),
+        scenario("tx-drop", tx::DROP, false, prepare_empty, tx::drop_keyspace),
+        scenario("tx-close", tx::CLOSE, false, prepare_empty, tx::close),
+    ]
 }
 
 /// A keyspace of plain rows.

@@ -77,7 +77,7 @@ pub fn sync(start: &SimImage, twist: Twist) {
 /// Two writers of large values run concurrently with a checkpoint, and one sync of the data file fails. The canary
 /// treats an indeterminate commit as acknowledged.
 pub fn large(start: &SimImage, twist: Twist) {
-    const VALUE: [u8; 17_000] = [7; 17_000];
+    static VALUE: [u8; 17_000] = [7; 17_000];
     let (sim, store) = open_image(start, 0);
     let fates = Mutex::new(Fates::default());
     let fault = Fault::once(FaultKind::FailedSync, thread_rng().gen_range(0..4));

@@ -290,6 +290,9 @@ bugs! {
     AppliedIsNext,
     /// A transaction does not notice a sorted load that was attached after its search.
     DirectWriteUncounted,
+    /// After a sorted load a transaction searches only above the seqno up to which it has searched before, although the
+    /// load may have become visible during that search.
+    LoadSearchedPast,
     /// A range delete in a memtable is not a change of a key that a transaction has read.
     ReadTombstoneMissed,
     /// A range delete in a run is not a change of a key that a transaction has read.

@@ -6,8 +6,8 @@
 //!
 //! The last user of a large run may be a reader that has just answered a lookup. A run of one gigabyte can have 262,144
 //! blocks in the pool, so the reader only queues the pages, and removes the blocks of a few. Threads that insert
-//! blocks, ask for room or reserve memory remove the others. Nothing requests these blocks any more, so it only matters
-//! that they occupy memory of the pool.
+//! blocks, ask for room or reserve memory remove the others, as does a background thread when the store rests. Nothing
+//! requests these blocks any more, so it only matters that they occupy memory of the pool.
 //!
 //! Lock: that of the queue, alone.
 

@@ -66,8 +66,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. It also determines the
-    /// sizes of nodes and log segments.
+    /// Sets the size in bytes at which a memtable is full, from 4 KiB to the whole memory budget. It also determines
+    /// the sizes of nodes and log segments.
     ///
     /// By default a memtable is full at three eighths of the memory budget if no other memtable waits to be written to
     /// the data file. The more memtables wait, the smaller this size becomes, down to an eighth. Nodes have the sizes
@@ -229,11 +229,12 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the maximum size in bytes of all open transactions together: their writes, and the keys that they have read.
-    /// This memory is a part of the memory budget. The default is a quarter of the budget, and half of it is the maximum.
-    /// A transaction that would exceed this limit fails with [`Error::TransactionTooLarge`]. Transactions of less than 64
-    /// KiB do not count. A transaction that reads after it has written needs about twice the memory of its writes in
-    /// addition, and one that commits needs it for the log and the memtable.
+    /// Sets the maximum size in bytes of all open transactions together: their writes, the keys that they have read,
+    /// and under snapshot isolation a copy of each written key. This memory is a part of the memory budget. The default
+    /// is a quarter of the budget, and half of it is the maximum. A transaction that would exceed this limit fails with
+    /// [`Error::TransactionTooLarge`]. Transactions of less than 64 KiB do not count. A transaction that reads after it
+    /// has written needs about twice the memory of its writes in addition, and one that commits needs it for the log
+    /// and the memtable.
     ///
     /// [`Error::TransactionTooLarge`]: crate::Error::TransactionTooLarge
     pub fn transaction_bytes(mut self, bytes: usize) -> Self {

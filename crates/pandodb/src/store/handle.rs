@@ -144,7 +144,7 @@ impl Store {
     ///
     /// After two conflicts, the call waits before it runs the closure again: it lets other threads commit that have
     /// lost a conflict over the same key. This usually takes some microseconds. The call stops waiting for a key if no
-    /// thread that it waits for ends within 64 ms.
+    /// thread that it waits for ends within 8 ms, and later within up to 64 ms.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;

@@ -114,7 +114,9 @@ fn take_key(
         let validation = Validation::new(&reads, &point);
         let (keyspaces, validation) = (std::slice::from_ref(state), Some(&validation));
         let payload = Payload { ops, bytes: key.len() as u64, frees: true, keyspaces, validation };
-        match engine.commit(payload, durability) {
+        let committed = engine.commit(payload, durability);
+        engine.figures.transactions.count(&committed);
+        match committed {
             Ok(last) => return Ok(Some((value, last))),
             Err(Error::Conflict { keyspace, from, to, .. }) => {
                 if attempts == MOST_ATTEMPTS {

@@ -66,8 +66,8 @@ pub struct KeyspaceStats {
 pub struct TransactionStats {
     /// Gauge: transactions that were begun and have not ended.
     pub open: u64,
-    /// Gauge: bytes that these transactions hold for their writes and for what they have read, in steps of 64 KiB for
-    /// each.
+    /// Gauge: bytes that transactions hold for their writes and for what they have read, in steps of 64 KiB for each.
+    /// An iterator that is open after the end of its transaction keeps the writes.
     pub bytes: u64,
     /// Counter: commits, with and without writes.
     pub commits: u64,
@@ -75,8 +75,8 @@ pub struct TransactionStats {
     pub key_conflicts: u64,
     /// Counter: commits that failed because another commit had changed a key of a range.
     pub range_conflicts: u64,
-    /// Counter: times that [`Store::transact`](crate::Store::transact) or an update such as
-    /// [`Keyspace::fetch_update`](crate::Keyspace::fetch_update) ran its closure again.
+    /// Counter: times that [`Store::transact`](crate::Store::transact), an update such as
+    /// [`Keyspace::fetch_update`](crate::Keyspace::fetch_update), or a pop began again after a conflict.
     pub reruns: u64,
     /// Counter: additional searches of validations, because other commits in flight might have changed what the
     /// transaction had read.
@@ -166,8 +166,8 @@ pub struct StoreStats {
     pub oldest_read_point_lag: u64,
     /// Transactions, and updates of single keys such as [`Keyspace::fetch_update`](crate::Keyspace::fetch_update).
     pub transactions: TransactionStats,
-    /// The time for which a commit holds the lock of the sequencer, under which it gets its place in the order of commits.
-    /// One of 64 commits is measured.
+    /// The time for which a commit holds the lock of the sequencer, under which it gets its place in the order of
+    /// commits. One of 64 commits is measured.
     pub sequencer_hold: Latency,
     /// Latency of commits. Each commit is a put, a merge, a delete or a whole batch. The latency includes the sync, if
     /// the commit requested one, and the time for which the store throttled the commit.

@@ -157,9 +157,10 @@ impl Engine {
         progress.bytes
     }
 
-    /// Waits a moment for the lookups that still use memtables, so that the caller uses them last. The last user frees a
-    /// memtable, which takes tens of milliseconds if it is large. An iterator may use it for longer, and frees it then.
-    /// A writer that does the work of background threads does not wait.
+    /// Waits a moment for the lookups that still use memtables, so that the caller uses them last. The last user frees
+    /// a memtable, which takes tens of milliseconds if it is large. An iterator may use it for longer, and frees it
+    /// then. A writer that does the work of background threads does not wait. A sorted load may wait while commits wait
+    /// for it.
     fn free_memtables(&self, retired: &[Arc<Memtable>]) {
         let started = self.device.now();
         let may_wait = || !EXPLORED && self.config.background_threads > 0 && self.device.now() - started < MOST_WAIT;

@@ -141,7 +141,7 @@ impl State {
     /// The read point, for a read that the commit validates if it is tracked.
     fn read_point(&mut self, engine: &Engine, is_tracked: bool) -> Snapshot {
         self.validates |= is_tracked;
-        // Before the read point is chosen, so that all commits after it leave footprints.
+        // Before the read point is chosen, so that commits after it leave footprints.
         self.enter(engine);
         self.point.get_or_insert_with(|| ReadFrom::newest(engine)).snapshot.clone()
     }
@@ -330,7 +330,7 @@ impl Inner {
             && !inner.has_ended
         {
             inner.reads.replace(number, parts);
-            // If this exceeds the limit, the next operation fails.
+            // If this exceeds the limit, the next write or tracked read fails.
             let _ = inner.charge(&self.engine, 0);
         }
         inner.readers -= 1;
@@ -344,7 +344,7 @@ impl Inner {
             if inner.has_ended {
                 inner.writes.clear();
                 inner.pinned.clear();
-                inner.charge.end(&self.engine);
+                inner.charge.lower_to(&self.engine, 0);
             }
         }
     }
@@ -360,8 +360,8 @@ impl Inner {
 
     // ---- writes ----
 
-    /// Adds a write of about `bytes` bytes to the batch. Under snapshot isolation it will have up to `copy` bytes in the
-    /// read set at the commit.
+    /// Adds a write of about `bytes` bytes to the batch. Under snapshot isolation it will have up to `copy` bytes in
+    /// the read set at the commit.
     pub(super) fn write(
         &self,
         keyspace: &Keyspace,
@@ -377,13 +377,16 @@ impl Inner {
             self.engine.check_writable()?;
         }
         let copy = if self.options.isolation == Isolation::Snapshot { copy } else { 0 };
-        inner.charge(&self.engine, bytes + copy)?;
-        let would_be = inner.writes.bytes() + bytes + MOST_OVERHEAD;
+        let before = inner.writes.bytes();
+        let would_be = before + bytes + MOST_OVERHEAD;
         if would_be > MAX_BATCH {
             return Err(Error::TransactionTooLarge { bytes: would_be as u64, limit: MAX_BATCH as u64 });
         }
+        inner.charge(&self.engine, bytes + copy)?;
         add(&mut inner.writes);
-        inner.copies += copy;
+        if inner.writes.bytes() > before {
+            inner.copies += copy;
+        }
         inner.enter(&self.engine);
         inner.writes.take_error()
     }
@@ -491,6 +494,8 @@ impl Inner {
         }
         inner.savepoints = Vec::new();
         (inner.point, inner.reads, inner.own) = (None, ReadSet::default(), Own::default());
+        // An open iterator keeps the writes, because it may read their large values.
+        inner.charge.lower_to(&self.engine, inner.writes.bytes());
         self.free_discarded(inner);
         self.engine.figures.transactions.by_thread.mine().ended.fetch_add(1, Relaxed);
     }

@@ -14,6 +14,11 @@ use crate::store::engine::Engine;
 /// The number of bytes by which a charge grows.
 const STEP: usize = 64 << 10;
 
+/// The bytes to charge for `bytes` bytes.
+fn rounded(bytes: usize) -> usize {
+    if bytes < STEP { 0 } else { bytes.next_multiple_of(STEP) }
+}
+
 /// The bytes that are charged for a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Charge(usize);
@@ -24,7 +29,7 @@ impl Charge {
     /// # Errors
     /// [`Error::TransactionTooLarge`] if all transactions together would have more bytes than the limit.
     pub(super) fn raise_to(&mut self, engine: &Engine, bytes: usize) -> Result<()> {
-        let wanted = if bytes < STEP { 0 } else { bytes.next_multiple_of(STEP) };
+        let wanted = rounded(bytes);
         if wanted <= self.0 {
             return Ok(());
         }
@@ -40,12 +45,13 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives everything back.
-    pub(super) fn end(&mut self, engine: &Engine) {
-        let bytes = std::mem::take(&mut self.0);
-        if bytes > 0 {
-            engine.core.pool.release(bytes);
-            engine.figures.transactions.bytes.fetch_sub(bytes as u64, Relaxed);
+    /// Charges `bytes` in all, if that is less than before.
+    pub(super) fn lower_to(&mut self, engine: &Engine, bytes: usize) {
+        let less = self.0.saturating_sub(rounded(bytes));
+        if less > 0 {
+            engine.core.pool.release(less);
+            engine.figures.transactions.bytes.fetch_sub(less as u64, Relaxed);
+            self.0 -= less;
         }
     }
 }

@@ -265,7 +265,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the transaction has ended.
+    /// [`Error::InvalidArgument`] if the transaction has ended; [`Error::TransactionTooLarge`].
     pub fn savepoint(&self) -> Result<Savepoint> {
         self.inner.savepoint()
     }

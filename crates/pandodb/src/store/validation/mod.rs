@@ -169,7 +169,8 @@ impl Progress {
     fn doubt_direct_writes(&mut self, point: Seqno, writer: &Writer) {
         let direct_writes = writer.direct_writes();
         if self.direct_writes != direct_writes {
-            (self.since, self.direct_writes) = (point, direct_writes);
+            self.since = seeded!(LoadSearchedPast: self.since, point);
+            self.direct_writes = direct_writes;
             self.doubt(Footprint::ANY);
         }
     }

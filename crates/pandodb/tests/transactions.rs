@@ -715,3 +715,13 @@ fn keys_in_dead_ranges_conflict_when_they_get_values() {
         Ok(())
     });
 }
+
+#[test]
+fn a_savepoint_of_another_store_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let stores = ["a", "b"].map(|name| Store::open(dir.path().join(name)).unwrap());
+    let [one, two] = [0, 1].map(|i| stores[i].begin(TransactionOptions::default()).unwrap());
+    let [of_one, of_two] = [&one, &two].map(|tx| tx.savepoint().unwrap());
+    assert!(matches!(one.rollback_to(of_two), Err(Error::InvalidArgument { .. })));
+    one.rollback_to(of_one).unwrap();
+}

@@ -118,8 +118,7 @@ impl FoldOutput {
 /// `tombs` are the seqnos of the range tombstones that cover the key, newest first, among all range tombstones of the
 /// compaction's inputs. `bottom` means that no message of the key is older than the inputs. Without an operator, merges
 /// are kept unchanged. The result replaces the previous key's result in `out`, except for the dropped large values,
-/// which accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key
-/// with a single put.
+/// which accumulate. Costs at most one full merge for each stripe. Allocates nothing for a key with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
     tombs: &[Seqno],

@@ -14,6 +14,8 @@
 //! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
 //! | `load` | sorted loads, which bypass the log and the memtables |
 //! | `read`, `scan` | the life of a read |
+//! | `txn`, `validation`, `footprints` | transactions, and the check at their commit that nothing they read was changed |
+//! | `queues`, `repeat` | order among threads that lost conflicts; how often an operation is tried |
 //! | `pops` | taking the first or the last row of a keyspace |
 //! | `turns`, `relief`, `threads`, `waiting` | background work, including work on a full disk; calls that wait for background work |
 //! | `create`, `catalog`, `checkpoint` | creation and drop of keyspaces; checkpoints |
@@ -68,6 +70,7 @@ mod range;
 pub(crate) mod read;
 mod recover;
 mod relief;
+mod repeat;
 mod replay;
 mod reserve;
 pub(crate) mod roots;

@@ -30,12 +30,8 @@ use super::shared::Shared;
 use super::state::KeyspaceState;
 use super::validation::{ReadFrom, ReadSet, Validation};
 use super::value::Value;
-use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, KeyCodec, KeyRange, Kind, Result, Seqno};
+use crate::base::{KeyCodec, KeyRange, Kind, Result, Seqno};
 use crate::index::Changes;
-
-/// After this number of changes of a row by other threads, a pop fails.
-const MOST_ATTEMPTS: u32 = 32;
 
 /// Takes the first row of the keyspace, or the last one if `reverse`.
 pub(super) fn pop(
@@ -118,13 +114,7 @@ fn take_key(
         engine.figures.transactions.count(&committed);
         match committed {
             Ok(last) => return Ok(Some((value, last))),
-            Err(Error::Conflict { keyspace, from, to, .. }) => {
-                if attempts == MOST_ATTEMPTS {
-                    return Err(Error::Conflict { keyspace, from, to, attempts });
-                }
-                engine.figures.transactions.reruns.fetch_add(1, Relaxed);
-            }
-            Err(e) => return Err(e),
+            Err(error) => engine.after_conflict(error, attempts).map(drop)?,
         }
     }
 }

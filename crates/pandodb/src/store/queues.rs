@@ -11,8 +11,8 @@
 //! and commit it, before the next thread in the queue has woken up.
 //!
 //! A turn is only advice. Other writers ignore it, a wait ends if no turn is released for some milliseconds, and two
-//! keys may share a queue. So
-//! threads that wait for each other do not block forever, and correctness never depends on a turn.
+//! keys may share a queue. So threads that wait for each other do not block forever, and correctness never depends on a
+//! turn.
 
 use std::time::Duration;
 

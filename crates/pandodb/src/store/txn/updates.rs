@@ -9,7 +9,6 @@
 //! An update is a transaction with one read and one write. It needs no [`Transaction`](super::Transaction), so it costs
 //! little more than a `get` and a `put`.
 
-use super::retry::again;
 #[cfg(doc)]
 use crate::Error;
 use crate::base::{Result, SeededBug};
@@ -81,7 +80,7 @@ impl Keyspace {
             engine.figures.transactions.count(&written);
             match written {
                 Ok(()) => return Ok(result),
-                Err(error) => again(engine, error, attempts, |_| ())?,
+                Err(error) => engine.after_conflict(error, attempts).map(drop)?,
             }
         }
     }

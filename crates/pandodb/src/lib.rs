@@ -141,8 +141,8 @@ pub use device::Io;
 pub use filter::Filters;
 #[doc(inline)]
 pub use index::{
-    ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions, IndexStats, Mode, OptionSpec,
-    StbeOptions, Values,
+    BtreeOptions, ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions, IndexStats, Mode,
+    OptionSpec, StbeOptions, Values,
 };
 #[doc(inline)]
 pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfAbsent};

@@ -237,7 +237,7 @@ fn a_single_fault_never_prevents_opening_and_loses_at_most_its_block() {
     for kind in [
         "trunk node",
         "level table",
-        "map of large values",
+        "map of pages",
         "catalogue",
         "leaf block",
         "run footer",

@@ -33,13 +33,16 @@
 //! features. Data may be bulk-loaded in key order: [`Index::loader`], which the registered indexes implement.
 
 pub mod blobs;
+pub mod btree;
 pub mod cola;
 mod core;
 mod deferred_frees;
+mod folding;
 pub mod inspect;
 mod lookup;
 pub mod options;
 pub mod owed;
+pub mod pages;
 pub mod registry;
 pub mod runs;
 pub mod spec;
@@ -52,6 +55,7 @@ mod stub;
 mod testing;
 pub mod types;
 
+pub use self::btree::BtreeOptions;
 pub use self::cola::ColaOptions;
 pub use self::core::{Core, IdSource, SealedBatch};
 pub use self::inspect::{Inspect, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};

@@ -1,4 +1,4 @@
-//! [`PageWriter`]: writes the pages of a run one after the other. The writer allocates extents in steps, collects
+//! [`PageWriter`]: writes the pages of a run, or new pages of a tree, one after the other. The writer allocates extents in steps, collects
 //! blocks into large writes, and frees the pages that it did not need.
 //!
 //! ```text
@@ -36,14 +36,14 @@ const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents ar
 
 /// The position and the address of a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(crate) struct Placed {
     /// The number of the run's pages before the block.
-    pub(super) position: u64,
+    pub(crate) position: u64,
     /// The address of the block in the file.
-    pub(super) addr: BlockAddr,
+    pub(crate) addr: BlockAddr,
 }
 
-pub(super) struct PageWriter {
+pub(crate) struct PageWriter {
     data: Arc<DataFile>,
     /// The pool that receives a copy of each inner and filter block, and of some leaves.
     pool: Option<Arc<Pool>>,
@@ -68,7 +68,7 @@ pub(super) struct PageWriter {
 }
 
 impl PageWriter {
-    pub(super) fn new(data: Arc<DataFile>, owner: OwnerId, expected_bytes: u64) -> PageWriter {
+    pub(crate) fn new(data: Arc<DataFile>, owner: OwnerId, expected_bytes: u64) -> PageWriter {
         let expected_pages = expected_bytes.div_ceil(PAGE as u64);
         let buffer_pages = u32::try_from(expected_pages / LEAST_WRITES).unwrap_or(STEP_PAGES);
         let buffer_pages = buffer_pages.clamp(EXTENT_PAGES, STEP_PAGES);
@@ -90,22 +90,22 @@ impl PageWriter {
 
     /// Offers blocks to the pool when they are written, so that lookups need not read them: inner blocks, filters, and the
     /// leaves for which [`PageWriter::offer_last`] is called.
-    pub(super) fn cache_in(&mut self, pool: Arc<Pool>) {
+    pub(crate) fn cache_in(&mut self, pool: Arc<Pool>) {
         self.pool = Some(pool);
     }
 
     /// The extents that are allocated so far. The last extent may still be trimmed.
-    pub(super) fn extents(&self) -> &[Extent] {
+    pub(crate) fn extents(&self) -> &[Extent] {
         &self.extents
     }
 
     /// The number of pages that are placed so far.
-    pub(super) fn placed_pages(&self) -> u64 {
+    pub(crate) fn placed_pages(&self) -> u64 {
         self.placed_pages
     }
 
     /// Assigns a position and an address to a block.
-    pub(super) fn place(&mut self, pages: u32) -> Result<Placed> {
+    pub(crate) fn place(&mut self, pages: u32) -> Result<Placed> {
         assert!(pages > 0, "a block has pages");
         while self.free_pages < pages {
             self.extend(pages)?;
@@ -156,7 +156,7 @@ impl PageWriter {
 
     /// Seals a block and writes it to its address; `fill` writes the body. Blocks must be written in the order in which
     /// they were placed.
-    pub(super) fn write(&mut self, placed: Placed, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+    pub(crate) fn write(&mut self, placed: Placed, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let addr = placed.addr;
         assert!(placed.position + u64::from(addr.pages) <= self.placed_pages, "a block is placed before it is written");
         let next = self.buffer_start.0 + u64::from(self.filled);
@@ -180,14 +180,14 @@ impl PageWriter {
         self.data.seal_block(block, addr, self.owner, kind);
         self.filled += addr.pages;
         debug_assert!(self.filled <= self.buffer_pages && self.filled as usize <= self.buffer.pages());
-        if matches!(kind, BlockKind::RunInner | BlockKind::RunFilter) {
+        if matches!(kind, BlockKind::RunInner | BlockKind::RunFilter | BlockKind::TreeInner) {
             self.offer_last(addr, Keep::Long);
         }
         Ok(())
     }
 
     /// Offers the block that was written last to the pool, unless the block is longer than the buffer.
-    pub(super) fn offer_last(&mut self, addr: BlockAddr, keep: Keep) {
+    pub(crate) fn offer_last(&mut self, addr: BlockAddr, keep: Keep) {
         if let (Some(pool), Some(first)) = (&self.pool, self.filled.checked_sub(addr.pages)) {
             debug_assert_eq!(self.buffer_start.0 + u64::from(first), addr.page.0, "the block is the last one");
             pool.offer(self.owner, addr, keep, &self.buffer[first as usize * PAGE..][..addr.bytes()]);
@@ -196,7 +196,7 @@ impl PageWriter {
     }
 
     /// Assigns a position and an address to a block, and writes the block at this address.
-    pub(super) fn append(&mut self, pages: u32, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<Placed> {
+    pub(crate) fn append(&mut self, pages: u32, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<Placed> {
         let placed = self.place(pages)?;
         self.write(placed, kind, fill)?;
         Ok(placed)
@@ -211,7 +211,8 @@ impl PageWriter {
         self.buffer = larger;
     }
 
-    fn flush(&mut self) -> Result<()> {
+    /// Writes the blocks that are still in the buffer.
+    pub(crate) fn flush(&mut self) -> Result<()> {
         if self.filled > 0 {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.truncate(self.filled as usize);
@@ -223,7 +224,7 @@ impl PageWriter {
     }
 
     /// Frees the rest of the open extent and returns the final extents. No block may be placed after this call.
-    pub(super) fn close(&mut self) -> &[Extent] {
+    pub(crate) fn close(&mut self) -> &[Extent] {
         self.trim();
         let pages = self.extents.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
         assert_eq!(pages, self.placed_pages, "the extents have exactly the placed pages");
@@ -231,7 +232,7 @@ impl PageWriter {
     }
 
     /// Writes the rest of the buffer and returns the extents.
-    pub(super) fn finish(mut self) -> Result<Vec<Extent>> {
+    pub(crate) fn finish(mut self) -> Result<Vec<Extent>> {
         self.close();
         self.flush()?;
         self.offered.clear();

@@ -35,15 +35,15 @@ use crate::base::{MAX_KEY, PAGE};
 use crate::space::BLOCK_HEADER;
 
 /// The offset of the prefix.
-pub(super) const BODY: usize = 40;
+pub(crate) const BODY: usize = 40;
 /// The bytes of the field `base`.
-pub(super) const BASE: Range<usize> = 32..40;
+pub(crate) const BASE: Range<usize> = 32..40;
 /// Flag: the offsets are four bytes wide.
-pub(super) const WIDE: u16 = 1;
+pub(crate) const WIDE: u16 = 1;
 /// Flag: the messages of the leaf's last key continue in the next leaf.
-pub(super) const CONTINUES: u16 = 2;
+pub(crate) const CONTINUES: u16 = 2;
 /// Flag: the messages of the leaf's first key began in the previous leaf.
-pub(super) const CONTINUED: u16 = 4;
+pub(crate) const CONTINUED: u16 = 4;
 /// Blocks of this many bytes or more need offsets of four bytes.
 const NARROW_LIMIT: usize = 1 << 16;
 
@@ -51,11 +51,11 @@ const _: () = assert!(NARROW_LIMIT == u16::MAX as usize + 1, "a narrow offset ha
 const _: () = assert!(BODY > BLOCK_HEADER && MAX_KEY <= u16::MAX as usize, "the length of a prefix has two bytes");
 
 /// A text that describes damage. An [`crate::Error::Corruption`] shows it.
-pub(super) type Flaw = &'static str;
+pub(crate) type Flaw = &'static str;
 
 /// The head of a key whose part after the common prefix is `rest`.
 #[inline]
-pub(super) fn head(rest: &[u8]) -> u32 {
+pub(crate) fn head(rest: &[u8]) -> u32 {
     match rest.first_chunk::<4>() {
         Some(bytes) => u32::from_be_bytes(*bytes),
         None => {
@@ -68,7 +68,7 @@ pub(super) fn head(rest: &[u8]) -> u32 {
 
 /// The length of the common prefix of two keys.
 #[inline]
-pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let (words_a, words_b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
     for (i, (x, y)) in words_a.iter().zip(words_b).enumerate() {
         let differing = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
@@ -81,18 +81,18 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// The number of bytes before the entries, and whether offsets are wide, for a block whose entries take `entry_bytes`.
-pub(super) fn frame_bytes(count: usize, prefix_len: usize, entry_bytes: usize) -> (usize, bool) {
+pub(crate) fn frame_bytes(count: usize, prefix_len: usize, entry_bytes: usize) -> (usize, bool) {
     let narrow = BODY + prefix_len + count * (4 + 2);
     if narrow + entry_bytes < NARROW_LIMIT { (narrow, false) } else { (narrow + count * 2, true) }
 }
 
 /// The header of a block, which determines the positions of the block's parts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slots {
-    pub(super) count: usize,
-    pub(super) flags: u16,
-    pub(super) link: u32,
-    pub(super) base: u64,
+pub(crate) struct Slots {
+    pub(crate) count: usize,
+    pub(crate) flags: u16,
+    pub(crate) link: u32,
+    pub(crate) base: u64,
     prefix_len: usize,
     end: usize,
 }
@@ -110,7 +110,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 impl Slots {
     /// Reads the header of a block that [`Slots::check`] has accepted (or is about to check).
     #[inline]
-    pub(super) fn of(bytes: &[u8]) -> Slots {
+    pub(crate) fn of(bytes: &[u8]) -> Slots {
         let fixed = &bytes[..BODY];
         Slots {
             count: u32_at(fixed, 16) as usize,
@@ -124,7 +124,7 @@ impl Slots {
 
     /// Checks that every part is inside the block and that the offsets divide the entries in order, with no empty
     /// entry.
-    pub(super) fn check(bytes: &[u8]) -> Result<Slots, Flaw> {
+    pub(crate) fn check(bytes: &[u8]) -> Result<Slots, Flaw> {
         debug_assert!(bytes.len() >= PAGE, "a block has at least one page");
         let slots = Slots::of(bytes);
         if slots.count == 0 || slots.flags & !(WIDE | CONTINUES | CONTINUED) != 0 {
@@ -168,13 +168,13 @@ impl Slots {
 
     /// The common prefix of all keys of the block.
     #[inline]
-    pub(super) fn prefix<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn prefix<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[BODY..BODY + self.prefix_len]
     }
 
     /// The heads, in key order.
     #[inline]
-    pub(super) fn heads<'a>(&self, bytes: &'a [u8]) -> &'a [U32] {
+    pub(crate) fn heads<'a>(&self, bytes: &'a [u8]) -> &'a [U32] {
         let part = &bytes[self.heads_at()..self.offsets_at()];
         <[U32]>::ref_from_bytes(part).expect("four bytes a head")
     }
@@ -194,7 +194,7 @@ impl Slots {
 
     /// The position of the `i`-th entry in the block.
     #[inline]
-    pub(super) fn entry(&self, bytes: &[u8], i: usize) -> Range<usize> {
+    pub(crate) fn entry(&self, bytes: &[u8], i: usize) -> Range<usize> {
         debug_assert!(i < self.count);
         self.offset(bytes, i)..self.offset(bytes, i + 1)
     }
@@ -203,7 +203,7 @@ impl Slots {
     /// `key`. `rest_of` returns the part of an entry's key that follows the prefix. `rest_of` is called only for equal
     /// heads.
     #[inline]
-    pub(super) fn search<'a>(
+    pub(crate) fn search<'a>(
         &self,
         bytes: &'a [u8],
         key: &[u8],
@@ -243,7 +243,7 @@ impl Slots {
 }
 
 /// Writes a block body from front to back: the frame, followed by the entries.
-pub(super) struct SlotsWriter<'a> {
+pub(crate) struct SlotsWriter<'a> {
     bytes: &'a mut [u8],
     slots: Slots,
     next: usize,
@@ -251,7 +251,7 @@ pub(super) struct SlotsWriter<'a> {
 
 impl<'a> SlotsWriter<'a> {
     /// Starts a body of `count` entries that take `entry_bytes` in total. `flags` must not contain [`WIDE`].
-    pub(super) fn start(
+    pub(crate) fn start(
         bytes: &'a mut [u8],
         (count, entry_bytes): (usize, usize),
         prefix: &[u8],
@@ -283,7 +283,7 @@ impl<'a> SlotsWriter<'a> {
     /// entry.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "offsets are below `end`, for which the width was chosen")]
-    pub(super) fn begin(&mut self, i: usize, head: u32) {
+    pub(crate) fn begin(&mut self, i: usize, head: u32) {
         debug_assert!(i < self.slots.count && self.next < self.slots.end, "no more entries than announced");
         let at = self.slots.heads_at() + i * 4;
         self.bytes[at..at + 4].copy_from_slice(&head.to_le_bytes());
@@ -298,7 +298,7 @@ impl<'a> SlotsWriter<'a> {
 
     /// Appends a byte to the current entry.
     #[inline]
-    pub(super) fn byte(&mut self, byte: u8) {
+    pub(crate) fn byte(&mut self, byte: u8) {
         self.bytes[self.next] = byte;
         self.next += 1;
     }
@@ -306,7 +306,7 @@ impl<'a> SlotsWriter<'a> {
     /// Appends a number to the current entry, in the encoding of [`crate::base::codec::put_varint`].
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "each byte takes seven bits")]
-    pub(super) fn varint(&mut self, value: u64) {
+    pub(crate) fn varint(&mut self, value: u64) {
         let len = varint_len(value);
         match self.bytes[self.next..].first_chunk_mut::<4>() {
             // Without a branch for each byte, because the processor cannot predict the lengths of seqnos. Up to three
@@ -333,13 +333,13 @@ impl<'a> SlotsWriter<'a> {
 
     /// Appends bytes to the current entry.
     #[inline]
-    pub(super) fn append(&mut self, part: &[u8]) {
+    pub(crate) fn append(&mut self, part: &[u8]) {
         self.bytes[self.next..self.next + part.len()].copy_from_slice(part);
         self.next += part.len();
     }
 
     /// Ends the body and checks its length.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         assert_eq!(self.next, self.slots.end, "the entries take the announced number of bytes");
     }
 }

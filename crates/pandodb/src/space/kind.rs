@@ -45,6 +45,12 @@ pub enum BlockKind {
     RunCompressedLeaf = 9,
     /// A node of an index's map of large values.
     LargeValueMap = 10,
+    /// Entries of a tree whose pages are rewritten one by one.
+    TreeLeaf = 11,
+    /// Separators and children of such a tree.
+    TreeInner = 12,
+    /// The description of such a tree: its root, the pages that it owns, its range tombstones.
+    TreeRoot = 13,
     /// The table of levels of an index that has levels. The kinds from 16 on belong to single types of indexes, eight
     /// kinds to each type.
     LevelTable = 16,
@@ -63,7 +69,10 @@ impl BlockKind {
             BlockKind::Catalog => "catalogue",
             BlockKind::Blob => "large value",
             BlockKind::RunCompressedLeaf => "compressed leaf block",
-            BlockKind::LargeValueMap => "map of large values",
+            BlockKind::LargeValueMap => "map of pages",
+            BlockKind::TreeLeaf => "leaf page",
+            BlockKind::TreeInner => "inner page",
+            BlockKind::TreeRoot => "description of a tree",
             BlockKind::LevelTable => "level table",
         }
     }
@@ -76,7 +85,7 @@ impl BlockKind {
 
     /// Whether blocks of this kind describe the runs of which an index consists.
     pub fn is_node(self) -> bool {
-        matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)
+        matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable | BlockKind::TreeRoot)
     }
 
     /// Decodes a persisted kind.
@@ -93,6 +102,9 @@ impl BlockKind {
             Blob,
             RunCompressedLeaf,
             LargeValueMap,
+            TreeLeaf,
+            TreeInner,
+            TreeRoot,
             LevelTable,
         ];
         kinds.into_iter().find(|&kind| kind as u8 == byte)

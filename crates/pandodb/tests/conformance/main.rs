@@ -54,6 +54,9 @@ pub const CASES: &[Case] = &[
     Case { memtable_bytes: 4 << 10, index: "cola:growth=2", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "cola:growth=3", threads: 2, io: Some(Io::Auto), ..STBE },
     Case { memtable_bytes: 4 << 10, index: "cola:growth=8,filters=quotient", compression: Compression::Lz4, ..STBE },
+    Case { index: "btree", ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "btree:page_kib=4", ..STBE },
+    Case { memtable_bytes: 32 << 10, index: "btree:page_kib=16", threads: 2, io: Some(Io::Auto), ..STBE },
 ];
 
 /// The settings that the cases have unless they say otherwise.

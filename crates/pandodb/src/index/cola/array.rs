@@ -15,7 +15,7 @@ use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Error, Extent, KeyRange, Result, SeededBug, Seqno};
 use crate::filter::{FilterBuilder, Filters};
 use crate::index::blobs::{BlobMap, Fanout};
-use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::deferred_frees::DeferredFrees;
 use crate::index::owed::Owing;
 use crate::index::runs::{Forced, Output, PackJob, PackQueue, Packs};
 use crate::index::{Core, RootRecord, SealedBatch};
@@ -116,7 +116,7 @@ impl Cola {
         let rows = Arc::new(core.rows.of_index(through));
         let next_layer = table.layers.len() as u64;
         debug_assert!(table.layers.iter().all(|layer| layer.id.0 < next_layer), "an opening numbers the layers");
-        let deferred_frees = DeferredBlobFrees::new(&core);
+        let deferred_frees = DeferredFrees::new(&core);
         let blobs = blobs.with_fanout(Fanout::of_memtable(sizes.growth.memtable_bytes));
         let world = World {
             table: Arc::new(table),

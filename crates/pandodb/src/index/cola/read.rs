@@ -11,7 +11,7 @@ use super::table::{Layer, Table};
 use super::world::World;
 use crate::base::sync::Once;
 use crate::base::{HashedKey, KeyRange, PAGE, RangeTombstone, Result, Seqno};
-use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::deferred_frees::DeferredFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop, changed_on};
 use crate::index::{Changes, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
@@ -31,7 +31,7 @@ pub struct ColaView {
     scans: Arc<ScanHabits>,
     /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
     /// drop.
-    _deferred_frees: Arc<DeferredBlobFrees>,
+    _deferred_frees: Arc<DeferredFrees>,
 }
 
 impl ColaView {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::table::Table;
 use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
-use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::deferred_frees::DeferredFrees;
 use crate::index::runs::Forced;
 use crate::run::ScanHabits;
 
@@ -21,7 +21,7 @@ pub(super) struct World {
     /// Ranges that callers asked to compact fully.
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next swap drops. These values are freed when older views are gone.
-    pub(super) deferred_frees: Arc<DeferredBlobFrees>,
+    pub(super) deferred_frees: Arc<DeferredFrees>,
     /// What scans used lately. All tables share it.
     pub(super) scans: Arc<ScanHabits>,
 }

@@ -1,4 +1,4 @@
-//! Verification of the common parts of run-based indexes: runs, live messages, large values.
+//! Verification of the common parts of indexes: runs, live messages, large values.
 //!
 //! Verification reads all of these parts, reports blocks, messages and problems to a [`Visitor`], and changes nothing.
 
@@ -6,7 +6,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::probe::Stop;
-use crate::base::{BlobRef, BlockAddr, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, key_hash, seeded};
+use crate::base::{
+    BlobRef, BlockAddr, Entry, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, key_hash, seeded,
+};
 use crate::blocks::BlockSource;
 use crate::index::blobs::PinnedMap;
 use crate::index::stored::Stored;
@@ -53,11 +55,24 @@ impl<'a> Checker<'a> {
 
     /// Reads both copies of a block of the structure.
     pub fn stored(&mut self, stored: Stored, kind: BlockKind) {
-        for addr in stored.copies.0 {
-            match self.core.data.read_block(addr, stored.id, kind) {
-                Ok(buf) => self.visit.block(kind, buf.len() as u64),
-                Err(e) => self.visit.problem(e),
-            }
+        stored.copies.0.into_iter().for_each(|addr| self.block(addr, stored.id, kind));
+    }
+
+    /// Reads a block of the structure.
+    pub fn block(&mut self, addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
+        match self.core.data.read_block(addr, owner, kind) {
+            Ok(buf) => self.visit.block(kind, buf.len() as u64),
+            Err(e) => self.visit.problem(e),
+        }
+    }
+
+    /// Checks a message, and reads its large value.
+    pub fn entry(&mut self, entry: &Entry<'_>) {
+        self.visit.entry(entry);
+        if entry.kind == Kind::BlobPut
+            && let Err(e) = self.blob(entry.value)
+        {
+            self.lost(e);
         }
     }
 
@@ -121,10 +136,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Ends the verification: reads the nodes of the map of large values, and compares the pages in the map with the
-    /// pages that messages refer to.
-    pub fn finish(mut self, blobs: &PinnedMap) {
-        let PinnedMap { map, stored, lost } = blobs;
+    /// Reads the nodes of a map of pages.
+    pub fn map(&mut self, pinned: &PinnedMap) {
+        let PinnedMap { map, stored, lost } = pinned;
         stored.iter().for_each(|stored| self.stored(*stored, BlockKind::LargeValueMap));
         if let Some(error) = lost {
             self.lost(error.clone());
@@ -132,6 +146,13 @@ impl<'a> Checker<'a> {
         if let Some(problem) = map.problem() {
             self.problem(crate::Error::corruption(BlockKind::LargeValueMap.name(), 0, problem));
         }
+    }
+
+    /// Ends the verification: reads the nodes of the map of large values, and compares the pages in the map with the
+    /// pages that messages refer to.
+    pub fn finish(mut self, blobs: &PinnedMap) {
+        self.map(blobs);
+        let map = &blobs.map;
         // Skip the comparison if some messages could not be read, because their large values are unknown.
         if self.complete && !self.named.iter().eq(map.iter()) {
             let detail = "the pages that messages name differ from those in the map of large values";

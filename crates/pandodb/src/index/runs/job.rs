@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   memtable ──fill──┐
-//!                    ├──▶ group by key ──▶ fold (stripes, operator, tombstones) ──▶ RunBuilder ──▶ RunMeta
+//!                    ├──▶ Folding (`index/folding`) ──▶ RunBuilder ──▶ RunMeta
 //!   slices ───merge──┘
 //! ```
 //!
@@ -12,21 +12,19 @@
 
 use std::sync::Arc;
 
+use super::deletes::{Deletes, Tally};
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, OwnerId, PAGE, RangeTombstone,
-    Result, Seqno, key_hash,
+    BlobRef, Entry, EntryBlock, Error, Extent, KeyRange, Kind, OwnerId, PAGE, RangeTombstone, Result, Seqno, key_hash,
 };
 use crate::filter::FilterBuilder;
+use crate::index::folding::{FoldedValues, Folding, Sink};
 use crate::index::{Core, SealedBatch};
 use crate::memtable::{self, Memtable};
 use crate::pool::Pool;
-use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, fold_newest, prune_tombstones};
+use crate::resolve::{Operator, Stripes, prune_tombstones};
 use crate::rows::{Change, IndexRows};
 use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
-use crate::space::data::DATA_FILE;
-use crate::space::values::{NewValues, ValueWriter};
-
-use super::deletes::{Deletes, Tally};
+use crate::space::values::NewValues;
 
 /// Minimum and maximum number of bytes that a compaction reads ahead from each input. A compaction has many inputs, so
 /// these bounds limit its memory and the size of a step.
@@ -39,9 +37,6 @@ const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
 /// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
-/// Once a key has this number of messages, the messages that were collected so far are folded. So a counter with millions
-/// of operands takes little memory.
-const FOLD_AT: usize = 16;
 /// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
@@ -87,215 +82,69 @@ impl Output {
     }
 }
 
-/// Moves values out of the run that is being built. Compactions do not copy such values.
-struct Separation {
-    /// Values of at most this many bytes stay in the run.
-    above: usize,
-    values: ValueWriter,
+/// Writes the folded messages to a run.
+struct RunSink {
+    builder: RunBuilder,
+    deletes: Tally,
 }
 
-impl Separation {
-    /// Whether the value of `entry` is moved out of the run.
+impl Sink for RunSink {
     #[inline]
-    fn is_for(&self, entry: &Entry<'_>) -> bool {
-        entry.kind == Kind::Put && ValueWriter::is_worth(entry.value.len(), self.above)
+    fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        if entry.kind == Kind::Delete {
+            self.deletes.push(entry.key);
+        }
+        self.builder.push(entry)
+    }
+
+    fn set_warm(&mut self, is_warm: bool) {
+        self.builder.set_warm(is_warm);
     }
 }
 
-/// Groups messages by key, folds each group, and writes the result.
-struct Folding {
-    builder: RunBuilder,
+/// Starts to fold messages into a run. `tombstones` are all range tombstones of the inputs.
+fn folding(
+    core: &Core,
+    filter: FilterBuilder,
+    expected_bytes: u64,
     stripes: Stripes,
     operator: Option<Operator>,
     bottom: bool,
-    tombstones: FragmentSweep,
-    group: EntryBlock,
-    /// The seqno of the last message of the group, before any folding.
-    last: Seqno,
-    /// The group is folded while it is collected when it has at least this number of messages, and this number of bytes.
-    fold_at: (usize, usize),
-    out: FoldOutput,
-    deletes: Tally,
-    /// Set while a memtable is packed.
-    separation: Option<Separation>,
-    /// The encoded reference of the last value that was moved out of the run.
-    reference: Vec<u8>,
-    output: Output,
+    tombstones: &[RangeTombstone],
+) -> Folding<RunSink> {
+    let builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes);
+    let mut builder = builder.with_filter(filter).cached_in(core.pool.clone());
+    for tombstone in prune_tombstones(tombstones, &stripes, bottom) {
+        builder.push_tombstone(tombstone);
+    }
+    let sink = RunSink { builder, deletes: Tally::default() };
+    Folding::new(core, sink, stripes, operator, bottom, tombstones)
 }
 
-impl Folding {
-    fn new(
-        core: &Core,
-        filter: FilterBuilder,
-        expected_bytes: u64,
-        stripes: Stripes,
-        operator: Option<Operator>,
-        bottom: bool,
-        tombstones: &[RangeTombstone],
-    ) -> Folding {
-        let builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes);
-        let mut builder = builder.with_filter(filter).cached_in(core.pool.clone());
-        for tombstone in prune_tombstones(tombstones, &stripes, bottom) {
-            builder.push_tombstone(tombstone);
-        }
-        let horizon = stripes.horizon;
-        Folding {
-            builder,
-            stripes,
-            operator,
-            bottom,
-            tombstones: FragmentSweep::new(Arc::new(Fragments::build(tombstones))),
-            group: EntryBlock::new(),
-            last: Seqno(0),
-            fold_at: (FOLD_AT, 0),
-            out: FoldOutput::default(),
-            deletes: Tally::default(),
-            separation: None,
-            reference: Vec::new(),
-            output: Output {
-                meta: None,
-                deletes: Deletes::default(),
-                kept_blobs: Vec::new(),
-                new_values: NewValues::none(core.data.clone()),
-                dropped_blobs: Vec::new(),
-                horizon,
-            },
-        }
-    }
+/// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be
+/// finished.
+fn prepare(folding: &mut Folding<RunSink>, budget: u64) -> Result<bool> {
+    folding.close_group()?;
+    folding.sink.builder.prepare(budget)
+}
 
-    /// Adds the next message in order. If `last_of_key` is set, the next message certainly has another key; otherwise
-    /// this is unknown. The result of the messages of a key is as warm ([`RunBuilder::set_warm`]) as the newest message.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`] if `entry` is not after the previous message. Each input is in order, so in that case two
-    /// inputs hold the same message.
-    #[inline]
-    fn push(&mut self, entry: Entry<'_>, last_of_key: bool, is_warm: bool) -> Result<()> {
-        if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
-            if last.key != entry.key {
-                self.close_group()?;
-            } else if self.last <= entry.seqno {
-                let detail = format!("two of the runs hold the message with seqno {}", entry.seqno);
-                return Err(Error::corruption("inputs of a compaction", 0, detail).in_file(DATA_FILE, 0));
-            }
-        }
-        if self.group.is_empty() {
-            self.builder.set_warm(is_warm);
-        }
-        if last_of_key && self.group.is_empty() {
-            // The message need not be copied.
-            return self.write(std::slice::from_ref(&entry));
-        }
-        self.last = entry.seqno;
-        self.group.push(entry);
-        if self.group.len() >= self.fold_at.0 && self.group.bytes() >= self.fold_at.1 {
-            self.fold_part();
-        }
-        Ok(())
-    }
-
-    /// Folds the messages of the group that were collected so far.
-    fn fold_part(&mut self) {
-        let group: Vec<Entry<'_>> = self.group.iter().collect();
-        let tombs = self.tombstones.seqnos(group[0].key);
-        fold_newest(&group, tombs, &self.stripes, self.operator.as_ref(), &mut self.out);
-        let mut rest = EntryBlock::new();
-        self.out.entries(&group).for_each(|entry| rest.push(entry));
-        self.group = rest;
-        self.take_dropped();
-        // A fold copies what it keeps, so wait until as much was added. An operator may combine no operands, or append them.
-        self.fold_at = (FOLD_AT.max(self.group.len() * 2), self.group.bytes() * 2);
-    }
-
-    /// Folds the collected messages of one key and writes the result.
-    fn close_group(&mut self) -> Result<()> {
-        let messages = std::mem::take(&mut self.group);
-        let first;
-        let many: Vec<Entry<'_>>;
-        let group = match messages.len() {
-            0 => return Ok(()),
-            1 => {
-                first = messages.get(0);
-                std::slice::from_ref(&first)
-            }
-            _ => {
-                many = messages.iter().collect();
-                &many
-            }
-        };
-        self.write(group)?;
-        self.group = messages;
-        self.group.clear();
-        self.fold_at = (FOLD_AT, 0);
-        Ok(())
-    }
-
-    /// Folds `group`, which are all messages of one key, and writes the result.
-    fn write(&mut self, group: &[Entry<'_>]) -> Result<()> {
-        debug_assert!(
-            group.windows(2).all(|pair| pair[0].key == pair[1].key && pair[0].seqno > pair[1].seqno),
-            "messages of one key, newest first"
-        );
-        let tombs = self.tombstones.seqnos(group[0].key);
-        if let ([entry], []) = (group, tombs)
-            && entry.kind == Kind::Put
-            && !self.separation.as_ref().is_some_and(|separation| separation.is_for(entry))
-        {
-            // Most keys have one message, which stays as it is.
-            return self.builder.push(*entry);
-        }
-        fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
-        for mut entry in self.out.entries(group) {
-            if let Some(separation) = self.separation.as_mut().filter(|separation| separation.is_for(&entry)) {
-                self.reference.clear();
-                separation.values.push(entry.value)?.encode(&mut self.reference);
-                entry = Entry { kind: Kind::BlobPut, value: &self.reference, ..entry };
-            }
-            match entry.kind {
-                Kind::BlobPut => self.output.kept_blobs.push(BlobRef::decode(entry.value)?.extent()),
-                Kind::Delete => self.deletes.push(entry.key),
-                _ => {}
-            }
-            self.builder.push(entry)?;
-        }
-        self.take_dropped();
-        Ok(())
-    }
-
-    /// Notes the large values whose messages the last fold has dropped.
-    fn take_dropped(&mut self) {
-        self.output.dropped_blobs.extend(self.out.dropped_blobs.drain(..).map(|blob| blob.extent()));
-    }
-
-    /// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be
-    /// finished.
-    fn prepare(&mut self, budget: u64) -> Result<bool> {
-        self.close_group()?;
-        self.builder.prepare(budget)
-    }
-
-    fn finish(mut self) -> Result<Output> {
-        self.close_group()?;
-        if let Some(separation) = self.separation.take() {
-            self.output.new_values = separation.values.finish()?;
-        }
-        self.output.deletes = self.deletes.finish();
-        self.output.meta = self.builder.finish()?;
-        let meta = self.output.meta.as_ref();
-        assert!(meta.is_some() || self.output.kept_blobs.is_empty(), "only messages of a run name large values");
-        let deletes = meta.map_or(0, |meta| meta.deletes);
-        assert_eq!(self.output.deletes.count(), deletes, "the positions cover every delete of the run");
-        let blobs = meta.map_or(0, |meta| meta.blob_puts);
-        assert_eq!(self.output.kept_blobs.len() as u64, blobs, "every large value of the run is listed");
-        Ok(self.output)
-    }
+fn finish(folding: Folding<RunSink>) -> Result<Output> {
+    let horizon = folding.horizon();
+    let (sink, values) = folding.finish()?;
+    let (deletes, meta) = (sink.deletes.finish(), sink.builder.finish()?);
+    assert!(meta.is_some() || values.kept.is_empty(), "only messages of a run name large values");
+    let described = meta.as_ref().map_or((0, 0), |meta| (meta.deletes, meta.blob_puts));
+    assert_eq!(deletes.count(), described.0, "the positions cover every delete of the run");
+    assert_eq!(values.kept.len() as u64, described.1, "every large value of the run is listed");
+    let FoldedValues { kept: kept_blobs, new_values, dropped: dropped_blobs } = values;
+    Ok(Output { meta, deletes, kept_blobs, new_values, dropped_blobs, horizon })
 }
 
 /// Packs a sealed memtable into a run.
 pub struct PackJob {
     /// The memtable to pack.
     pub batch: SealedBatch,
-    folding: Folding,
+    folding: Folding<RunSink>,
     block: EntryBlock,
     cursor: memtable::Cursor,
     /// The rows of this index in the row cache, which the job updates.
@@ -322,9 +171,8 @@ impl PackJob {
         if let Some(rows) = rows.as_ref().filter(|_| !ranges.is_empty()) {
             rows.remove_where(|key, seqno| ranges.covering(key, Seqno::MAX) > seqno);
         }
-        let mut folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
-        let values = ValueWriter::new(core.data.clone(), batch.bytes);
-        folding.separation = Some(Separation { above: batch.inline_bytes, values });
+        let folding = folding(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
+        let folding = folding.separating(core, batch.inline_bytes, batch.bytes);
         let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
         PackJob { batch, folding, block: EntryBlock::new(), cursor, rows, pool: core.pool.clone() }
     }
@@ -337,7 +185,7 @@ impl PackJob {
             self.block.clear();
             self.cursor.fill(PACK_BLOCK, &mut self.block);
             if self.block.is_empty() {
-                return Ok((done, self.folding.prepare(budget - done)?));
+                return Ok((done, prepare(&mut self.folding, budget - done)?));
             }
             // What was just written is in memory, and stays there if nothing is evicted for it.
             let is_warm = self.pool.has_room(PACK_BLOCK);
@@ -357,7 +205,7 @@ impl PackJob {
 
     /// Completes the run.
     pub fn finish(self) -> Result<Output> {
-        self.folding.finish()
+        finish(self.folding)
     }
 }
 
@@ -409,7 +257,7 @@ pub struct Inputs {
 /// Compacts slices into one run.
 pub struct MergeJob {
     from: Inputs,
-    folding: Folding,
+    folding: Folding<RunSink>,
     /// The cursors for the current live range. The first `opened` of these cursors are open.
     inputs: Vec<RunCursor>,
     opened: usize,
@@ -449,7 +297,7 @@ impl MergeJob {
                 tombstones.extend(slice.tombstones(&range).map_err(|e| (run, e))?);
             }
         }
-        let folding = Folding::new(core, filter, inputs.bytes, stripes, operator, inputs.bottom, &tombstones);
+        let folding = folding(core, filter, inputs.bytes, stripes, operator, inputs.bottom, &tombstones);
         Ok(MergeJob {
             from: inputs,
             folding,
@@ -467,8 +315,9 @@ impl MergeJob {
     #[must_use]
     pub fn with_compression(self, compression: Compression) -> MergeJob {
         assert!(self.range == 0, "the compression is set before the first step");
-        let builder = self.folding.builder.with_compression(compression);
-        MergeJob { folding: Folding { builder, ..self.folding }, ..self }
+        let folding =
+            self.folding.map_sink(|sink| RunSink { builder: sink.builder.with_compression(compression), ..sink });
+        MergeJob { folding, ..self }
     }
 
     /// Processes about `budget` bytes. Returns the number of processed bytes, and whether the job can be finished.
@@ -478,7 +327,7 @@ impl MergeJob {
         while done < budget {
             let Some(merge) = &mut self.merge else {
                 if self.inputs.is_empty() && !self.next_range() {
-                    return Ok((done, self.folding.prepare(budget - done)?));
+                    return Ok((done, prepare(&mut self.folding, budget - done)?));
                 }
                 done += self.open_some(budget - done)?;
                 continue;
@@ -549,70 +398,6 @@ impl MergeJob {
 
     /// Completes the run.
     pub fn finish(self) -> Result<Output> {
-        self.folding.finish()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::StoreId;
-    use crate::device::MemDevice;
-    use crate::filter::Filters;
-    use crate::index::IdSource;
-    use crate::resolve::{AddU64, Append};
-    use crate::rows::RowCache;
-    use crate::space::DataFile;
-
-    fn folding(operator: Option<Operator>) -> Folding {
-        let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
-        let core = Core {
-            data,
-            pool: Arc::new(Pool::new(1 << 20)),
-            rows: RowCache::new(1 << 20),
-            ids: Arc::new(IdSource::new(1)),
-            repair: true,
-            repairs: Arc::default(),
-            share: Default::default(),
-        };
-        let stripes = Stripes { snapshots: Vec::new(), horizon: Seqno::MAX };
-        Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, stripes, operator, false, &[])
-    }
-
-    #[test]
-    fn a_key_with_many_messages_takes_little_memory() {
-        let mut folding = folding(Some(Operator::new(Arc::new(AddU64))));
-        for seqno in (1..=100_000).rev() {
-            let entry = Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &1u64.to_le_bytes() };
-            folding.push(entry, false, false).unwrap();
-            assert!(folding.group.len() < FOLD_AT, "{} messages are kept", folding.group.len());
-        }
-        folding.close_group().unwrap();
-        assert_eq!(folding.finish().unwrap().meta.unwrap().merges, 1);
-    }
-
-    #[test]
-    fn appended_bytes_are_copied_a_few_times() {
-        let mut folding = folding(Some(Operator::new(Arc::new(Append))));
-        let mut most = 0;
-        for seqno in (1..=50_000).rev() {
-            let before = folding.fold_at.1;
-            folding
-                .push(Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Merge, value: &[7; 16] }, false, false)
-                .unwrap();
-            most += if folding.fold_at.1 == before { 0 } else { folding.group.bytes() };
-        }
-        assert!(most < 4 * 50_000 * 16, "{most} bytes are copied");
-        folding.close_group().unwrap();
-        assert_eq!(folding.finish().unwrap().meta.unwrap().value_bytes, 50_000 * 16);
-    }
-
-    #[test]
-    fn a_message_in_two_inputs_is_reported_as_corruption() {
-        let mut folding = folding(None);
-        let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
-        folding.push(entry(5), false, false).unwrap();
-        folding.push(entry(3), false, false).unwrap();
-        assert!(folding.push(entry(3), false, false).unwrap_err().is_corruption());
+        finish(self.folding)
     }
 }

@@ -12,7 +12,7 @@ use super::scans::{Scans, path_to};
 use super::trunk::Trunk;
 use crate::base::sync::Once;
 use crate::base::{HashedKey, KeyRange, RangeTombstone, Result, Seqno};
-use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::deferred_frees::DeferredFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop, changed_on};
 use crate::index::{Changes, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
@@ -32,7 +32,7 @@ pub struct StbeView {
     scans: Arc<Scans>,
     /// No function reads this field. While the view exists, the field keeps the large values allocated that later swaps
     /// drop.
-    _deferred_frees: Arc<DeferredBlobFrees>,
+    _deferred_frees: Arc<DeferredFrees>,
 }
 
 impl StbeView {

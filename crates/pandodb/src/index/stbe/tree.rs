@@ -18,7 +18,7 @@ use super::trunk::Trunk;
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
 use crate::index::blobs::{BlobMap, Fanout};
-use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::deferred_frees::DeferredFrees;
 use crate::index::owed::Owing;
 use crate::index::runs::{Forced, Output, PackJob, PackQueue, Packs};
 use crate::index::{Core, Debt, Progress, RootRecord, SealedBatch};
@@ -109,7 +109,7 @@ impl Stbe {
             horizon: Seqno(0),
             blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
-            deferred_frees: DeferredBlobFrees::new(&core),
+            deferred_frees: DeferredFrees::new(&core),
             scans: Arc::new(Scans::new(owing.clone(), shape.policy == Policy::Product)),
         };
         Stbe::around(core, shape, operator, trunk, owing, FIRST_BRANCH)
@@ -137,7 +137,7 @@ impl Stbe {
             horizon: Seqno(0),
             blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
-            deferred_frees: DeferredBlobFrees::new(&core),
+            deferred_frees: DeferredFrees::new(&core),
             scans: Arc::new(Scans::new(owing.clone(), shape.policy == Policy::Product)),
         };
         let stbe = Stbe::around(core, shape, operator, trunk, owing, loaded.next_branch);

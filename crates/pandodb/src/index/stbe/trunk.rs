@@ -7,7 +7,7 @@ use super::node::{Branch, Node};
 use super::scans::Scans;
 use crate::base::Seqno;
 use crate::index::blobs::BlobMap;
-use crate::index::deferred_frees::DeferredBlobFrees;
+use crate::index::deferred_frees::DeferredFrees;
 use crate::index::runs::Forced;
 
 /// The state that a root swap replaces.
@@ -21,7 +21,7 @@ pub(super) struct Trunk {
     /// Ranges to compact, because callers asked for it or because scans would be faster.
     pub(super) forced: Vec<Forced>,
     /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
-    pub(super) deferred_frees: Arc<DeferredBlobFrees>,
+    pub(super) deferred_frees: Arc<DeferredFrees>,
     /// What scans used lately, and what they cost. All roots share it.
     pub(super) scans: Arc<Scans>,
 }

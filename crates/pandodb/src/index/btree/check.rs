@@ -1,0 +1,191 @@
+//! Verification, description and salvage of a tree. They read the whole tree and change nothing.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::read::BtreeView;
+use super::world::World;
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result};
+use crate::blocks::BlockSource;
+use crate::index::blobs::PinnedMap;
+use crate::index::pages::inspect::describe as describe_page;
+use crate::index::pages::source::kind_of;
+use crate::index::pages::walk::{Visit, Walk, map_differs};
+use crate::index::pages::{Inner, PageRef, PageSource};
+use crate::index::runs::Extents;
+use crate::index::runs::check::Checker;
+use crate::index::stored::Stored;
+use crate::index::{Core, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
+use crate::run::Leaf;
+use crate::space::BlockKind;
+use crate::space::ranges::{RangeSet, extents};
+
+/// A root of the tree, pinned for a verification.
+pub(super) struct PinnedTree<'a> {
+    core: &'a Core,
+    source: Arc<PageSource>,
+    /// The state. Its deferred frees keep the pages and large values allocated that jobs drop during the verification.
+    world: World,
+    /// The address of the description at the time of pinning, because a checkpoint may write it later.
+    described: Option<Stored>,
+    pages: PinnedMap,
+    blobs: PinnedMap,
+}
+
+impl PinnedTree<'_> {
+    /// Pins a root. No checkpoint may run during the call.
+    pub(super) fn new<'a>(core: &'a Core, source: &Arc<PageSource>, world: World) -> PinnedTree<'a> {
+        let (pages, blobs, described) = (world.pages.pin(), world.blobs.pin(), world.described.stored());
+        PinnedTree { core, source: source.clone(), world, described, pages, blobs }
+    }
+
+    /// Checks a page, and both copies of an inner page.
+    fn page(&self, visit: &Visit, checker: &mut Checker<'_>, reached: &mut RangeSet) {
+        for extent in visit.page.extents() {
+            if reached.overlaps(extent.start.0, extent.pages.into()) {
+                let (addr, kind) = (visit.page.addr, kind_of(visit.level).name());
+                checker.problem(self.core.data.corrupt(addr, kind, "two pages of the tree are at the same address"));
+                continue;
+            }
+            reached.insert(extent.start.0, extent.pages.into());
+        }
+        let block = match &visit.block {
+            Ok(block) => block,
+            Err(e) => return checker.lost(e.clone()),
+        };
+        for addr in visit.page.copies() {
+            checker.block(addr, self.source.owner(), kind_of(visit.level));
+        }
+        if visit.level == 0 {
+            entries(&Leaf::of(block), &mut |entry| checker.entry(entry));
+        }
+    }
+}
+
+/// Calls `visit` with each entry of a leaf.
+fn entries(leaf: &Leaf<'_>, visit: &mut dyn FnMut(&Entry<'_>)) {
+    let mut key = Vec::new();
+    for i in 0..leaf.len() {
+        leaf.key(i, &mut key);
+        let slot = leaf.slot(i);
+        visit(&Entry { key: &key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
+    }
+}
+
+impl Verification for PinnedTree<'_> {
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
+        self.pages.map.iter().flat_map(extents).for_each(&mut *visit);
+        let mut extents = Extents::new(visit);
+        self.described.into_iter().chain(self.pages.stored.iter().copied()).for_each(|stored| extents.stored(stored));
+        extents.large_values(&self.blobs);
+    }
+
+    /// Reads the description, every page of the tree, and every large value.
+    fn check(&self, visit: &mut dyn Visitor) -> Result<()> {
+        let mut checker = Checker::new(self.core, visit);
+        if let Some(error) = &self.world.lost {
+            checker.lost(error.clone());
+        }
+        if let Some(stored) = self.described {
+            checker.stored(stored, BlockKind::TreeRoot);
+        }
+        let mut reached = RangeSet::default();
+        let mut is_whole = true;
+        for visited in Walk::new(self.source.clone(), self.world.root) {
+            is_whole &= visited.block.is_ok();
+            self.page(&visited, &mut checker, &mut reached);
+        }
+        if is_whole
+            && self.pages.lost.is_none()
+            && self.world.lost.is_none()
+            && !reached.iter().eq(self.pages.map.iter())
+        {
+            checker.problem(map_differs());
+        }
+        checker.map(&self.pages);
+        checker.finish(&self.blobs);
+        Ok(())
+    }
+}
+
+/// The whole key space as one piece.
+pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
+    let source = TreeSource {
+        range: KeyRange::all(),
+        tombstones: view.tombstones.clone(),
+        walk: Walk::new(view.source.clone(), view.root),
+    };
+    vec![SalvagePiece { range: KeyRange::all(), sources: vec![Box::new(source)], lost: view.lost.clone() }]
+}
+
+/// A tree of which all pages except the damaged ones are read.
+struct TreeSource {
+    range: KeyRange,
+    tombstones: Arc<Fragments>,
+    walk: Walk,
+}
+
+impl SalvageSource for TreeSource {
+    fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    fn tombstones(&self) -> Result<Arc<Fragments>> {
+        Ok(self.tombstones.clone())
+    }
+
+    fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
+        for Visit { level, range, block, .. } in self.walk.by_ref() {
+            match block {
+                Err(e) => return SalvageStep::Lost(range, e),
+                Ok(block) if level == 0 => {
+                    entries(&Leaf::of(&block), &mut |entry| out.push(*entry));
+                    return SalvageStep::Entries;
+                }
+                Ok(_) => {}
+            }
+        }
+        SalvageStep::End
+    }
+
+    fn may_hold(&self, _: &[u8]) -> bool {
+        true
+    }
+}
+
+/// Prints the tree: the root, the range tombstones, and one line for each inner page.
+pub(super) fn describe(world: &World, source: &Arc<PageSource>, out: &mut String) {
+    if let Some(error) = &world.lost {
+        let _ = writeln!(out, "LOST: {error}");
+    }
+    let place = world.described.stored().map_or("not on disk".into(), |stored| {
+        format!("description {} at pages {} and {}", stored.id, stored.copies.0[0].page, stored.copies.0[1].page)
+    });
+    let levels = world.root.map_or(0, |root| root.level + 1);
+    let pages = world.pages.pages();
+    let _ = writeln!(out, "{levels} levels, {pages} pages of owner {} ({place})", source.owner());
+    for tombstone in world.tombstones.clipped(&KeyRange::all()) {
+        let (from, to) = (tombstone.range.from.escape_ascii(), tombstone.range.to.escape_ascii());
+        let _ = writeln!(out, "range tombstone [{from} .. {to}) @{}", tombstone.seqno);
+    }
+    if let Some(root) = world.root {
+        describe_level(&root.page, root.level, &[], source, out);
+    }
+}
+
+fn describe_level(page: &PageRef, level: u32, from: &[u8], source: &Arc<PageSource>, out: &mut String) {
+    let _ = writeln!(out, "level {level} from \"{}\": {}", from.escape_ascii(), describe_page(page));
+    if level == 0 {
+        return;
+    }
+    match source.page(page, level) {
+        Ok(block) if level > 1 => {
+            let children = Inner::of(&block).children(from);
+            children.iter().for_each(|child| describe_level(&child.page, level - 1, &child.from, source, out));
+        }
+        Ok(_) => {}
+        Err(e) => {
+            let _ = writeln!(out, "  damaged: {e}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! [`TreeCursor`]: a scan of one root, in order or in reverse order.
+//!
+//! ```text
+//!   path: inner page and child number for each level    ─▶ leaves of the lowest inner page, read ahead
+//!                                                              │
+//!   leaf  [ · · ■ ■ ■ ■ · ]      ■ window: entries inside the range that were not returned yet
+//! ```
+//!
+//! The number of leaves that are read ahead begins at 1 and doubles with each leaf that the scan enters, so a short scan
+//! reads little and a long scan keeps the device busy.
+//!
+//! Invariant: the path leads to the child that is wanted next; the leaves before it, in the direction of the scan, were
+//! wanted, or left out because they have no message for the reader.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::read::BtreeView;
+use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno};
+use crate::blocks::BlockSource;
+use crate::index::RawCursor;
+use crate::index::pages::source::OnceRead;
+use crate::index::pages::{Inner, LeafAhead, PageRef};
+use crate::pool::Block;
+use crate::run::Leaf;
+
+/// The most leaves that are read ahead.
+const MOST_AHEAD: usize = 32;
+/// Only a scan of more leaves than this counts as long for the pool.
+const LONG: usize = 16;
+
+/// An inner page of the path.
+struct Level {
+    block: Block,
+    /// The child that is visited next; `None` if no child is left.
+    next: Option<usize>,
+}
+
+/// A scan of one root.
+pub(super) struct TreeCursor {
+    view: Arc<BtreeView>,
+    /// The range with which the cursor was made.
+    whole: Arc<KeyRange>,
+    /// The part of it from the last seek on.
+    range: Arc<KeyRange>,
+    reverse: bool,
+    /// Pages without a message above this seqno are left out.
+    since: Seqno,
+    /// Keys whose messages the reader does not need if they are older than the seqno.
+    covered: Option<(KeyRange, Seqno)>,
+    /// The rest of the range, until the path is known.
+    start: Option<Arc<KeyRange>>,
+    path: Vec<Level>,
+    ahead: LeafAhead,
+    /// The number of leaves entered since the last seek.
+    entered: usize,
+    leaf: Option<OnceRead>,
+    window: Range<usize>,
+    key: Vec<u8>,
+}
+
+impl TreeCursor {
+    /// A cursor over `range` that leaves out pages without a message above `since`. Reads nothing yet.
+    pub(super) fn new(view: Arc<BtreeView>, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> TreeCursor {
+        TreeCursor {
+            view,
+            start: Some(range.clone()),
+            whole: range.clone(),
+            range,
+            reverse,
+            since,
+            covered: None,
+            path: Vec::new(),
+            ahead: LeafAhead::default(),
+            entered: 0,
+            leaf: None,
+            window: 0..0,
+            key: Vec::new(),
+        }
+    }
+
+    /// Finds the path to the first leaf of the range, and wants this leaf.
+    fn begin(&mut self, range: &KeyRange) -> Result<()> {
+        self.path.clear();
+        self.ahead.clear();
+        self.entered = 0;
+        let Some(root) = self.view.root()?.filter(|_| !range.is_empty()) else { return Ok(()) };
+        if root.level == 0 {
+            self.want(root.page);
+            return Ok(());
+        }
+        self.descend(root.page, root.level, Some(range))
+    }
+
+    /// Enters an inner page and the pages below it, down to level 1. With `range`, enters them at the start of the
+    /// range; else at their first child in the direction of the scan.
+    fn descend(&mut self, mut page: PageRef, mut level: u32, range: Option<&KeyRange>) -> Result<()> {
+        loop {
+            let block = self.view.source.page(&page, level)?.keep();
+            let inner = Inner::of(&block);
+            let at = match (range, self.reverse) {
+                (Some(range), false) => inner.search(&range.from),
+                (Some(range), true) if !range.to.is_empty() => inner.search(&range.to),
+                (_, false) => 0,
+                (_, true) => inner.len() - 1,
+            };
+            let child = inner.page(at);
+            let next = if level == 1 { Some(at) } else { self.beside(&inner, at) };
+            self.path.push(Level { block, next });
+            if level == 1 {
+                return Ok(());
+            }
+            (page, level) = (child, level - 1);
+        }
+    }
+
+    /// The child after child `at`, in the direction of the scan.
+    fn beside(&self, inner: &Inner<'_>, at: usize) -> Option<usize> {
+        if self.reverse { at.checked_sub(1) } else { Some(at + 1).filter(|&next| next < inner.len()) }
+    }
+
+    /// Whether child `at` is beyond the end of the range.
+    fn is_beyond(&mut self, inner: &Inner<'_>, at: usize) -> bool {
+        if self.reverse {
+            // The keys of the child are below the separator of the next child.
+            if self.range.from.is_empty() || at + 1 == inner.len() {
+                return false;
+            }
+            inner.separator(at + 1, &mut self.key);
+            return self.key.as_slice() <= self.range.from.as_slice();
+        }
+        if self.range.to.is_empty() || at == 0 {
+            return false;
+        }
+        inner.separator(at, &mut self.key);
+        self.key.as_slice() >= self.range.to.as_slice()
+    }
+
+    /// Whether the reader needs no message of child `at`.
+    fn is_left_out(&mut self, inner: &Inner<'_>, at: usize, page: &PageRef) -> bool {
+        if page.totals.newest <= self.since && self.since > Seqno(0) {
+            return true;
+        }
+        let Some((covered, seqno)) = &self.covered else { return false };
+        if page.totals.newest >= *seqno || at == 0 || at + 1 == inner.len() {
+            return false;
+        }
+        inner.separator(at, &mut self.key);
+        let is_above = covered.from.as_slice() <= self.key.as_slice();
+        inner.separator(at + 1, &mut self.key);
+        is_above && (covered.to.is_empty() || self.key.as_slice() <= covered.to.as_slice())
+    }
+
+    fn want(&mut self, page: PageRef) {
+        self.ahead.want(&self.view.source, page);
+    }
+
+    /// Wants further leaves, up to the number that the scan reads ahead. Wants at least one, unless none is left.
+    fn want_more(&mut self) -> Result<()> {
+        let most = (1 << self.entered.min(6)).min(MOST_AHEAD);
+        while self.ahead.len() < most {
+            let Some(level) = self.path.last_mut() else { break };
+            let Some(at) = level.next else {
+                self.path.pop();
+                continue;
+            };
+            let block = level.block.clone();
+            let inner = Inner::of(&block);
+            if self.is_beyond(&inner, at) {
+                self.path.clear();
+                break;
+            }
+            let (page, below) = (inner.page(at), inner.level() - 1);
+            let is_out = self.is_left_out(&inner, at, &page);
+            if below > 0 && !is_out && !self.ahead.is_empty() {
+                // The page below is read only when the leaves of the last one are used up.
+                break;
+            }
+            let next = self.beside(&inner, at);
+            self.path.last_mut().expect("a level is open").next = next;
+            match below {
+                _ if is_out => {}
+                0 => self.want(page),
+                _ => self.descend(page, below, None)?,
+            }
+        }
+        self.ahead.start();
+        Ok(())
+    }
+
+    /// Enters the next leaf. Returns `false` at the end of the scan.
+    fn next_leaf(&mut self) -> Result<bool> {
+        if let Some(range) = self.start.take() {
+            self.begin(&range)?;
+        }
+        self.leaf = None;
+        self.want_more()?;
+        if self.ahead.is_empty() {
+            return Ok(false);
+        }
+        let page = self.ahead.front().expect("a leaf is wanted");
+        let leaf = self.ahead.take(&self.view.source)?;
+        self.entered += 1;
+        if let OnceRead::Read(buf) = &leaf
+            && self.since == Seqno(0)
+        {
+            let source = &self.view.source;
+            source.pool().insert_scanned(source.owner(), page.addr, self.entered > LONG, buf);
+        }
+        let view = Leaf::of(&leaf);
+        let from = if self.range.from.is_empty() { 0 } else { view.search(&self.range.from) };
+        let to = if self.range.to.is_empty() { view.len() } else { view.search(&self.range.to) };
+        self.window = from..to.max(from);
+        self.leaf = Some(leaf);
+        Ok(true)
+    }
+}
+
+impl RawCursor for TreeCursor {
+    fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
+        let stop = out.bytes() + max_bytes;
+        loop {
+            if let Some(bytes) = &self.leaf {
+                let leaf = Leaf::of(bytes);
+                while !self.window.is_empty() {
+                    if out.bytes() >= stop {
+                        return Ok(());
+                    }
+                    let at = if self.reverse { self.window.end - 1 } else { self.window.start };
+                    let slot = leaf.slot(at);
+                    self.key.clear();
+                    self.key.extend_from_slice(leaf.prefix());
+                    self.key.extend_from_slice(leaf.rest(&slot));
+                    out.push(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
+                    if self.reverse {
+                        self.window.end = at;
+                    } else {
+                        self.window.start = at + 1;
+                    }
+                }
+            }
+            if !self.next_leaf()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let rest =
+            if self.reverse { KeyRange::new([], crate::base::range::successor(key)) } else { KeyRange::new(key, []) };
+        let rest = Arc::new(self.whole.intersect(&rest));
+        self.leaf = None;
+        self.window = 0..0;
+        self.start = Some(rest.clone());
+        self.range = rest;
+        Ok(())
+    }
+
+    fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
+        self.covered = Some((range.clone(), seqno));
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Implements [`Index`] for the B+-tree: the functions that the store calls, statistics and checkpoints.
+
+use std::sync::Arc;
+
+use super::TYPE;
+use super::check::{self, PinnedTree};
+use super::job::union;
+use super::read::{BtreeView, estimate};
+use super::tree::{Btree, Counters};
+use super::world::World;
+use crate::base::sync::{Counter, Ordering::Relaxed};
+use crate::base::{KeyRange, OwnerId, Result, Seqno};
+use crate::index::pages::{Description, root};
+use crate::index::{
+    Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
+    SalvagePiece, SealedBatch, Verification,
+};
+use crate::resolve::Stripes;
+
+impl Index for Btree {
+    fn index_type(&self) -> &'static IndexType {
+        &TYPE
+    }
+
+    fn ingest(&self, batch: SealedBatch) {
+        debug_assert!(batch.through >= self.view().through(), "memtables arrive in the order of seqnos");
+        self.owing.change(|own| own.memory_bytes += batch.bytes);
+        self.inner.lock().batches.push_back(batch);
+    }
+
+    fn view(&self) -> Arc<dyn IndexView> {
+        self.published.load_full()
+    }
+
+    fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
+        look(&**self.published.load());
+    }
+
+    fn debt(&self) -> Debt {
+        self.owing.debt()
+    }
+
+    fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        match self.claim(keep) {
+            Some(job) => self.work(job, budget),
+            None => Ok(Progress { idle: true, ..Progress::default() }),
+        }
+    }
+
+    /// Applies a memtable, or sweeps deleted ranges. How much space that needs is known only afterwards; if there is too
+    /// little, the job fails without effect.
+    fn relieve(&self, _: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let Some(job) = self.claim(keep) else { return Ok(Progress { idle: true, ..Progress::default() }) };
+        self.work(job, u64::MAX)
+    }
+
+    fn on_idle(&self) {
+        let inner = self.inner.lock();
+        self.look_at_tombstones(&inner);
+    }
+
+    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+        Box::new(TreeCheckpoint { tree: self, world: self.inner.lock().world.clone() })
+    }
+
+    fn compact(&self, range: &KeyRange) -> Result<()> {
+        let view = self.published.load_full();
+        let bytes = estimate(view.root()?, &self.source, range)?.bytes.max(1);
+        let mut inner = self.inner.lock();
+        // An explicit request retries the pages that could not be read.
+        inner.damage = None;
+        let requested = inner.requested.drain(..).chain([range.clone()]).collect();
+        inner.requested = union(requested);
+        drop(inner);
+        self.owing.change(|own| own.requested_bytes = own.requested_bytes.saturating_add(bytes));
+        Ok(())
+    }
+
+    fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        let view = self.published.load_full();
+        estimate(view.root()?, &self.source, range)
+    }
+
+    fn entries(&self) -> (u64, u64) {
+        let view = self.published.load();
+        view.root.map_or((0, 0), |root| (root.page.totals.entries, root.page.totals.deletes))
+    }
+
+    fn stats(&self) -> IndexStats {
+        let mut stats = self.published.load().stats();
+        let Counters { applied_bytes, swept_bytes, sweeps, replaced_pages, leaves } = &self.counters;
+        stats.packed_bytes = applied_bytes.load(Relaxed);
+        stats.compacted_bytes = swept_bytes.load(Relaxed);
+        stats.compactions = sweeps.load(Relaxed);
+        let mut counter = |name, counter: &Counter, about| stats.counter(name, counter.load(Relaxed), about);
+        counter("leaves_written", leaves, "Leaves written by memtables and sweeps.");
+        counter("replaced_pages", replaced_pages, "Pages of 4 KiB that new pages have replaced.");
+        stats.debt = self.debt();
+        stats.damaged = u64::from(self.inner.lock().damage.is_some());
+        stats
+    }
+
+    fn clear(&self) {
+        self.remove_all();
+    }
+
+    fn inspect(&self) -> &dyn Inspect {
+        self
+    }
+}
+
+impl Inspect for Btree {
+    fn pin(&self) -> Box<dyn Verification + '_> {
+        let world = self.inner.lock().world.clone();
+        Box::new(PinnedTree::new(&self.core, &self.source, world))
+    }
+
+    fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool {
+        let world = self.inner.lock().world.clone();
+        if object.is_none() {
+            check::describe(&world, &self.source, out);
+        }
+        object.is_none()
+    }
+
+    fn salvage(&self) -> Vec<SalvagePiece> {
+        check::salvage(&self.published.load_full())
+    }
+}
+
+/// The state that the next root record describes.
+struct TreeCheckpoint<'a> {
+    tree: &'a Btree,
+    world: World,
+}
+
+impl Checkpoint for TreeCheckpoint<'_> {
+    fn through(&self) -> Seqno {
+        self.world.through
+    }
+
+    /// Writes the description of the tree. All its pages are on disk already.
+    fn write(self: Box<Self>) -> Result<Cut> {
+        let (Btree { core, source, .. }, world) = (self.tree, &self.world);
+        assert!(world.lost.is_none(), "a lost tree is never written");
+        let is_empty = world.root.is_none() && world.blobs.is_empty() && world.tombstones.is_empty();
+        let bytes = match world.described.stored() {
+            Some(stored) => root::encode_record(stored),
+            // A tree that holds nothing needs no block on disk.
+            None if is_empty => Vec::new(),
+            None => {
+                let description = Description {
+                    owner: crate::blocks::BlockSource::owner(&**source),
+                    root: world.root,
+                    pages: world.pages.clone(),
+                    blobs: world.blobs.clone(),
+                    tombstones: world.tombstones.clipped(&KeyRange::all()),
+                };
+                let stored = description.store(core)?;
+                world.described.set_stored(stored);
+                root::encode_record(stored)
+            }
+        };
+        assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
+        let pin = Arc::new(BtreeView::of(world, source));
+        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
+    }
+}

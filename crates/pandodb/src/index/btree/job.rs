@@ -1,0 +1,484 @@
+//! [`Job`]: applies a memtable to the tree, and removes what range tombstones and requests allow to remove.
+//!
+//! ```text
+//!   next target = the smaller of: key of the next message, start of the next range to sweep
+//!        │ seek
+//!        ▼
+//!   unit (a leaf) ── kept: nothing to do ── dropped: covered by a tombstone ── read: merged with messages, folded
+//!                                                                                │
+//!                                                                                ▼
+//!                                                      new leaves; a small one is joined with the next unit
+//! ```
+//!
+//! A job works on the root that was published when it started, and no other job changes this root meanwhile. It runs in
+//! steps. Dropping a job frees everything that it has written.
+//!
+//! A job without a memtable is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as long
+//! as it has not moved too many bytes.
+//!
+//! Invariant: targets ascend, so each leaf is visited at most once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::tree::Sizes;
+use super::world::World;
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result};
+use crate::index::folding::{FoldedValues, Folding};
+use crate::index::pages::source::OnceRead;
+use crate::index::pages::{LeafSink, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
+use crate::index::{Core, SealedBatch};
+use crate::memtable;
+use crate::pool::Pool;
+use crate::resolve::Stripes;
+use crate::run::Leaf;
+
+/// Bytes copied from a memtable at a time.
+const BLOCK: usize = 64 << 10;
+
+/// The messages of a memtable in order.
+struct Messages {
+    cursor: memtable::Cursor,
+    block: EntryBlock,
+    at: usize,
+}
+
+impl Messages {
+    fn new(batch: &SealedBatch) -> Messages {
+        let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
+        let mut messages = Messages { cursor, block: EntryBlock::new(), at: 0 };
+        messages.refill();
+        messages
+    }
+
+    fn refill(&mut self) {
+        self.block.clear();
+        self.at = 0;
+        self.cursor.fill(BLOCK, &mut self.block);
+    }
+
+    /// The next message.
+    fn peek(&self) -> Option<Entry<'_>> {
+        (self.at < self.block.len()).then(|| self.block.get(self.at))
+    }
+
+    /// Whether the message after the next one certainly has another key.
+    fn is_last_of_key(&self) -> bool {
+        self.at + 1 < self.block.len() && self.block.get(self.at).key != self.block.get(self.at + 1).key
+    }
+
+    fn advance(&mut self) {
+        self.at += 1;
+        if self.at == self.block.len() {
+            self.refill();
+        }
+    }
+}
+
+/// A unit whose entries are being merged.
+struct Reading {
+    unit: Unit,
+    /// The number of the current leaf in the unit.
+    number: usize,
+    leaf: Option<OnceRead>,
+    /// The number of the current entry in the leaf.
+    at: usize,
+    key: Vec<u8>,
+    is_warm: bool,
+}
+
+impl Reading {
+    fn new(unit: Unit, source: &PageSource) -> Result<Reading> {
+        let mut reading = Reading { unit, number: 0, leaf: None, at: 0, key: Vec::new(), is_warm: false };
+        reading.load(source)?;
+        Ok(reading)
+    }
+
+    /// Reads the current leaf of the unit; there is none at the end of the unit.
+    fn load(&mut self, source: &PageSource) -> Result<()> {
+        self.leaf = match self.unit.leaves.get(self.number) {
+            None => None,
+            Some(leaf) => Some(source.leaf_once(&leaf.page)?),
+        };
+        self.at = 0;
+        if let Some(leaf) = &self.leaf {
+            self.is_warm = leaf.is_pooled();
+            Leaf::of(leaf).key(0, &mut self.key);
+        }
+        Ok(())
+    }
+
+    /// The current entry.
+    fn entry(&self) -> Option<Entry<'_>> {
+        let leaf = Leaf::of(self.leaf.as_ref()?);
+        let slot = leaf.slot(self.at);
+        Some(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) })
+    }
+
+    /// Whether the next entry certainly has another key.
+    fn is_last_of_key(&self) -> bool {
+        let Some(bytes) = &self.leaf else { return true };
+        let leaf = Leaf::of(bytes);
+        if self.at + 1 == leaf.len() { !leaf.continues() } else { leaf.differ(self.at, self.at + 1) }
+    }
+
+    fn advance(&mut self, source: &PageSource) -> Result<()> {
+        let Some(bytes) = &self.leaf else { return Ok(()) };
+        let leaf = Leaf::of(bytes);
+        self.at += 1;
+        if self.at < leaf.len() {
+            leaf.key(self.at, &mut self.key);
+            return Ok(());
+        }
+        self.number += 1;
+        self.load(source)
+    }
+}
+
+/// The result of a job, ready to be published.
+pub(super) struct Done {
+    pub(super) root: Option<Root>,
+    /// The pages of the old tree that the new one lacks.
+    pub(super) replaced: Vec<Extent>,
+    pub(super) written: Written,
+    /// The number of leaves that were written.
+    pub(super) leaves: u64,
+    pub(super) values: FoldedValues,
+    /// The range tombstones of the new tree.
+    pub(super) tombstones: Fragments,
+    /// The ranges that were swept completely.
+    pub(super) swept: Vec<KeyRange>,
+    pub(super) keep: Stripes,
+}
+
+/// A job in progress.
+pub(super) struct Job {
+    /// The memtable; `None` for a sweep.
+    pub(super) batch: Option<SealedBatch>,
+    /// The state from which the job started. It keeps the pages of the old tree allocated.
+    pub(super) from: World,
+    source: Arc<PageSource>,
+    pool: Arc<Pool>,
+    keep: Stripes,
+    folding: Folding<LeafSink>,
+    rebuild: Rebuild,
+    messages: Option<Messages>,
+    reading: Option<Reading>,
+    /// All range tombstones: those of the tree and those of the memtable.
+    tombstones: Vec<RangeTombstone>,
+    /// The tombstones that every read point sees.
+    seen: Fragments,
+    /// The ranges to sweep, disjoint and in order.
+    sweeps: VecDeque<KeyRange>,
+    /// Whether leaves of swept ranges are rewritten if a rewrite would drop messages, not only for tombstones.
+    is_requested: bool,
+    swept: Vec<KeyRange>,
+    /// Whether the current unit was opened by a sweep, not by a message.
+    is_sweeping: bool,
+    /// Bytes of entries that sweeping has read.
+    swept_bytes: u64,
+    /// After this number of bytes, the job sweeps no further leaves.
+    most_swept: u64,
+}
+
+/// The tombstones whose effect is the same for all read points.
+pub(super) fn seen_by_all(tombstones: &[RangeTombstone], keep: &Stripes) -> Fragments {
+    Fragments::build_from(tombstones.iter().filter(|tombstone| keep.stripe_of(tombstone.seqno) == 0))
+}
+
+impl Job {
+    /// Starts a job. `requested` are ranges that a caller wants rewritten; they are disjoint and in order.
+    pub(super) fn new(
+        core: &Core,
+        sizes: &Sizes,
+        source: &Arc<PageSource>,
+        from: World,
+        batch: Option<SealedBatch>,
+        keep: Stripes,
+        requested: &[KeyRange],
+    ) -> Job {
+        let mut tombstones = from.tombstones.clipped(&KeyRange::all());
+        let mut most_swept = sizes.memtable_bytes.max(1 << 20);
+        if let Some(batch) = &batch {
+            tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
+            most_swept /= 4;
+        }
+        let seen = seen_by_all(&tombstones, &keep);
+        let ranges = seen.newest().into_iter().map(|tombstone| tombstone.range).chain(requested.iter().cloned());
+        let sweeps = union(ranges.collect()).into();
+        let expected = batch.as_ref().map_or(0, |batch| 2 * batch.bytes);
+        let writer = TreeWriter::new(source, core.ids.next(), expected);
+        let sink = LeafSink::new(writer, sizes.leaf);
+        let operator = sizes.operator.clone();
+        let folding = Folding::new(core, sink, keep.clone(), operator, true, &tombstones).knows_values_to(from.through);
+        let folding = match &batch {
+            Some(batch) => folding.separating(core, batch.inline_bytes, batch.bytes),
+            None => folding,
+        };
+        Job {
+            rebuild: Rebuild::new(from.root, sizes.inner),
+            messages: batch.as_ref().map(Messages::new),
+            batch,
+            from,
+            source: source.clone(),
+            pool: core.pool.clone(),
+            keep,
+            folding,
+            reading: None,
+            tombstones,
+            seen,
+            sweeps,
+            is_requested: !requested.is_empty(),
+            swept: Vec::new(),
+            is_sweeping: false,
+            swept_bytes: 0,
+            most_swept,
+        }
+    }
+
+    /// Works on leaves and messages of about `budget` bytes. Returns the bytes of messages that were applied, or for a
+    /// sweep the bytes of leaves, and whether the job is complete.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written. The job must then be dropped.
+    pub(super) fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
+        let (mut moved, mut done) = (0, 0);
+        while moved < budget {
+            if self.reading.is_none() {
+                let Some(target) = self.next_target() else {
+                    return Ok((done, true));
+                };
+                moved += 1;
+                self.open(&target)?;
+                continue;
+            }
+            let (old, new) = self.merge(budget - moved)?;
+            moved += old + new;
+            done += if self.batch.is_some() { new } else { old };
+        }
+        Ok((done, false))
+    }
+
+    /// The key at which the job has to continue.
+    fn next_target(&mut self) -> Option<Vec<u8>> {
+        if self.swept_bytes >= self.most_swept {
+            self.sweeps.clear();
+        }
+        let message = self.messages.as_ref().and_then(Messages::peek).map(|message| message.key);
+        let sweep = self.sweeps.front().map(|range| range.from.as_slice());
+        match (message, sweep) {
+            (Some(key), Some(from)) => Some(key.min(from).to_vec()),
+            (key, from) => key.or(from).map(<[u8]>::to_vec),
+        }
+    }
+
+    /// Opens the unit for a target: keeps or drops it without reading it, or starts to read it.
+    fn open(&mut self, target: &[u8]) -> Result<()> {
+        let unit = self.rebuild.seek(target, &self.source, &mut self.folding.sink.writer)?;
+        let has_message =
+            self.messages.as_ref().and_then(Messages::peek).is_some_and(|next| !unit.ends_before(next.key));
+        if !has_message && !self.is_worth_reading(&unit) {
+            self.sweep_to(unit.to.as_deref());
+            self.rebuild.keep(unit);
+            return Ok(());
+        }
+        if !has_message && self.is_dead(&unit) {
+            self.rebuild.drop_unit(&unit);
+            self.sweep_to(unit.to.as_deref());
+            return Ok(());
+        }
+        self.is_sweeping = !has_message;
+        self.read(unit)
+    }
+
+    fn read(&mut self, unit: Unit) -> Result<()> {
+        self.rebuild.drop_unit(&unit);
+        self.folding.sink.begin_unit(&unit.from);
+        self.reading = Some(Reading::new(unit, &self.source)?);
+        Ok(())
+    }
+
+    /// Whether rewriting a unit would remove anything.
+    fn is_worth_reading(&self, unit: &Unit) -> bool {
+        let mut totals = Totals::default();
+        unit.leaves.iter().for_each(|leaf| totals += leaf.page.totals);
+        let range = range_of(unit);
+        let is_covered = self.seen.clipped(&range).iter().any(|tombstone| {
+            // The newest message may be newer than all the messages that the tombstone hides.
+            tombstone.range.overlaps(&range)
+        });
+        is_covered || self.is_requested && totals.deletes + totals.older > 0
+    }
+
+    /// Whether all messages of a unit are hidden from all readers, and none of them refers to a large value.
+    fn is_dead(&self, unit: &Unit) -> bool {
+        let range = range_of(unit);
+        let newest = unit.leaves.iter().map(|leaf| leaf.page.totals.newest).max().unwrap_or_default();
+        let no_values = unit.leaves.iter().all(|leaf| leaf.page.totals.large_values == 0);
+        let hides = |tombstone: &RangeTombstone| tombstone.seqno > newest && tombstone.range.covers(&range);
+        let is_hidden = self.seen.newest().iter().any(hides);
+        no_values && is_hidden
+    }
+
+    /// Records that the ranges to sweep are done below `to`.
+    fn sweep_to(&mut self, to: Option<&[u8]>) {
+        while let Some(range) = self.sweeps.front_mut() {
+            match to {
+                Some(to) if range.from.as_slice() >= to => return,
+                Some(to) if range.to.is_empty() || range.to.as_slice() > to => {
+                    let done = KeyRange::new(std::mem::replace(&mut range.from, to.to_vec()), to);
+                    self.swept.push(done);
+                    return;
+                }
+                _ => self.swept.extend(self.sweeps.pop_front()),
+            }
+        }
+    }
+
+    /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries
+    /// and of messages.
+    fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
+        let Job { folding, messages, reading, source, pool, .. } = self;
+        let reading_now = reading.as_mut().expect("a unit is being read");
+        let (mut old, mut new) = (0, 0);
+        let is_fresh_warm = pool.has_room(BLOCK);
+        while old + new < budget {
+            let message =
+                messages.as_ref().and_then(Messages::peek).filter(|next| !reading_now.unit.ends_before(next.key));
+            let entry = reading_now.entry();
+            match (message, entry) {
+                (Some(message), entry) if entry.is_none_or(|entry| message.key <= entry.key) => {
+                    let is_other = entry.is_none_or(|entry| message.key < entry.key);
+                    let is_last = is_other && messages.as_ref().is_some_and(Messages::is_last_of_key);
+                    new += (message.key.len() + message.value.len() + 8) as u64;
+                    folding.push(message, is_last, is_fresh_warm || reading_now.is_warm)?;
+                    messages.as_mut().expect("it has a message").advance();
+                }
+                (_, Some(entry)) => {
+                    old += (entry.key.len() + entry.value.len() + 8) as u64;
+                    folding.push(entry, reading_now.is_last_of_key(), reading_now.is_warm)?;
+                    reading_now.advance(source)?;
+                }
+                (_, None) => {
+                    self.end_unit()?;
+                    break;
+                }
+            }
+        }
+        if self.is_sweeping {
+            self.swept_bytes += old;
+        }
+        Ok((old, new))
+    }
+
+    /// Ends the current unit. If only a small leaf remains, the next unit of the same parent is read, too.
+    fn end_unit(&mut self) -> Result<()> {
+        self.folding.close_group()?;
+        let unit = self.reading.take().expect("a unit is being read").unit;
+        self.sweep_to(unit.to.as_deref());
+        if self.folding.sink.is_small()
+            && let Some(next) = self.rebuild.next_unit()
+        {
+            return self.read(next);
+        }
+        let leaves = self.folding.sink.end_unit()?;
+        self.rebuild.put(leaves);
+        Ok(())
+    }
+
+    /// Writes the rest of the new tree.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written. Everything that the job has written is freed.
+    pub(super) fn finish(self) -> Result<Done> {
+        let Job { from, source, keep, folding, rebuild, tombstones, swept, reading, .. } = self;
+        debug_assert!(reading.is_none(), "the last unit is complete");
+        let (mut sink, values) = folding.finish()?;
+        debug_assert!(sink.is_empty(), "all leaves are in the new tree");
+        let (root, replaced) = rebuild.finish(&source, &mut sink.writer)?;
+        let leaves = sink.writer.leaf_count();
+        let written = sink.writer.finish()?;
+        let rest = remaining(&tombstones, &swept, &keep);
+        let rest = if root.is_none() && keep.snapshots.is_empty() { Vec::new() } else { rest };
+        debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
+        Ok(Done { root, replaced, written, leaves, values, tombstones: Fragments::build(&rest), swept, keep })
+    }
+}
+
+/// The tombstones that are still needed after some ranges were swept.
+fn remaining(tombstones: &[RangeTombstone], swept: &[KeyRange], keep: &Stripes) -> Vec<RangeTombstone> {
+    let swept = union(swept.to_vec());
+    let mut rest = Vec::new();
+    for tombstone in tombstones {
+        if keep.stripe_of(tombstone.seqno) != 0 {
+            rest.push(tombstone.clone());
+            continue;
+        }
+        let parts = subtract(&tombstone.range, &swept);
+        rest.extend(parts.into_iter().map(|range| RangeTombstone { range, seqno: tombstone.seqno }));
+    }
+    rest
+}
+
+/// The keys of a unit.
+fn range_of(unit: &Unit) -> KeyRange {
+    KeyRange::new(unit.from.as_slice(), unit.to.as_deref().unwrap_or_default())
+}
+
+/// The union of ranges, as disjoint ranges in order that do not touch.
+pub(super) fn union(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by(|a, b| a.from.cmp(&b.from));
+    let mut out: Vec<KeyRange> = Vec::new();
+    for range in ranges {
+        match out.last_mut() {
+            Some(last) if last.to.is_empty() => break,
+            Some(last) if range.from <= last.to => {
+                if range.to.is_empty() || range.to > last.to {
+                    last.to = range.to;
+                }
+            }
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+/// The parts of `range` outside `others`, which are disjoint and in order.
+pub(super) fn subtract(range: &KeyRange, others: &[KeyRange]) -> Vec<KeyRange> {
+    let (mut out, mut from) = (Vec::new(), range.from.clone());
+    for other in others.iter().filter(|other| other.overlaps(range)) {
+        if other.from > from {
+            out.push(KeyRange::new(from, other.from.as_slice()));
+        }
+        if other.to.is_empty() {
+            return out;
+        }
+        from = other.to.clone();
+    }
+    let rest = KeyRange::new(from, range.to.as_slice());
+    if !rest.is_empty() {
+        out.push(rest);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(pairs: &[(&str, &str)]) -> Vec<KeyRange> {
+        pairs.iter().map(|(from, to)| KeyRange::new(from.as_bytes(), to.as_bytes())).collect()
+    }
+
+    #[test]
+    fn ranges_are_joined_and_subtracted() {
+        assert_eq!(union(ranges(&[("d", "f"), ("a", "b"), ("b", "c"), ("e", "g")])), ranges(&[("a", "c"), ("d", "g")]));
+        assert_eq!(union(ranges(&[("d", ""), ("a", "e"), ("x", "z")])), ranges(&[("a", "")]));
+        let whole = KeyRange::new("b", "y");
+        assert_eq!(subtract(&whole, &ranges(&[("a", "c"), ("d", "f")])), ranges(&[("c", "d"), ("f", "y")]));
+        assert_eq!(subtract(&whole, &ranges(&[("c", "")])), ranges(&[("b", "c")]));
+        assert_eq!(subtract(&whole, &ranges(&[("a", "z")])), ranges(&[]));
+        assert_eq!(subtract(&KeyRange::all(), &ranges(&[("", "c")])), ranges(&[("c", "")]));
+    }
+}

@@ -1,0 +1,103 @@
+//! The type of the B+-tree: its entry in the registry, its options and their builder.
+
+use std::sync::Arc;
+
+use super::{Btree, Sizes};
+use crate::base::PAGE;
+use crate::index::pages::{InnerLimits, LeafLimits, inspect, root};
+use crate::index::spec::{OptionSpec, Settings, Values};
+use crate::index::types::{IndexKind, IndexType, Mode, Order};
+use crate::index::{Index, IndexOptions};
+
+/// The entry of this index in the registry.
+pub static TYPE: IndexType = IndexType {
+    name: "btree",
+    about: "A B+-tree: one sorted tree, whose leaves are rewritten. For data that is read much more often than written.",
+    order: Order::Sorted,
+    modes: &[Mode::Product],
+    feature: 1 << 17,
+    options: &[PAGE_KIB],
+    create: |core, settings, through| {
+        Ok(Arc::new(Btree::create(core.clone(), Sizes::of(settings), through)) as Arc<dyn Index>)
+    },
+    open: |core, settings, record, prefetch| {
+        Ok(Arc::new(Btree::open(core.clone(), Sizes::of(settings), record, prefetch)?) as Arc<dyn Index>)
+    },
+    first_blocks: root::first_blocks,
+    describe_block: inspect::describe_block,
+};
+
+const PAGE_KIB: OptionSpec = OptionSpec {
+    name: "page_kib",
+    about: "The size of a page in KiB. Small pages suit random reads and writes, large pages suit scans.",
+    default: 8,
+    values: Values::Range(4, 4096),
+};
+
+/// With memtables of less than this many bytes for each byte of a leaf, leaves are smaller than a page. Only tests have
+/// such memtables; their trees should have several levels.
+const MEMTABLE_PER_LEAF: u64 = 8;
+/// The least bytes of a leaf.
+const LEAST_LEAF: usize = 256;
+/// An inner page has at most one child for this many bytes of the memtable, for the same reason.
+const MEMTABLE_PER_CHILD: u64 = 1024;
+/// The least limit on the number of children of an inner page.
+const FEWEST_CHILDREN: u64 = 4;
+
+impl Sizes {
+    /// The sizes for the given settings.
+    pub(super) fn of(settings: &Settings) -> Sizes {
+        let page = usize::try_from(settings.get(PAGE_KIB.name)).expect("a page is small") << 10;
+        debug_assert!(page.is_multiple_of(PAGE) || page < PAGE, "pages are written in units of the file");
+        let memtable = settings.memtable_bytes;
+        let leaf = usize::try_from(memtable / MEMTABLE_PER_LEAF).unwrap_or(usize::MAX).clamp(LEAST_LEAF, page);
+        let children = (memtable / MEMTABLE_PER_CHILD).max(FEWEST_CHILDREN);
+        Sizes {
+            leaf: LeafLimits::new(leaf),
+            inner: InnerLimits { bytes: page, children: usize::try_from(children).unwrap_or(usize::MAX) },
+            memtable_bytes: memtable,
+            operator: settings.operator.clone(),
+        }
+    }
+}
+
+/// The B+-tree as the index of a keyspace, with its options. Creating a keyspace fails if an option has a value out of
+/// bounds.
+///
+/// ```
+/// let dir = tempfile::tempdir()?;
+/// use pandodb::{BtreeOptions, KeyspaceOptions, Store};
+/// let store = Store::open(dir.path().join("s"))?;
+/// let users = store.keyspace_with("users", KeyspaceOptions::new().index(BtreeOptions::new().page_kib(16)))?;
+/// users.put("a", "b")?;
+/// assert_eq!(store.keyspaces()[0].index.to_string(), "btree:page_kib=16,mode=product");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct BtreeOptions(IndexOptions);
+
+impl BtreeOptions {
+    /// All options have the defaults of the store.
+    pub fn new() -> BtreeOptions {
+        BtreeOptions(IndexKind::of(&TYPE).into())
+    }
+
+    /// The size of a page in KiB, 4 to 4096; the default is 8. A page on disk takes only the space that its rows need,
+    /// rounded up to 4 KiB.
+    #[must_use]
+    pub fn page_kib(self, kib: u64) -> BtreeOptions {
+        BtreeOptions(self.0.set(&PAGE_KIB, kib))
+    }
+}
+
+impl Default for BtreeOptions {
+    fn default() -> BtreeOptions {
+        BtreeOptions::new()
+    }
+}
+
+impl From<BtreeOptions> for IndexOptions {
+    fn from(options: BtreeOptions) -> IndexOptions {
+        options.0
+    }
+}

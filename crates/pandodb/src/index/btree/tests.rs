@@ -1,0 +1,185 @@
+//! Tests of jobs, sweeps and the shape of the tree. The behaviour that a user sees is covered by test suites that run
+//! with every index.
+
+use std::sync::Arc;
+
+use super::{Btree, Sizes};
+use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
+use crate::index::pages::walk::Walk;
+use crate::index::pages::{InnerLimits, LeafLimits, Totals};
+use crate::index::testing::{Bench, changes_are_found, mark, operator, suspend_jobs};
+use crate::index::{Core, Index, SealedBatch};
+use crate::memtable::{ChunkPool, Memtable};
+use crate::space::Prefetch;
+
+fn sizes(leaf: usize, children: usize) -> Sizes {
+    Sizes {
+        leaf: LeafLimits::new(leaf),
+        inner: InnerLimits { bytes: 4096, children },
+        memtable_bytes: 8 << 10,
+        operator: Some(operator()),
+    }
+}
+
+fn bench(seed: u64, children: usize) -> Bench<Btree> {
+    Bench::of(seed, |core| Btree::create(core, sizes(512, children), Seqno(0)))
+}
+
+/// Checks the structure, and returns the number of levels and of leaves.
+fn shape(tree: &Btree) -> (u32, usize) {
+    let world = tree.inner.lock().world.clone();
+    let mut leaves = 0;
+    let mut pages = 0u64;
+    let mut sum = Totals::default();
+    for visit in Walk::new(tree.source.clone(), world.root) {
+        visit.block.unwrap();
+        pages += visit.page.extents().map(|extent| u64::from(extent.pages)).sum::<u64>();
+        if visit.level == 0 {
+            leaves += 1;
+            sum += visit.page.totals;
+        }
+    }
+    assert_eq!(pages, world.pages.pages(), "the map has exactly the pages of the tree");
+    assert_eq!(sum, world.root.map(|root| root.page.totals).unwrap_or_default());
+    (world.root.map_or(0, |root| root.level + 1), leaves)
+}
+
+#[test]
+fn changes_since_a_snapshot_are_found() {
+    (0..6).for_each(|seed| changes_are_found(&mut bench(seed, 6)));
+}
+
+#[test]
+fn suspended_jobs_survive_arriving_memtables() {
+    for (seed, children) in [(0, 4), (1, 5), (2, 16), (3, 200)] {
+        let mut bench = bench(seed, children);
+        let mut levels = 0;
+        suspend_jobs(&mut bench, seed, 70, |tree| levels = levels.max(shape(tree).0));
+        shape(&bench.tree);
+        assert!(levels >= if children < 6 { 4 } else { 2 }, "seed {seed}: {levels} levels");
+    }
+}
+
+/// Ingests a memtable with these entries, and applies it.
+fn apply(bench: &mut Bench<Btree>, entries: impl IntoIterator<Item = (Vec<u8>, Kind, Vec<u8>)>) {
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    for (key, kind, value) in entries {
+        bench.seqno += 1;
+        memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind, value: &value });
+    }
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    bench.pack_all();
+}
+
+fn number(i: u64) -> Vec<u8> {
+    format!("k{i:07}").into_bytes()
+}
+
+#[test]
+fn a_load_in_key_order_fills_its_leaves() {
+    let mut bench = bench(1, 200);
+    for batch in 0..20u64 {
+        let rows = (batch * 400..batch * 400 + 400).map(|i| (number(i), Kind::Put, vec![7; 8]));
+        apply(&mut bench, rows.collect::<Vec<_>>());
+    }
+    let (_, leaves) = shape(&bench.tree);
+    // A row takes 8 bytes of value, 2 to 4 of key, and 9 of overhead, so a leaf of 512 bytes has about 20 rows.
+    assert!(leaves < 8000 / 18, "{leaves} leaves");
+}
+
+#[test]
+fn deleted_rows_leave_no_pages() {
+    let mut bench = bench(2, 8);
+    let empty = bench.core.data.stats().allocated_bytes;
+    apply(&mut bench, (0..4000).map(|i| (number(i), Kind::Put, vec![7; 8])).collect::<Vec<_>>());
+    let (levels, leaves) = shape(&bench.tree);
+    assert!(levels > 3);
+    // Delete most rows of each leaf: the small leaves are joined.
+    apply(
+        &mut bench,
+        (0..4000).filter(|i| i % 10 > 0).map(|i| (number(i), Kind::Delete, Vec::new())).collect::<Vec<_>>(),
+    );
+    let (_, fewer) = shape(&bench.tree);
+    assert!(fewer * 2 < leaves, "{fewer} of {leaves} leaves");
+    assert_eq!(bench.tree.entries(), (400, 0));
+    apply(&mut bench, (0..4000).map(|i| (number(i), Kind::Delete, Vec::new())).collect::<Vec<_>>());
+    assert_eq!(shape(&bench.tree), (0, 0));
+    for _ in 0..2 {
+        bench.core.data.begin_checkpoint();
+        bench.core.data.finish_checkpoint().unwrap();
+    }
+    assert_eq!(bench.core.data.stats().allocated_bytes, empty);
+}
+
+#[test]
+fn a_range_delete_drops_covered_leaves_unread() {
+    let mut bench = bench(3, 200);
+    apply(&mut bench, (0..8000).map(|i| (number(i), Kind::Put, vec![7; 8])).collect::<Vec<_>>());
+    let (_, leaves) = shape(&bench.tree);
+    bench.core.pool.forget_all();
+    bench.seqno += 1;
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    memtable
+        .insert_range(&RangeTombstone { range: KeyRange::new(number(1000), number(7000)), seqno: Seqno(bench.seqno) });
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    let before = bench.core.data.stats();
+    bench.drain();
+    let after = bench.core.data.stats();
+    let (_, fewer) = shape(&bench.tree);
+    assert!(fewer * 3 < leaves, "{fewer} of {leaves} leaves");
+    assert!(after.reads - before.reads < 10, "{} reads", after.reads - before.reads);
+    assert_eq!(bench.tree.stats().figure("range_tombstones"), 0);
+    assert_eq!(bench.tree.entries(), (2000, 0));
+}
+
+#[test]
+fn messages_of_one_key_continue_in_further_leaves() {
+    let limits = Sizes { leaf: LeafLimits { bytes: 512, group: 2048 }, operator: None, ..sizes(512, 5) };
+    let mut bench = Bench::of(4, |core| Btree::create(core, limits, Seqno(0)));
+    let merge = |key: &[u8]| (key.to_vec(), Kind::Merge, vec![1; 100]);
+    for _ in 0..6 {
+        let entries = (0..40).map(|_| merge(b"many")).chain([merge(b"before"), merge(b"many\0"), merge(b"next")]);
+        apply(&mut bench, entries.collect::<Vec<_>>());
+        shape(&bench.tree);
+    }
+    let view = bench.tree.view();
+    for (key, count) in [(&b"many"[..], 240), (b"before", 6), (b"many\0", 6), (b"next", 6)] {
+        let mut lookup = crate::index::Lookup::new(crate::base::KeyCodec::Plain, key, Seqno::MAX);
+        let mut probe = view.probe(&lookup);
+        let mut block = None;
+        while let crate::index::Step::Need(request) = probe.step(block.take(), &mut lookup).unwrap() {
+            block = request.load().unwrap();
+        }
+        assert_eq!(lookup.gather.len(), count, "{}", key.escape_ascii());
+    }
+    for reverse in [false, true] {
+        let mut cursor = bench.tree.view().cursor(Arc::default(), reverse).unwrap();
+        let mut block = crate::base::EntryBlock::new();
+        cursor.fill(usize::MAX >> 1, &mut block).unwrap();
+        let mut seqnos: Vec<(Vec<u8>, Seqno)> = block.iter().map(|entry| (entry.key.to_vec(), entry.seqno)).collect();
+        if reverse {
+            seqnos.reverse();
+        }
+        assert_eq!(seqnos.len(), 258);
+        assert!(seqnos.is_sorted_by(|a, b| (&a.0, std::cmp::Reverse(a.1)) < (&b.0, std::cmp::Reverse(b.1))));
+    }
+}
+
+#[test]
+fn a_tree_is_reopened_as_a_checkpoint_wrote_it() {
+    let mut bench = bench(5, 6);
+    bench.feed(3000, 20_000, 10);
+    bench.pack_all();
+    let cut = bench.tree.begin_checkpoint().write().unwrap();
+    let data = crate::space::DataFile::open(
+        crate::space::DataFile::open_raw(&*bench.device, true).unwrap(),
+        bench.core.data.store_id(),
+    )
+    .unwrap();
+    let core = Core { data: data.clone(), ..bench.core.clone() };
+    let opened = Btree::open(core.clone(), sizes(512, 6), &cut.root, &mut Prefetch::new(data)).unwrap();
+    mark(&core, &opened).unwrap();
+    assert_eq!(shape(&opened), shape(&bench.tree));
+    let found = crate::index::testing::scan(&opened, Seqno(bench.seqno), false);
+    assert_eq!(found, bench.model.clone().into_iter().collect::<Vec<_>>());
+}

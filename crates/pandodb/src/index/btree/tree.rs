@@ -1,0 +1,351 @@
+//! [`Btree`] is one B+-tree. This module claims jobs and publishes roots.
+//!
+//! Locks: `inner` is held while a job is claimed or published, but never while pages are read or written.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::job::{Done, Job, seen_by_all, subtract};
+use super::read::BtreeView;
+use super::world::{Described, World};
+use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
+use crate::base::{Error, Extent, Fragments, KeyRange, OwnerId, Result, Seqno, events};
+use crate::blocks::BlockSource;
+use crate::index::blobs::{BlobMap, Fanout};
+use crate::index::deferred_frees::DeferredFrees;
+use crate::index::owed::Owing;
+use crate::index::pages::{Description, InnerLimits, LeafLimits, PageSource};
+use crate::index::runs::blobs_of;
+use crate::index::{Core, Progress, RootRecord, SealedBatch};
+use crate::resolve::{Operator, Stripes};
+use crate::space::Prefetch;
+
+/// Approximate memory of an empty index, including the keyspace that it belongs to.
+const EMPTY_BYTES: usize = size_of::<Btree>() + size_of::<BtreeView>() + 1536;
+
+/// The settings of an index of this type.
+#[derive(Clone)]
+pub struct Sizes {
+    /// The sizes of leaves.
+    pub leaf: LeafLimits,
+    /// The sizes of inner pages.
+    pub inner: InnerLimits,
+    /// The unit of sizes of the store.
+    pub memtable_bytes: u64,
+    /// Folds operands. Without an operator the operands are kept unfolded.
+    pub operator: Option<Operator>,
+}
+
+/// One B+-tree.
+pub struct Btree {
+    pub(super) core: Core,
+    pub(super) sizes: Sizes,
+    pub(super) source: Arc<PageSource>,
+    pub(super) published: ArcSwap<BtreeView>,
+    pub(super) inner: Mutex<Inner>,
+    /// Bytes of memtables that wait or are being applied, and of ranges to sweep.
+    pub(super) owing: Owing,
+    pub(super) counters: Counters,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub(super) applied_bytes: Counter,
+    pub(super) swept_bytes: Counter,
+    pub(super) sweeps: Counter,
+    pub(super) replaced_pages: Counter,
+    pub(super) leaves: Counter,
+}
+
+/// The state that `inner` guards.
+pub(super) struct Inner {
+    pub(super) world: World,
+    pub(super) batches: VecDeque<SealedBatch>,
+    slot: Slot,
+    /// Ranges that a caller wants rewritten, disjoint and in order.
+    pub(super) requested: Vec<KeyRange>,
+    /// The error that made a page unreadable for a sweep. No sweep starts until the store is reopened or a caller asks
+    /// for a compaction. Memtables are still applied, as long as their leaves can be read.
+    pub(super) damage: Option<Error>,
+    /// Whether the keyspace was dropped. If so, the result of the job in progress is discarded.
+    cleared: bool,
+}
+
+/// The job of the tree. At most one job exists, because a job rewrites the tree that it started from.
+#[derive(Default)]
+enum Slot {
+    #[default]
+    Nothing,
+    /// The job waits for its next step.
+    Parked(Box<Job>),
+    /// A thread works on the job.
+    Working,
+}
+
+impl Btree {
+    /// Makes a tree without messages. The keyspace has no messages up to `through`, so the tree counts as containing
+    /// every message up to `through`.
+    pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Btree {
+        let empty = || BlobMap::new(core.pool.clone(), Fanout::PAGE);
+        let (pages, blobs) = (empty(), empty());
+        let owner = core.ids.next();
+        let description = Description { owner, root: None, pages, blobs, tombstones: Vec::new() };
+        Btree::around(core, sizes, description, through, None)
+    }
+
+    /// Opens the tree that a checkpoint wrote.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if the description of the tree, or a node of its maps, is damaged. A store that is open for
+    /// reading opens without the tree.
+    pub fn open(core: Core, sizes: Sizes, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Btree> {
+        match Description::load(&core, record, prefetch) {
+            Ok((description, stored)) => {
+                let tree = Btree::around(core, sizes, description, record.through, None);
+                tree.inner.lock().world.described.set_stored(stored);
+                Ok(tree)
+            }
+            Err(e) if !core.repair && e.is_damage() => {
+                let empty = || BlobMap::new(core.pool.clone(), Fanout::PAGE);
+                let (pages, blobs) = (empty(), empty());
+                let description = Description { owner: OwnerId(0), root: None, pages, blobs, tombstones: Vec::new() };
+                Ok(Btree::around(core, sizes, description, record.through, Some(e)))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn around(core: Core, sizes: Sizes, from: Description, through: Seqno, lost: Option<Error>) -> Btree {
+        let fanout = Fanout::of_memtable(sizes.memtable_bytes);
+        let source = Arc::new(PageSource::new(core.data.clone(), core.pool.clone(), from.owner));
+        let world = World {
+            root: from.root,
+            through,
+            horizon: Seqno(0),
+            tombstones: Arc::new(Fragments::build(&from.tombstones)),
+            pages: from.pages.with_fanout(fanout),
+            blobs: from.blobs.with_fanout(fanout),
+            lost,
+            described: Arc::new(Described::new(core.data.clone())),
+            deferred_frees: DeferredFrees::new(&core),
+        };
+        let view = BtreeView::of(&world, &source);
+        core.pool.hold(EMPTY_BYTES);
+        let owing = Owing::new(core.share.clone());
+        let tree = Btree {
+            core,
+            sizes,
+            source,
+            published: ArcSwap::from_pointee(view),
+            inner: Mutex::new(Inner {
+                world,
+                batches: VecDeque::new(),
+                slot: Slot::Nothing,
+                requested: Vec::new(),
+                damage: None,
+                cleared: false,
+            }),
+            owing,
+            counters: Counters::default(),
+        };
+        // Whether a snapshot needs the tombstones is found out by the first sweep.
+        tree.look_at_tombstones(&tree.inner.lock());
+        tree
+    }
+
+    /// Counts the tombstones as optional work: a sweep will find out which of them every reader sees. REQUIRES: the
+    /// caller holds `inner`.
+    pub(super) fn look_at_tombstones(&self, inner: &Inner) {
+        if !inner.world.tombstones.is_empty() && inner.damage.is_none() {
+            self.owing.change(|own| own.optional_bytes = own.optional_bytes.max(1));
+        }
+    }
+
+    /// Claims the job in progress, or starts the next one: for the oldest memtable, or else a sweep if there is
+    /// something to sweep.
+    pub(super) fn claim(&self, keep: &dyn Fn() -> Stripes) -> Option<Box<Job>> {
+        let mut inner = self.inner.lock();
+        match std::mem::replace(&mut inner.slot, Slot::Working) {
+            Slot::Parked(job) => return Some(job),
+            Slot::Working => return None,
+            Slot::Nothing => {}
+        }
+        let batch = inner.batches.front().cloned();
+        let stripes = keep();
+        if batch.is_none() && !self.has_sweep(&inner, &stripes) {
+            inner.slot = Slot::Nothing;
+            return None;
+        }
+        // A page that cannot be read must not keep memtables from being applied.
+        let requested = if batch.is_none() { inner.requested.clone() } else { Vec::new() };
+        let from = inner.world.clone();
+        Some(Box::new(Job::new(&self.core, &self.sizes, &self.source, from, batch, stripes, &requested)))
+    }
+
+    /// Whether a sweep would do anything. If not, sweeps no longer count as debt. REQUIRES: the caller holds `inner`.
+    fn has_sweep(&self, inner: &Inner, keep: &Stripes) -> bool {
+        let tombstones = inner.world.tombstones.clipped(&KeyRange::all());
+        let has_any = !seen_by_all(&tombstones, keep).is_empty() || !inner.requested.is_empty();
+        let is_due = has_any && inner.damage.is_none() && inner.world.lost.is_none();
+        if !is_due {
+            self.owing.change(|own| {
+                (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0);
+            });
+        }
+        is_due
+    }
+
+    /// Continues a claimed job. A complete job is published.
+    pub(super) fn work(&self, mut job: Box<Job>, budget: u64) -> Result<Progress> {
+        let is_sweep = job.batch.is_none();
+        match job.step(budget) {
+            Ok((bytes, false)) => {
+                let mut inner = self.inner.lock();
+                // The job of a dropped keyspace ends. The memtables of the keyspace are gone already.
+                inner.slot = if inner.cleared { Slot::Nothing } else { Slot::Parked(job) };
+                Ok(Progress { bytes, ..Progress::default() })
+            }
+            Ok((bytes, true)) => {
+                let batch = job.batch.clone();
+                let from = job.from.clone();
+                match job.finish().and_then(|done| self.publish_job(&from, batch.as_ref(), done)) {
+                    Ok(()) => Ok(Progress { bytes, absorbed: batch.map(|batch| batch.bytes), ..Progress::default() }),
+                    Err(e) => self.give_up(is_sweep, e),
+                }
+            }
+            Err(e) => {
+                // Free the pages that the job has written before another thread starts it again.
+                drop(job);
+                self.give_up(is_sweep, e)
+            }
+        }
+    }
+
+    /// Ends a job that failed. Its memtable is applied again by the next job. After damage, no sweep starts any more.
+    fn give_up(&self, is_sweep: bool, error: Error) -> Result<Progress> {
+        let mut inner = self.inner.lock();
+        inner.slot = Slot::Nothing;
+        if is_sweep && error.is_damage() {
+            inner.damage = Some(error.clone());
+            self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0));
+            return Progress::unless_damage(error);
+        }
+        Err(error)
+    }
+
+    /// Publishes the result of a job, unless the keyspace was dropped.
+    fn publish_job(&self, from: &World, batch: Option<&SealedBatch>, mut done: Done) -> Result<()> {
+        let sweep_bytes = self.sweep_bytes(&done)?;
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            inner.slot = Slot::Nothing;
+            return Ok(());
+        }
+        let mut world = inner.world.clone();
+        assert_eq!(world.root, from.root, "one job at a time changes the root");
+        world.pages.insert_all(done.written.extents());
+        world.pages.remove_all(&done.replaced, &self.core.data)?;
+        world.blobs.insert_all(&done.values.kept);
+        // A value that the memtable brought and whose message was dropped at once is in no map.
+        let known: Vec<Extent> = done
+            .values
+            .dropped
+            .iter()
+            .copied()
+            .filter(|extent| world.blobs.contains(extent.start.0, extent.pages.into()))
+            .collect();
+        world.blobs.remove_all(&known, &self.core.data)?;
+        world.root = done.root;
+        world.tombstones = Arc::new(std::mem::take(&mut done.tombstones));
+        world.horizon = world.horizon.max(done.keep.horizon);
+        if let Some(batch) = batch {
+            assert!(batch.through >= world.through, "memtables are applied in order");
+            world.through = batch.through;
+            let first = inner.batches.pop_front().expect("the memtable was applied");
+            debug_assert!(Arc::ptr_eq(&first.memtable, &batch.memtable), "the oldest memtable is applied");
+        }
+        inner.slot = Slot::Nothing;
+        let requested = std::mem::take(&mut inner.requested);
+        inner.requested = match batch {
+            None => requested.iter().flat_map(|range| subtract(range, &done.swept)).collect(),
+            Some(_) => requested,
+        };
+        self.count(&done, batch.is_none());
+        done.written.keep();
+        done.values.new_values.keep();
+        self.publish(&mut inner, world, &done.replaced, &done.values.dropped);
+        let requested = !inner.requested.is_empty();
+        drop(inner);
+        self.owing.change(|own| {
+            own.memory_bytes = own.memory_bytes.saturating_sub(batch.map_or(0, |batch| batch.bytes));
+            own.work_bytes = sweep_bytes;
+            own.optional_bytes = 0;
+            own.requested_bytes = if requested { own.requested_bytes.max(1) } else { 0 };
+        });
+        if let Some(batch) = batch {
+            events::packed(batch.bytes, done.written.bytes());
+        }
+        Ok(())
+    }
+
+    fn count(&self, done: &Done, is_sweep: bool) {
+        let bytes = if is_sweep { &self.counters.swept_bytes } else { &self.counters.applied_bytes };
+        bytes.fetch_add(done.written.bytes(), Relaxed);
+        self.counters.sweeps.fetch_add(u64::from(!done.swept.is_empty()), Relaxed);
+        let replaced: u64 = done.replaced.iter().map(|extent| u64::from(extent.pages)).sum();
+        self.counters.replaced_pages.fetch_add(replaced, Relaxed);
+        self.counters.leaves.fetch_add(done.leaves, Relaxed);
+    }
+
+    /// Bytes of the leaves that a sweep still has to visit because of tombstones that all readers see.
+    fn sweep_bytes(&self, done: &Done) -> Result<u64> {
+        let seen = seen_by_all(&done.tombstones.clipped(&KeyRange::all()), &done.keep);
+        let mut bytes = 0u64;
+        for tombstone in seen.newest() {
+            let estimate = super::read::estimate(done.root, &self.source, &tombstone.range)?;
+            bytes = bytes.saturating_add(estimate.bytes.max(1));
+        }
+        Ok(bytes)
+    }
+
+    /// Publishes a new state. This is the only function that changes the view that readers pin. The pages and large
+    /// values are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
+    pub(super) fn publish(&self, inner: &mut Inner, mut world: World, pages: &[Extent], values: &[Extent]) {
+        assert!(world.through >= inner.world.through, "a swap never loses messages");
+        assert!(world.horizon >= inner.world.horizon, "a horizon never decreases");
+        assert!(world.lost.is_none(), "a tree that cannot be read is never changed");
+        let owner = self.source.owner();
+        let frees = pages.iter().map(|extent| (owner, *extent));
+        let frees = frees.chain(values.iter().map(|extent| (OwnerId::VALUES, *extent)));
+        world.deferred_frees = inner.world.deferred_frees.succeed_with(frees);
+        world.described = Arc::new(Described::new(self.core.data.clone()));
+        inner.world = world;
+        self.published.store(Arc::new(BtreeView::of(&inner.world, &self.source)));
+    }
+
+    /// Removes everything, because the keyspace was dropped.
+    pub(super) fn remove_all(&self) {
+        let mut inner = self.inner.lock();
+        inner.cleared = true;
+        self.owing.end();
+        // The memtable of the job in progress is still in the queue.
+        let mut values: Vec<Extent> = inner.batches.drain(..).flat_map(|batch| blobs_of(&batch.memtable)).collect();
+        if matches!(inner.slot, Slot::Parked(_)) {
+            inner.slot = Slot::Nothing;
+        }
+        let mut world = inner.world.clone();
+        let all =
+            |map: &mut BlobMap| -> Vec<Extent> { map.take().iter().flat_map(crate::space::ranges::extents).collect() };
+        let pages = all(&mut world.pages);
+        values.extend(all(&mut world.blobs));
+        (world.root, world.tombstones) = (None, Arc::default());
+        inner.requested.clear();
+        self.publish(&mut inner, world, &pages, &values);
+    }
+}
+
+impl Drop for Btree {
+    fn drop(&mut self) {
+        self.core.pool.let_go(EMPTY_BYTES);
+    }
+}

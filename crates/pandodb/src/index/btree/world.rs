@@ -1,0 +1,65 @@
+//! [`World`]: the state that a swap of the root replaces. A clone costs O(1). A job, a checkpoint, a verification and a
+//! view each keep a clone.
+
+use std::sync::Arc;
+
+use crate::base::sync::OnceLock;
+use crate::base::{Error, Fragments, Seqno};
+use crate::index::blobs::BlobMap;
+use crate::index::deferred_frees::DeferredFrees;
+use crate::index::pages::Root;
+use crate::index::stored::Stored;
+use crate::space::DataFile;
+
+/// The state that a swap of the root replaces.
+#[derive(Clone)]
+pub(super) struct World {
+    /// The root; `None` if the tree is empty.
+    pub(super) root: Option<Root>,
+    pub(super) through: Seqno,
+    pub(super) horizon: Seqno,
+    /// The range tombstones that may hide messages of the tree.
+    pub(super) tombstones: Arc<Fragments>,
+    /// The pages of the tree.
+    pub(super) pages: BlobMap,
+    /// The pages of the large values to which the tree refers.
+    pub(super) blobs: BlobMap,
+    /// The error that made the description of the tree unreadable. The tree is then empty. Set only in a store that is
+    /// open for reading.
+    pub(super) lost: Option<Error>,
+    /// The description of this state on disk.
+    pub(super) described: Arc<Described>,
+    /// Receives the pages and large values that the next swap drops. They are freed when older views are gone.
+    pub(super) deferred_frees: Arc<DeferredFrees>,
+}
+
+/// The description of a state on disk, once a checkpoint has written it. Dropping the last reference frees its pages.
+pub(super) struct Described {
+    data: Arc<DataFile>,
+    stored: OnceLock<Stored>,
+}
+
+impl Described {
+    /// A state that is not on disk.
+    pub(super) fn new(data: Arc<DataFile>) -> Described {
+        Described { data, stored: OnceLock::new() }
+    }
+
+    /// The address of the description, if it is on disk.
+    pub(super) fn stored(&self) -> Option<Stored> {
+        self.stored.get().copied()
+    }
+
+    /// Records the address to which the description was written, or from which it was read.
+    pub(super) fn set_stored(&self, stored: Stored) {
+        assert!(self.stored.set(stored).is_ok(), "a state is described once");
+    }
+}
+
+impl Drop for Described {
+    fn drop(&mut self) {
+        if let Some(stored) = self.stored() {
+            stored.copies.free(&self.data);
+        }
+    }
+}

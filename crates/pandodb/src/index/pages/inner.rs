@@ -1,0 +1,260 @@
+//! Inner pages: separators and references to children.
+//!
+//! ```text
+//!   body of `run/slots`, link = mark, base = level (8 bits) │ smallest first page of a child (56 bits)
+//!
+//!   entry   reference of `reference` │ rest of the separator
+//! ```
+//!
+//! Child *i* holds the keys at or above separator *i* and below the next separator. The first separator of a page is
+//! empty on disk, because the parent holds the lower bound of the first child. Level 1 is the level above the leaves.
+//!
+//! Invariant: separators ascend. Equal separators occur only before leaves that continue the messages of one key: the
+//! separator before each further leaf of a key *x* is *x* followed by a zero byte, as in the inner blocks of runs.
+
+use crate::base::codec::Reader;
+use crate::base::{MAX_KEY, PAGE, Result};
+use crate::run::slots::{Flaw, Slots, SlotsWriter, WIDE, common_prefix, frame_bytes, head};
+
+use super::reference::{PageRef, Totals};
+
+/// The most levels of a tree. Each inner page except the root has at least two children, so no tree has more levels.
+pub const MAX_HEIGHT: u32 = 48;
+/// Bits of `base` below the level.
+const LEVEL_SHIFT: u32 = 56;
+
+/// A child with its separator, in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// The smallest key that may be below the child. Empty for the first child of a tree.
+    pub from: Vec<u8>,
+    /// The page.
+    pub page: PageRef,
+}
+
+/// The sums over all children.
+pub fn totals_of(children: &[Child]) -> Totals {
+    let mut totals = Totals::default();
+    children.iter().for_each(|child| totals += child.page.totals);
+    totals
+}
+
+/// An inner page over checked bytes.
+#[derive(Clone, Copy)]
+pub struct Inner<'a> {
+    bytes: &'a [u8],
+    slots: Slots,
+}
+
+impl<'a> Inner<'a> {
+    /// Views a page that [`Inner::check`] has accepted.
+    #[inline]
+    pub fn of(bytes: &'a [u8]) -> Inner<'a> {
+        Inner { bytes, slots: Slots::of(bytes) }
+    }
+
+    /// Checks everything that the accessors rely on, and the order of the separators.
+    ///
+    /// # Errors
+    /// A description of the flaw.
+    pub fn check(bytes: &'a [u8]) -> std::result::Result<Inner<'a>, Flaw> {
+        let inner = Inner { bytes, slots: Slots::check(bytes)? };
+        if !(1..=MAX_HEIGHT).contains(&inner.level()) || inner.slots.flags & !WIDE != 0 {
+            return Err("level or flags out of bounds");
+        }
+        let prefix_len = inner.slots.prefix(bytes).len();
+        let heads = inner.slots.heads(bytes);
+        let mut before: Option<&[u8]> = None;
+        for i in 0..inner.len() {
+            let (_, rest) = inner.parse(i).map_err(|_| "a reference to a child is damaged")?;
+            if prefix_len + rest.len() > MAX_KEY + 1 || heads[i].get() != head(rest) {
+                return Err("a separator is out of bounds or does not match its head");
+            }
+            match before {
+                None if !rest.is_empty() => return Err("the first separator is not empty"),
+                // The first separator is not stored, so it is not compared.
+                Some(last) if i > 1 && rest < last => return Err("separators out of order"),
+                _ => {}
+            }
+            before = Some(rest);
+        }
+        Ok(inner)
+    }
+
+    /// The number of children, at least 1.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "an inner page is never empty")]
+    pub fn len(&self) -> usize {
+        self.slots.count
+    }
+
+    /// The level of the page; 1 if its children are leaves.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a shift leaves 8 bits")]
+    pub fn level(&self) -> u32 {
+        (self.slots.base >> LEVEL_SHIFT) as u32
+    }
+
+    /// The mark of the job that wrote the page.
+    #[inline]
+    pub fn mark(&self) -> u32 {
+        self.slots.link
+    }
+
+    #[inline]
+    fn parse(&self, i: usize) -> Result<(PageRef, &'a [u8])> {
+        let entry = &self.bytes[self.slots.entry(self.bytes, i)];
+        let mut reader = Reader::new(entry, "inner page");
+        let base = self.slots.base & ((1 << LEVEL_SHIFT) - 1);
+        let page = PageRef::decode(&mut reader, base, self.level() == 1)?;
+        Ok((page, &entry[reader.position()..]))
+    }
+
+    #[inline]
+    fn rest(&self, i: usize) -> &'a [u8] {
+        self.parse(i).expect("the page was checked").1
+    }
+
+    /// The reference to the `i`-th child.
+    #[inline]
+    pub fn page(&self, i: usize) -> PageRef {
+        self.parse(i).expect("the page was checked").0
+    }
+
+    /// Writes the `i`-th separator to `key`. The first separator is empty.
+    pub fn separator(&self, i: usize, key: &mut Vec<u8>) {
+        key.clear();
+        if i > 0 {
+            key.extend_from_slice(self.slots.prefix(self.bytes));
+            key.extend_from_slice(self.rest(i));
+        }
+    }
+
+    /// The child that may hold `key`: the last child whose separator is at most `key`. If the messages of `key` are in
+    /// several leaves, this is the first of them.
+    #[inline]
+    pub fn search(&self, key: &[u8]) -> usize {
+        self.slots.search(self.bytes, key, 1, true, |i| self.rest(i)) - 1
+    }
+
+    /// All children. `from` is the lower bound of the page.
+    pub fn children(&self, from: &[u8]) -> Vec<Child> {
+        let mut children = Vec::with_capacity(self.len());
+        for i in 0..self.len() {
+            let mut separator = Vec::new();
+            self.separator(i, &mut separator);
+            if i == 0 {
+                separator.extend_from_slice(from);
+            }
+            children.push(Child { from: separator, page: self.page(i) });
+        }
+        children
+    }
+}
+
+/// The common prefix of all separators that a page of these children stores.
+fn prefix_of(children: &[Child]) -> usize {
+    match children {
+        [] | [_] => 0,
+        [_, first, .., last] => common_prefix(&first.from, &last.from),
+        [_, only] => only.from.len(),
+    }
+}
+
+fn base_of(children: &[Child]) -> u64 {
+    children.iter().map(|child| child.page.addr.page.0).min().expect("an inner page has children")
+}
+
+/// The bytes of a page with these children.
+pub fn encoded_bytes(children: &[Child]) -> usize {
+    let (prefix, base) = (prefix_of(children), base_of(children));
+    let rests: usize = children[1..].iter().map(|child| child.from.len() - prefix).sum();
+    let entries = rests + children.iter().map(|child| child.page.encoded_len(base)).sum::<usize>();
+    frame_bytes(children.len(), prefix, entries).0 + entries
+}
+
+/// The number of pages that a page with these children needs.
+pub fn pages_for(children: &[Child]) -> u32 {
+    u32::try_from(encoded_bytes(children).div_ceil(PAGE)).expect("an inner page has a bounded number of children")
+}
+
+/// Writes the body of a page with these children into `block`, which has [`pages_for`] pages.
+pub fn encode(children: &[Child], level: u32, mark: u32, block: &mut [u8]) {
+    assert!((1..=MAX_HEIGHT).contains(&level) && !children.is_empty(), "an inner page has children");
+    debug_assert!(children[1..].is_sorted_by(|a, b| a.from <= b.from), "separators ascend");
+    let (prefix_len, base) = (prefix_of(children), base_of(children));
+    let prefix = children.get(1).map_or(&[][..], |child| &child.from[..prefix_len]);
+    let rests: usize = children[1..].iter().map(|child| child.from.len() - prefix_len).sum();
+    let bytes = rests + children.iter().map(|child| child.page.encoded_len(base)).sum::<usize>();
+    let packed = u64::from(level) << LEVEL_SHIFT | base;
+    let mut writer = SlotsWriter::start(block, (children.len(), bytes), prefix, 0, (mark, packed));
+    let mut reference = Vec::new();
+    for (i, child) in children.iter().enumerate() {
+        let rest = if i == 0 { &[][..] } else { &child.from[prefix_len..] };
+        writer.begin(i, head(rest));
+        reference.clear();
+        child.page.encode(base, &mut reference);
+        writer.append(&reference);
+        writer.append(rest);
+    }
+    writer.finish();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference::tests::sample;
+    use super::*;
+
+    fn children(keys: &[&str], level: u32) -> Vec<Child> {
+        let child = |(i, key): (usize, &&str)| Child {
+            from: key.as_bytes().to_vec(),
+            page: sample(1000 + 10 * i as u64, level - 1),
+        };
+        keys.iter().enumerate().map(child).collect()
+    }
+
+    fn page(children: &[Child], level: u32) -> Vec<u8> {
+        let mut block = vec![0; pages_for(children) as usize * PAGE];
+        encode(children, level, 77, &mut block);
+        block
+    }
+
+    #[test]
+    fn a_page_returns_its_children_and_finds_keys() {
+        for level in [1, 3] {
+            let children = children(&["lower", "user1", "user2", "user2\0", "user2\0", "user30"], level);
+            let block = page(&children, level);
+            let inner = Inner::check(&block).unwrap();
+            assert_eq!((inner.level(), inner.mark(), inner.len()), (level, 77, 6));
+            assert_eq!(inner.children(b"lower"), children);
+            let found: Vec<usize> = ["a", "user1", "user1z", "user2", "user2\0", "user2a", "user30", "z"]
+                .map(|k| inner.search(k.as_bytes()))
+                .into();
+            assert_eq!(found, [0, 1, 1, 2, 4, 4, 5, 5]);
+        }
+    }
+
+    #[test]
+    fn one_child_is_enough() {
+        let children = children(&["x"], 1);
+        let block = page(&children, 1);
+        assert_eq!(Inner::check(&block).unwrap().children(b"x"), children);
+    }
+
+    #[test]
+    fn damaged_pages_are_refused() {
+        let children = children(&["a", "b", "c", "d"], 2);
+        let good = page(&children, 2);
+        let mut refused = 0;
+        for at in 16..encoded_bytes(&children) {
+            let mut bad = good.clone();
+            bad[at] ^= 0x81;
+            if let Ok(inner) = Inner::check(&bad) {
+                inner.children(b""); // must not panic
+            } else {
+                refused += 1;
+            }
+        }
+        assert!(refused > 50, "{refused}");
+    }
+}

@@ -1,0 +1,218 @@
+//! [`LeafSink`]: divides the folded messages of a job into leaves.
+//!
+//! ```text
+//!   unit of the old tree      entries ──▶ [ full ][ open … ]      at most two leaves are in memory
+//!   end of the unit           one leaf, or several; the last two have about the same size
+//! ```
+//!
+//! Rules:
+//! * A leaf has at most `leaf_bytes`, unless a single key needs more.
+//! * All messages of a key are in one leaf, which grows as needed up to 4 MiB. Further messages continue in the next
+//!   leaf.
+//! * The last two leaves of a unit have about the same size, so that random inserts find room in both. All other leaves
+//!   of a unit are full, so that a load in key order fills its leaves.
+//!
+//! Source: 000 §5.2.5 divides a leaf at the median of its entries and of the messages that arrive.
+
+use super::inner::Child;
+use super::writer::TreeWriter;
+use crate::base::{Entry, Result};
+use crate::index::folding::Sink;
+use crate::run::LeafBuilder;
+use crate::run::inner::separator;
+use crate::run::slots::{CONTINUED, CONTINUES};
+
+/// If the messages of one key exceed this many bytes, they are spread over several leaves.
+const MAX_GROUP: usize = 4 << 20;
+
+/// The sizes of leaves.
+#[derive(Clone, Copy, Debug)]
+pub struct LeafLimits {
+    /// The bytes of a leaf, unless one key needs more.
+    pub bytes: usize,
+    /// The bytes of the messages of one key, above which they continue in the next leaf.
+    pub group: usize,
+}
+
+impl LeafLimits {
+    /// Limits for leaves of `bytes`.
+    pub fn new(bytes: usize) -> LeafLimits {
+        LeafLimits { bytes, group: MAX_GROUP.max(bytes) }
+    }
+}
+
+/// A leaf that is not written yet.
+#[derive(Default)]
+struct Pending {
+    builder: LeafBuilder,
+    from: Vec<u8>,
+    /// [`CONTINUED`] or 0.
+    flags: u16,
+    /// The number of warm entries.
+    warm: usize,
+}
+
+impl Pending {
+    fn push(&mut self, entry: &Entry<'_>, is_warm: bool) {
+        self.builder.push(entry);
+        self.warm += usize::from(is_warm);
+    }
+
+    /// Whether lookups probably request the leaf soon.
+    fn is_warm(&self) -> bool {
+        2 * self.warm > self.builder.len()
+    }
+}
+
+/// Builds leaves, and owns the writer of the job.
+pub struct LeafSink {
+    /// The writer of all pages of the job.
+    pub writer: TreeWriter,
+    limits: LeafLimits,
+    full: Option<Pending>,
+    open: Pending,
+    last_key: Vec<u8>,
+    is_warm: bool,
+    /// The leaves of the current unit that are written.
+    out: Vec<Child>,
+}
+
+impl LeafSink {
+    /// A sink without a leaf.
+    pub fn new(writer: TreeWriter, limits: LeafLimits) -> LeafSink {
+        assert!(limits.bytes <= limits.group, "a leaf of one key may be as long as a leaf of several");
+        LeafSink {
+            writer,
+            limits,
+            full: None,
+            open: Pending::default(),
+            last_key: Vec::new(),
+            is_warm: false,
+            out: Vec::new(),
+        }
+    }
+
+    /// Whether nothing is pending from an earlier unit.
+    pub fn is_empty(&self) -> bool {
+        self.open.builder.is_empty() && self.full.is_none() && self.out.is_empty()
+    }
+
+    /// Starts a unit with the lower bound `from`. If a small leaf of the last unit is pending, the entries of both units
+    /// are joined.
+    pub fn begin_unit(&mut self, from: &[u8]) {
+        if self.is_empty() {
+            self.open.from.clear();
+            self.open.from.extend_from_slice(from);
+            self.last_key.clear();
+        }
+    }
+
+    /// Whether the unit has left only a small leaf, which should be joined with the next unit.
+    pub fn is_small(&self) -> bool {
+        self.full.is_none()
+            && self.out.is_empty()
+            && !self.open.builder.is_empty()
+            && self.open.builder.size() < self.limits.bytes / 4
+    }
+
+    /// Ends the unit, and returns its leaves.
+    ///
+    /// # Errors
+    /// An I/O error or a full disk.
+    pub fn end_unit(&mut self) -> Result<Vec<Child>> {
+        if self.open.builder.is_empty() {
+            debug_assert!(self.is_empty(), "a leaf follows a full one only if it has an entry");
+            return Ok(Vec::new());
+        }
+        if let Some(full) = self.full.take() {
+            let is_one_key = full.flags != 0 || self.open.flags != 0;
+            if is_one_key || self.open.builder.size() >= self.limits.bytes / 2 {
+                self.emit(full, 0)?;
+            } else {
+                self.balance(full)?;
+            }
+        }
+        let open = std::mem::take(&mut self.open);
+        self.emit(open, 0)?;
+        Ok(std::mem::take(&mut self.out))
+    }
+
+    /// Divides the entries of the last two leaves anew, and writes the first of them.
+    fn balance(&mut self, full: Pending) -> Result<()> {
+        let open = std::mem::take(&mut self.open);
+        let half = (full.builder.size() + open.builder.size()) / 2;
+        let is_warm = full.warm + open.warm > 0;
+        let mut first = Pending { from: full.from, ..Pending::default() };
+        let mut second = Pending::default();
+        let mut last: &[u8] = &[];
+        for entry in full.builder.entries().chain(open.builder.entries()) {
+            let is_next = second.builder.is_empty() && (first.builder.size() < half || last == entry.key);
+            if is_next {
+                first.push(&entry, is_warm);
+            } else {
+                if second.builder.is_empty() {
+                    second.from.extend_from_slice(separator(last, entry.key));
+                }
+                second.push(&entry, is_warm);
+            }
+            last = entry.key;
+        }
+        if second.builder.is_empty() {
+            // The last key fills more than half of both leaves.
+            second = first;
+        } else {
+            self.emit(first, 0)?;
+        }
+        self.open = second;
+        Ok(())
+    }
+
+    /// Writes a leaf. `more` is [`CONTINUES`] or 0.
+    fn emit(&mut self, leaf: Pending, more: u16) -> Result<()> {
+        let page = self.writer.leaf(&leaf.builder, leaf.flags | more, leaf.is_warm())?;
+        debug_assert!(self.out.last().is_none_or(|last| last.from <= leaf.from), "leaves are written in key order");
+        self.out.push(Child { from: leaf.from, page });
+        Ok(())
+    }
+
+    /// Starts the next leaf with `entry`, which has the same key as the last entry.
+    fn continue_key(&mut self, entry: &Entry<'_>) -> Result<()> {
+        if let Some(full) = self.full.take() {
+            self.emit(full, 0)?;
+        }
+        let open = std::mem::take(&mut self.open);
+        self.emit(open, CONTINUES)?;
+        self.open.from.extend_from_slice(entry.key);
+        self.open.from.push(0);
+        self.open.flags = CONTINUED;
+        Ok(())
+    }
+}
+
+impl Sink for LeafSink {
+    fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        let fit = self.open.builder.fit(&entry);
+        let is_same = self.last_key == entry.key;
+        if !self.open.builder.is_empty() {
+            if is_same && fit.size > self.limits.group {
+                self.continue_key(&entry)?;
+            } else if !is_same && fit.size > self.limits.bytes {
+                let from = separator(&self.last_key, entry.key).to_vec();
+                let full = std::mem::replace(&mut self.open, Pending { from, ..Pending::default() });
+                if let Some(full) = self.full.replace(full) {
+                    self.emit(full, 0)?;
+                }
+            }
+        }
+        self.open.push(&entry, self.is_warm);
+        if !is_same {
+            self.last_key.clear();
+            self.last_key.extend_from_slice(entry.key);
+        }
+        Ok(())
+    }
+
+    fn set_warm(&mut self, is_warm: bool) {
+        self.is_warm = is_warm;
+    }
+}

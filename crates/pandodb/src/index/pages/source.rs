@@ -1,0 +1,190 @@
+//! [`PageSource`]: reads and checks the pages of one tree, through the pool.
+//!
+//! A leaf has one copy, an inner page two: damage to one page costs at most the keys of one leaf. If the first copy of
+//! an inner page is damaged, readers use the second one; the next job that rewrites the page writes both copies anew.
+
+use std::sync::Arc;
+
+use super::inner::Inner;
+use super::reference::PageRef;
+use crate::base::{BlockAddr, OwnerId, Result};
+use crate::blocks::{BlockRequest, BlockSource};
+use crate::device::AlignedBuf;
+use crate::pool::{Block, Keep, Pool};
+use crate::run::Leaf;
+use crate::space::data::stored_pages;
+use crate::space::{BlockKind, DataFile};
+
+/// The pages of one tree.
+pub struct PageSource {
+    data: Arc<DataFile>,
+    pool: Arc<Pool>,
+    owner: OwnerId,
+}
+
+/// A leaf that is read once.
+pub enum OnceRead {
+    /// The pool had the leaf.
+    Pooled(Block),
+    /// The leaf was read from disk.
+    Read(AlignedBuf),
+}
+
+impl OnceRead {
+    /// Whether the pool had the leaf.
+    pub fn is_pooled(&self) -> bool {
+        matches!(self, OnceRead::Pooled(_))
+    }
+}
+
+impl std::ops::Deref for OnceRead {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            OnceRead::Pooled(block) => block,
+            OnceRead::Read(buf) => buf,
+        }
+    }
+}
+
+/// The kind of the pages of a level; level 0 is that of the leaves.
+pub fn kind_of(level: u32) -> BlockKind {
+    if level == 0 { BlockKind::TreeLeaf } else { BlockKind::TreeInner }
+}
+
+fn keep(kind: BlockKind) -> Keep {
+    if kind == BlockKind::TreeLeaf { Keep::Short } else { Keep::Long }
+}
+
+impl PageSource {
+    /// The source of the pages that `owner` owns.
+    pub fn new(data: Arc<DataFile>, pool: Arc<Pool>, owner: OwnerId) -> PageSource {
+        PageSource { data, pool, owner }
+    }
+
+    /// The pool, to share it.
+    pub fn shared_pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The request for copy `copy` of a page. The first copy of an inner page is optional, because there is a second one.
+    pub fn request(&self, page: &PageRef, level: u32, copy: usize) -> BlockRequest<'_> {
+        let addr = page.copies().nth(copy).expect("the page has this copy");
+        let optional = page.second.is_some() && copy == 0;
+        BlockRequest { source: self, addr, kind: kind_of(level), optional }
+    }
+
+    /// Reads a page: the first copy that passes its checks.
+    ///
+    /// # Errors
+    /// The error of the last copy, if all copies are damaged. An I/O error.
+    pub fn page(&self, page: &PageRef, level: u32) -> Result<Block> {
+        let last = usize::from(page.second.is_some());
+        for copy in 0..last {
+            if let Some(block) = self.request(page, level, copy).load()?
+                && self.expect(&block, page, level).is_ok()
+            {
+                return Ok(block);
+            }
+        }
+        let block = self.request(page, level, last).load()?.expect("the last copy is not optional");
+        self.expect(&block, page, level)?;
+        Ok(block)
+    }
+
+    /// Checks that a block is the page that its parent refers to.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`](crate::Error::Corruption) if another job wrote the block, or if it is of another level.
+    #[inline]
+    pub fn expect(&self, block: &[u8], page: &PageRef, level: u32) -> Result<()> {
+        // The field is at the same place in leaves and inner pages.
+        let mark = u32::from_le_bytes([block[28], block[29], block[30], block[31]]);
+        if mark == page.mark && (level == 0 || Inner::of(block).level() == level) {
+            return Ok(());
+        }
+        let kind = kind_of(level);
+        Err(self.data.corrupt(page.addr, kind.name(), "an older page, or one of another level, is at this address"))
+    }
+
+    /// Checks bytes that were read from `addr`.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`](crate::Error::Corruption) if the bytes are not a valid page of this kind and owner.
+    pub fn check(&self, bytes: &[u8], addr: BlockAddr, kind: BlockKind) -> Result<()> {
+        self.data.check_block(bytes, addr, self.owner, kind)?;
+        let checked = match kind {
+            BlockKind::TreeLeaf => Leaf::check(bytes).map(drop),
+            BlockKind::TreeInner => Inner::check(bytes).map(drop),
+            _ => Err("not a page of a tree"),
+        };
+        checked.map_err(|flaw| self.data.corrupt(addr, kind.name(), flaw))
+    }
+
+    /// Checks that a block from the pool has the requested kind and length.
+    fn expect_kind(&self, block: &Block, addr: BlockAddr, kind: BlockKind) -> Result<()> {
+        if stored_pages(block) == addr.pages && block[4] == kind as u8 {
+            return Ok(());
+        }
+        let detail = format!("the block there has {} pages, kind {}", stored_pages(block), block[4]);
+        Err(self.data.corrupt(addr, kind.name(), detail))
+    }
+
+    /// A leaf that is read once, if the pool has it. Does not count as a use of the leaf.
+    pub fn pooled_leaf(&self, page: &PageRef) -> Option<OnceRead> {
+        let block = self.pool.glance(self.owner, page.addr.page)?;
+        let is_it =
+            self.expect_kind(&block, page.addr, BlockKind::TreeLeaf).and_then(|()| self.expect(&block, page, 0));
+        is_it.is_ok().then(|| OnceRead::Pooled(block.keep()))
+    }
+
+    /// A leaf for a job, which reads each leaf once: from the pool if it is there, else from disk without caching it.
+    ///
+    /// # Errors
+    /// As [`PageSource::page`].
+    pub fn leaf_once(&self, page: &PageRef) -> Result<OnceRead> {
+        match self.pooled_leaf(page) {
+            Some(leaf) => Ok(leaf),
+            None => self.check_once(self.data.read(page.addr)?, page),
+        }
+    }
+
+    /// Checks a leaf that was read without the pool.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`](crate::Error::Corruption) if it is not the leaf that `page` refers to.
+    pub fn check_once(&self, buf: AlignedBuf, page: &PageRef) -> Result<OnceRead> {
+        self.check(&buf, page.addr, BlockKind::TreeLeaf)?;
+        self.expect(&buf, page, 0)?;
+        Ok(OnceRead::Read(buf))
+    }
+}
+
+impl BlockSource for PageSource {
+    #[inline]
+    fn owner(&self) -> OwnerId {
+        self.owner
+    }
+
+    fn data(&self) -> &Arc<DataFile> {
+        &self.data
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
+        let block = self.pool.peek(self.owner, addr.page);
+        block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
+    }
+
+    fn admit(&self, read: BlockAddr, buf: Result<AlignedBuf>, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
+        debug_assert_eq!(read, addr, "pages are read one by one");
+        let bytes = buf?;
+        self.check(&bytes, addr, kind)?;
+        let block = self.pool.insert(self.owner, addr, keep(kind), &bytes);
+        self.expect_kind(&block, addr, kind)?;
+        Ok(block)
+    }
+}

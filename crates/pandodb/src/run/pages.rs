@@ -52,6 +52,8 @@ pub(crate) struct PageWriter {
     owner: OwnerId,
     /// The estimated number of pages of the run.
     expected_pages: u64,
+    /// Whether pages are allocated only for the next block.
+    is_frugal: bool,
     /// The most pages that are collected for one write.
     buffer_pages: u32,
     /// Extents with placed pages. The last extent is still open.
@@ -78,6 +80,7 @@ impl PageWriter {
             offered: Vec::new(),
             owner,
             expected_pages,
+            is_frugal: false,
             buffer_pages,
             extents: Vec::new(),
             free_pages: 0,
@@ -92,6 +95,12 @@ impl PageWriter {
     /// leaves for which [`PageWriter::offer_last`] is called.
     pub(crate) fn cache_in(&mut self, pool: Arc<Pool>) {
         self.pool = Some(pool);
+    }
+
+    /// Allocates no more pages than each block needs, so that a small writer takes little space on a full disk.
+    pub(crate) fn frugal(mut self) -> PageWriter {
+        self.is_frugal = true;
+        self
     }
 
     /// The extents that are allocated so far. The last extent may still be trimmed.
@@ -122,7 +131,7 @@ impl PageWriter {
     fn extend(&mut self, pages: u32) -> Result<()> {
         let left = self.expected_pages.saturating_sub(self.placed_pages + u64::from(self.free_pages));
         let step = u32::try_from(left).unwrap_or(STEP_PAGES).clamp(EXTENT_PAGES, STEP_PAGES);
-        let step = step.max(pages).next_multiple_of(EXTENT_PAGES);
+        let step = if self.is_frugal { pages } else { step.max(pages).next_multiple_of(EXTENT_PAGES) };
         let least = if self.extents.len() < MOST_SHORT { pages } else { step };
         let extent = self.data.alloc_some(least, step)?;
         assert!((least..=step).contains(&extent.pages), "an extent of {} pages for {least} to {step}", extent.pages);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::read::BtreeView;
 use super::world::World;
-use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result};
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result, Seqno};
 use crate::blocks::BlockSource;
 use crate::index::blobs::PinnedMap;
 use crate::index::pages::inspect::describe as describe_page;
@@ -15,7 +15,7 @@ use crate::index::pages::{Inner, PageRef, PageSource};
 use crate::index::runs::Extents;
 use crate::index::runs::check::Checker;
 use crate::index::stored::Stored;
-use crate::index::{Core, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
+use crate::index::{Core, IndexView, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
 use crate::run::Leaf;
 use crate::space::BlockKind;
 use crate::space::ranges::{RangeSet, extents};
@@ -57,17 +57,22 @@ impl PinnedTree<'_> {
             checker.block(addr, self.source.owner(), kind_of(visit.level));
         }
         if visit.level == 0 {
-            entries(&Leaf::of(block), &mut |entry| checker.entry(entry));
+            // Messages above `through` are in the log. It owns their large values.
+            let through = self.world.through;
+            entries(&Leaf::of(block), through, &mut |entry| checker.entry(entry));
         }
     }
 }
 
-/// Calls `visit` with each entry of a leaf.
-fn entries(leaf: &Leaf<'_>, visit: &mut dyn FnMut(&Entry<'_>)) {
+/// Calls `visit` with each entry of a leaf up to the seqno `through`.
+fn entries(leaf: &Leaf<'_>, through: Seqno, visit: &mut dyn FnMut(&Entry<'_>)) {
     let mut key = Vec::new();
     for i in 0..leaf.len() {
         leaf.key(i, &mut key);
         let slot = leaf.slot(i);
+        if slot.seqno > through {
+            continue;
+        }
         visit(&Entry { key: &key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
     }
 }
@@ -113,6 +118,7 @@ pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
     let source = TreeSource {
         range: KeyRange::all(),
         tombstones: view.tombstones.clone(),
+        through: view.through(),
         walk: Walk::new(view.source.clone(), view.root),
     };
     vec![SalvagePiece { range: KeyRange::all(), sources: vec![Box::new(source)], lost: view.lost.clone() }]
@@ -122,6 +128,7 @@ pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
 struct TreeSource {
     range: KeyRange,
     tombstones: Arc<Fragments>,
+    through: Seqno,
     walk: Walk,
 }
 
@@ -139,7 +146,7 @@ impl SalvageSource for TreeSource {
             match block {
                 Err(e) => return SalvageStep::Lost(range, e),
                 Ok(block) if level == 0 => {
-                    entries(&Leaf::of(&block), &mut |entry| out.push(*entry));
+                    entries(&Leaf::of(&block), self.through, &mut |entry| out.push(*entry));
                     return SalvageStep::Entries;
                 }
                 Ok(_) => {}

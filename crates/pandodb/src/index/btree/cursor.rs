@@ -18,9 +18,9 @@ use std::sync::Arc;
 use super::read::BtreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno};
 use crate::blocks::BlockSource;
-use crate::index::RawCursor;
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{Inner, LeafAhead, PageRef};
+use crate::index::{IndexView, RawCursor};
 use crate::pool::Block;
 use crate::run::Leaf;
 
@@ -218,7 +218,7 @@ impl TreeCursor {
 
 impl RawCursor for TreeCursor {
     fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
-        let stop = out.bytes() + max_bytes;
+        let (stop, through) = (out.bytes() + max_bytes, self.view.through());
         loop {
             if let Some(bytes) = &self.leaf {
                 let leaf = Leaf::of(bytes);
@@ -227,16 +227,20 @@ impl RawCursor for TreeCursor {
                         return Ok(());
                     }
                     let at = if self.reverse { self.window.end - 1 } else { self.window.start };
-                    let slot = leaf.slot(at);
-                    self.key.clear();
-                    self.key.extend_from_slice(leaf.prefix());
-                    self.key.extend_from_slice(leaf.rest(&slot));
-                    out.push(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
                     if self.reverse {
                         self.window.end = at;
                     } else {
                         self.window.start = at + 1;
                     }
+                    let slot = leaf.slot(at);
+                    // A message above `through` is also in a memtable.
+                    if slot.seqno > through {
+                        continue;
+                    }
+                    self.key.clear();
+                    self.key.extend_from_slice(leaf.prefix());
+                    self.key.extend_from_slice(leaf.rest(&slot));
+                    out.push(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
                 }
             }
             if !self.next_leaf()? {

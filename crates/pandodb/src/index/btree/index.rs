@@ -17,6 +17,12 @@ use crate::index::{
 };
 use crate::resolve::Stripes;
 
+/// A piece of a job takes at most about this part of the free space on a full disk.
+const PIECES: u64 = 4;
+/// The least and the most bytes of a piece.
+const LEAST_PIECE: u64 = 32 << 10;
+const MOST_PIECE: u64 = 16 << 20;
+
 impl Index for Btree {
     fn index_type(&self) -> &'static IndexType {
         &TYPE
@@ -41,16 +47,18 @@ impl Index for Btree {
     }
 
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        match self.claim(keep) {
+        match self.claim(None, keep) {
             Some(job) => self.work(job, budget),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
     }
 
-    /// Applies a memtable, or sweeps deleted ranges. How much space that needs is known only afterwards; if there is too
-    /// little, the job fails without effect.
-    fn relieve(&self, _: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        let Some(job) = self.claim(keep) else { return Ok(Progress { idle: true, ..Progress::default() }) };
+    /// Applies a piece of a memtable, or sweeps a piece of the deleted ranges.
+    fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let piece = (room.bytes / PIECES).clamp(LEAST_PIECE, MOST_PIECE);
+        let Some(job) = self.claim(Some(piece), keep) else {
+            return Ok(Progress { idle: true, ..Progress::default() });
+        };
         self.work(job, u64::MAX)
     }
 

@@ -13,6 +13,13 @@
 //! A job works on the root that was published when it started, and no other job changes this root meanwhile. It runs in
 //! steps. Dropping a job frees everything that it has written.
 //!
+//! **Pieces.** A job needs as much disk space as it rewrites, because the old pages are freed only after the swap. On a
+//! full disk, a job therefore runs in pieces: after each piece, the tree with a part of the memtable is published. Its
+//! `through` stays that of the tree before the memtable, and readers read at most at `through`, so they see nothing of the
+//! part. The job keeps the versions as of `through` for them. If the job is not finished, because of an error or a crash,
+//! the next job drops all messages above `through` that it meets, and applies them from the memtable, into which the log
+//! has brought them.
+//!
 //! A job without a memtable is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as long
 //! as it has not moved too many bytes.
 //!
@@ -23,7 +30,7 @@ use std::sync::Arc;
 
 use super::tree::Sizes;
 use super::world::World;
-use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result};
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno};
 use crate::index::folding::{FoldedValues, Folding};
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{LeafSink, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
@@ -32,6 +39,7 @@ use crate::memtable;
 use crate::pool::Pool;
 use crate::resolve::Stripes;
 use crate::run::Leaf;
+use crate::space::values::NewValues;
 
 /// Bytes copied from a memtable at a time.
 const BLOCK: usize = 64 << 10;
@@ -44,8 +52,9 @@ struct Messages {
 }
 
 impl Messages {
-    fn new(batch: &SealedBatch) -> Messages {
-        let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
+    /// The messages of the keys from `from` on.
+    fn new(batch: &SealedBatch, from: &[u8]) -> Messages {
+        let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::new(from, []), false);
         let mut messages = Messages { cursor, block: EntryBlock::new(), at: 0 };
         messages.refill();
         messages
@@ -85,13 +94,26 @@ struct Reading {
     at: usize,
     key: Vec<u8>,
     is_warm: bool,
+    through: Seqno,
 }
 
 impl Reading {
-    fn new(unit: Unit, source: &PageSource) -> Result<Reading> {
-        let mut reading = Reading { unit, number: 0, leaf: None, at: 0, key: Vec::new(), is_warm: false };
+    /// Starts to read a unit. Messages above `through` are left out.
+    fn new(unit: Unit, source: &PageSource, through: Seqno) -> Result<Reading> {
+        let mut reading = Reading { unit, number: 0, leaf: None, at: 0, key: Vec::new(), is_warm: false, through };
         reading.load(source)?;
+        reading.leave_out(source)?;
         Ok(reading)
+    }
+
+    /// Passes the messages that a job which was not finished has left.
+    fn leave_out(&mut self, source: &PageSource) -> Result<()> {
+        while let Some(bytes) = &self.leaf
+            && Leaf::of(bytes).slot(self.at).seqno > self.through
+        {
+            self.pass(source)?;
+        }
+        Ok(())
     }
 
     /// Reads the current leaf of the unit; there is none at the end of the unit.
@@ -123,6 +145,11 @@ impl Reading {
     }
 
     fn advance(&mut self, source: &PageSource) -> Result<()> {
+        self.pass(source)?;
+        self.leave_out(source)
+    }
+
+    fn pass(&mut self, source: &PageSource) -> Result<()> {
         let Some(bytes) = &self.leaf else { return Ok(()) };
         let leaf = Leaf::of(bytes);
         self.at += 1;
@@ -135,8 +162,27 @@ impl Reading {
     }
 }
 
-/// The result of a job, ready to be published.
+/// The large values of the earlier pieces of a job. The log and the memtable refer to them until the last piece is
+/// published.
+#[derive(Default)]
+pub(super) struct Carried {
+    pub(super) kept: Vec<Extent>,
+    pub(super) dropped: Vec<Extent>,
+    pub(super) new_values: Vec<NewValues>,
+}
+
+/// The state of a job between two pieces.
+pub(super) struct Pieces {
+    /// The key of the next message; `None` if all messages are applied.
+    pub(super) next: Option<Vec<u8>>,
+    pub(super) piece_bytes: u64,
+    pub(super) carried: Carried,
+}
+
+/// The result of a job, or of a piece of a job, ready to be published.
 pub(super) struct Done {
+    /// The rest of the job, after a piece. It carries no values yet.
+    pub(super) rest: Option<Pieces>,
     pub(super) root: Option<Root>,
     /// The pages of the old tree that the new one lacks.
     pub(super) replaced: Vec<Extent>,
@@ -179,6 +225,20 @@ pub(super) struct Job {
     swept_bytes: u64,
     /// After this number of bytes, the job sweeps no further leaves.
     most_swept: u64,
+    /// Set if the job runs in pieces: the state before the current piece.
+    pieces: Option<Pieces>,
+    piece_bytes: Option<u64>,
+}
+
+/// The state of a job after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The job has more work.
+    Busy,
+    /// A piece is complete.
+    Piece,
+    /// The job is complete.
+    Complete,
 }
 
 /// The tombstones whose effect is the same for all read points.
@@ -187,7 +247,8 @@ pub(super) fn seen_by_all(tombstones: &[RangeTombstone], keep: &Stripes) -> Frag
 }
 
 impl Job {
-    /// Starts a job. `requested` are ranges that a caller wants rewritten; they are disjoint and in order.
+    /// Starts a job. `requested` are ranges that a caller wants rewritten; they are disjoint and in order. With
+    /// `piece_bytes`, the job runs in pieces that write about this number of bytes.
     pub(super) fn new(
         core: &Core,
         sizes: &Sizes,
@@ -196,7 +257,48 @@ impl Job {
         batch: Option<SealedBatch>,
         keep: Stripes,
         requested: &[KeyRange],
+        piece_bytes: Option<u64>,
     ) -> Job {
+        let pieces = piece_bytes.map(|piece_bytes| Pieces {
+            next: batch.as_ref().map(|_| Vec::new()),
+            piece_bytes,
+            carried: Carried::default(),
+        });
+        Job::start(core, sizes, source, from, batch, keep, requested, pieces)
+    }
+
+    /// Continues a job after a piece was published as `from`.
+    pub(super) fn resume(
+        core: &Core,
+        sizes: &Sizes,
+        source: &Arc<PageSource>,
+        from: World,
+        batch: Option<SealedBatch>,
+        keep: Stripes,
+        pieces: Pieces,
+    ) -> Job {
+        Job::start(core, sizes, source, from, batch, keep, &[], Some(pieces))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a job")]
+    fn start(
+        core: &Core,
+        sizes: &Sizes,
+        source: &Arc<PageSource>,
+        from: World,
+        batch: Option<SealedBatch>,
+        keep: Stripes,
+        requested: &[KeyRange],
+        pieces: Option<Pieces>,
+    ) -> Job {
+        let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
+        let messages = match &pieces {
+            None => batch.as_ref().map(|batch| Messages::new(batch, &[])),
+            Some(pieces) => {
+                let next = pieces.next.as_deref();
+                batch.as_ref().zip(next).map(|(batch, next)| Messages::new(batch, next))
+            }
+        };
         let mut tombstones = from.tombstones.clipped(&KeyRange::all());
         let mut most_swept = sizes.memtable_bytes.max(1 << 20);
         if let Some(batch) = &batch {
@@ -207,7 +309,7 @@ impl Job {
         let ranges = seen.newest().into_iter().map(|tombstone| tombstone.range).chain(requested.iter().cloned());
         let sweeps = union(ranges.collect()).into();
         let expected = batch.as_ref().map_or(0, |batch| 2 * batch.bytes);
-        let writer = TreeWriter::new(source, core.ids.next(), expected);
+        let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let sink = LeafSink::new(writer, sizes.leaf);
         let operator = sizes.operator.clone();
         let folding = Folding::new(core, sink, keep.clone(), operator, true, &tombstones).knows_values_to(from.through);
@@ -217,7 +319,7 @@ impl Job {
         };
         Job {
             rebuild: Rebuild::new(from.root, sizes.inner),
-            messages: batch.as_ref().map(Messages::new),
+            messages,
             batch,
             from,
             source: source.clone(),
@@ -233,21 +335,36 @@ impl Job {
             is_sweeping: false,
             swept_bytes: 0,
             most_swept,
+            piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes),
+            pieces,
         }
     }
 
+    /// Whether the job runs in pieces.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.pieces.is_some()
+    }
+
+    /// Takes the state before the current piece, if the job runs in pieces and applies a memtable.
+    pub(super) fn take_pieces(&mut self) -> Option<Pieces> {
+        self.pieces.take().filter(|_| self.batch.is_some())
+    }
+
     /// Works on leaves and messages of about `budget` bytes. Returns the bytes of messages that were applied, or for a
-    /// sweep the bytes of leaves, and whether the job is complete.
+    /// sweep the bytes of leaves.
     ///
     /// # Errors
     /// If a page cannot be read or written. The job must then be dropped.
-    pub(super) fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
+    pub(super) fn step(&mut self, budget: u64) -> Result<(u64, Stage)> {
         let (mut moved, mut done) = (0, 0);
         while moved < budget {
             if self.reading.is_none() {
                 let Some(target) = self.next_target() else {
-                    return Ok((done, true));
+                    return Ok((done, Stage::Complete));
                 };
+                if self.piece_bytes.is_some_and(|most| self.folding.sink.writer.written() >= most) {
+                    return Ok((done, Stage::Piece));
+                }
                 moved += 1;
                 self.open(&target)?;
                 continue;
@@ -256,7 +373,7 @@ impl Job {
             moved += old + new;
             done += if self.batch.is_some() { new } else { old };
         }
-        Ok((done, false))
+        Ok((done, Stage::Busy))
     }
 
     /// The key at which the job has to continue.
@@ -294,7 +411,7 @@ impl Job {
     fn read(&mut self, unit: Unit) -> Result<()> {
         self.rebuild.drop_unit(&unit);
         self.folding.sink.begin_unit(&unit.from);
-        self.reading = Some(Reading::new(unit, &self.source)?);
+        self.reading = Some(Reading::new(unit, &self.source, self.from.through)?);
         Ok(())
     }
 
@@ -386,23 +503,42 @@ impl Job {
         Ok(())
     }
 
-    /// Writes the rest of the new tree.
+    /// Writes the rest of the new tree, or of the tree with the pieces up to here.
     ///
     /// # Errors
     /// If a page cannot be read or written. Everything that the job has written is freed.
-    pub(super) fn finish(self) -> Result<Done> {
-        let Job { from, source, keep, folding, rebuild, tombstones, swept, reading, .. } = self;
+    pub(super) fn finish(self, stage: Stage) -> Result<Done> {
+        let Job { from, source, keep, folding, rebuild, tombstones, swept, reading, messages, .. } = self;
         debug_assert!(reading.is_none(), "the last unit is complete");
         let (mut sink, values) = folding.finish()?;
         debug_assert!(sink.is_empty(), "all leaves are in the new tree");
         let (root, replaced) = rebuild.finish(&source, &mut sink.writer)?;
         let leaves = sink.writer.leaf_count();
         let written = sink.writer.finish()?;
-        let rest = remaining(&tombstones, &swept, &keep);
-        let rest = if root.is_none() && keep.snapshots.is_empty() { Vec::new() } else { rest };
+        // A sweep may end after any piece.
+        let is_piece = stage == Stage::Piece && self.batch.is_some();
+        let next = messages.as_ref().and_then(Messages::peek).map(|message| message.key.to_vec());
+        let piece_bytes = self.piece_bytes.filter(|_| is_piece);
+        let rest = piece_bytes.map(|piece_bytes| Pieces { next, piece_bytes, carried: Carried::default() });
+        // The tombstones of the memtable are published with its last piece.
+        let tombstones = if is_piece { from.tombstones.clipped(&KeyRange::all()) } else { tombstones };
+        let tombstones = remaining(&tombstones, &swept, &keep);
+        let is_gone = root.is_none() && keep.snapshots.is_empty() && !is_piece;
+        let tombstones = if is_gone { Vec::new() } else { tombstones };
         debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
-        Ok(Done { root, replaced, written, leaves, values, tombstones: Fragments::build(&rest), swept, keep })
+        let tombstones = Fragments::build(&tombstones);
+        Ok(Done { rest, root, replaced, written, leaves, values, tombstones, swept, keep })
     }
+}
+
+/// The read points and one more.
+fn with_read_point(mut keep: Stripes, point: Seqno) -> Stripes {
+    debug_assert!(point <= keep.horizon, "the tree is not newer than the newest read point");
+    let at = keep.snapshots.partition_point(|&snapshot| snapshot < point);
+    if keep.snapshots.get(at) != Some(&point) {
+        keep.snapshots.insert(at, point);
+    }
+    keep
 }
 
 /// The tombstones that are still needed after some ranges were swept.

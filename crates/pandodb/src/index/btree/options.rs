@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Btree, Sizes};
-use crate::base::PAGE;
 use crate::index::pages::{InnerLimits, LeafLimits, inspect, root};
 use crate::index::spec::{OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
@@ -48,7 +47,6 @@ impl Sizes {
     /// The sizes for the given settings.
     pub(super) fn of(settings: &Settings) -> Sizes {
         let page = usize::try_from(settings.get(PAGE_KIB.name)).expect("a page is small") << 10;
-        debug_assert!(page.is_multiple_of(PAGE) || page < PAGE, "pages are written in units of the file");
         let memtable = settings.memtable_bytes;
         let leaf = usize::try_from(memtable / MEMTABLE_PER_LEAF).unwrap_or(usize::MAX).clamp(LEAST_LEAF, page);
         let children = (memtable / MEMTABLE_PER_CHILD).max(FEWEST_CHILDREN);

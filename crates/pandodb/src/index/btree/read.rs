@@ -134,7 +134,8 @@ fn changed(view: &BtreeView, key: &[u8], since: Seqno, changes: Changes) -> Resu
             if slot.seqno <= since {
                 return Ok(false);
             }
-            if changes.include(slot.kind) {
+            // A message above `through` is also in a memtable.
+            if slot.seqno <= view.through && changes.include(slot.kind) {
                 return Ok(true);
             }
         }

@@ -7,10 +7,10 @@ use super::{Btree, Sizes};
 use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
 use crate::index::pages::walk::Walk;
 use crate::index::pages::{InnerLimits, LeafLimits, Totals};
-use crate::index::testing::{Bench, changes_are_found, mark, operator, suspend_jobs};
-use crate::index::{Core, Index, SealedBatch};
+use crate::index::testing::{Bench, changes_are_found, mark, operator, scan, suspend_jobs};
+use crate::index::{Core, Index, Room, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
-use crate::space::Prefetch;
+use crate::space::{DataFile, Prefetch};
 
 fn sizes(leaf: usize, children: usize) -> Sizes {
     Sizes {
@@ -165,21 +165,96 @@ fn messages_of_one_key_continue_in_further_leaves() {
     }
 }
 
+/// Opens the tree of a root record in the file of `bench`.
+fn reopen(bench: &Bench<Btree>, root: &crate::index::RootRecord) -> Btree {
+    let file = DataFile::open_raw(&*bench.device, true).unwrap();
+    let data = DataFile::open(file, bench.core.data.store_id()).unwrap();
+    let core = Core { data: data.clone(), ..bench.core.clone() };
+    let opened = Btree::open(core.clone(), sizes(512, 6), root, &mut Prefetch::new(data)).unwrap();
+    mark(&core, &opened).unwrap();
+    opened
+}
+
+/// A memtable with some of the operations on counters.
+fn memtable_of(operations: &[(Vec<u8>, Kind, i64)], first: u64) -> SealedBatch {
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    for ((key, kind, amount), seqno) in operations.iter().zip(first..) {
+        let value = if *kind == Kind::Delete { Vec::new() } else { amount.to_le_bytes().to_vec() };
+        memtable.insert(Entry { key, seqno: Seqno(seqno), kind: *kind, value: &value });
+    }
+    SealedBatch::new(Arc::new(memtable), Seqno(first + operations.len() as u64 - 1))
+}
+
+/// On a full disk, a memtable is applied in pieces. Readers see the state before it until the last piece, and after a
+/// crash between two pieces, memtables with other boundaries bring the rest.
+#[test]
+fn a_memtable_in_pieces_is_applied_once_even_after_a_crash() {
+    for seed in 0..12 {
+        let mut bench = bench(seed, 6);
+        bench.feed(4000, 3000, 10);
+        bench.pack_all();
+        let (old, through) = (bench.model.clone(), bench.seqno);
+        let mut operations = Vec::new();
+        for _ in 0..1200 {
+            let (key, pick, amount) = (bench.key(3000), bench.random.below(10), bench.random.below(100) as i64);
+            let kind = [Kind::Merge, Kind::Merge, Kind::Put, Kind::Delete][pick.min(3) as usize];
+            match kind {
+                Kind::Merge => *bench.model.entry(key.clone()).or_default() += amount,
+                Kind::Put => drop(bench.model.insert(key.clone(), amount)),
+                _ => drop(bench.model.remove(&key)),
+            }
+            operations.push((key, kind, amount));
+        }
+        bench.seqno += operations.len() as u64;
+        bench.tree.ingest(memtable_of(&operations, through + 1));
+        let room = Room { bytes: 0, spare: 0, urgent: true };
+        let at = bench.stripes();
+        let old: Vec<_> = old.into_iter().collect();
+        let pieces = 1 + seed % 3;
+        for _ in 0..pieces {
+            let progress = bench.tree.relieve(room, &|| at.clone()).unwrap();
+            assert!(!progress.idle && progress.absorbed.is_none(), "seed {seed}: {progress:?}");
+            assert_eq!(bench.tree.view().through(), Seqno(through));
+            assert_eq!(scan(&bench.tree, Seqno(through), false), old, "seed {seed}: the state before the memtable");
+            shape(&bench.tree);
+        }
+        let cut = bench.tree.begin_checkpoint().write().unwrap();
+        let new: Vec<_> = bench.model.clone().into_iter().collect();
+        if seed % 2 == 0 {
+            // Without a crash, the remaining pieces are applied, and the versions that they kept are removed.
+            while bench.tree.debt().memory_bytes > 0 {
+                bench.tree.relieve(room, &|| at.clone()).unwrap();
+            }
+            assert_eq!(scan(&bench.tree, Seqno(bench.seqno), false), new);
+            assert!(bench.tree.stats().figure("older_versions") > 0);
+            bench.drain();
+            assert_eq!(bench.tree.stats().figure("older_versions"), 0);
+            assert_eq!(scan(&bench.tree, Seqno(bench.seqno), true).len(), new.len());
+            continue;
+        }
+        let opened = reopen(&bench, &cut.root);
+        assert_eq!(scan(&opened, Seqno(through), false), old);
+        let mut done = 0;
+        for part in operations.chunks(1 + 1200 / (1 + seed as usize)) {
+            opened.ingest(memtable_of(part, through + 1 + done));
+            done += part.len() as u64;
+            while opened.debt().memory_bytes > 0 {
+                opened.step(4096, &|| at.clone()).unwrap();
+            }
+            shape(&opened);
+        }
+        assert_eq!(scan(&opened, Seqno(bench.seqno), false), new, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_tree_is_reopened_as_a_checkpoint_wrote_it() {
     let mut bench = bench(5, 6);
     bench.feed(3000, 20_000, 10);
     bench.pack_all();
     let cut = bench.tree.begin_checkpoint().write().unwrap();
-    let data = crate::space::DataFile::open(
-        crate::space::DataFile::open_raw(&*bench.device, true).unwrap(),
-        bench.core.data.store_id(),
-    )
-    .unwrap();
-    let core = Core { data: data.clone(), ..bench.core.clone() };
-    let opened = Btree::open(core.clone(), sizes(512, 6), &cut.root, &mut Prefetch::new(data)).unwrap();
-    mark(&core, &opened).unwrap();
+    let opened = reopen(&bench, &cut.root);
     assert_eq!(shape(&opened), shape(&bench.tree));
-    let found = crate::index::testing::scan(&opened, Seqno(bench.seqno), false);
+    let found = scan(&opened, Seqno(bench.seqno), false);
     assert_eq!(found, bench.model.clone().into_iter().collect::<Vec<_>>());
 }

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::job::{Done, Job, seen_by_all, subtract};
+use super::job::{Carried, Done, Job, Pieces, Stage, seen_by_all, subtract, union};
 use super::read::BtreeView;
 use super::world::{Described, World};
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
@@ -80,6 +80,9 @@ enum Slot {
     Parked(Box<Job>),
     /// A thread works on the job.
     Working,
+    /// A job that runs in pieces has published a piece, or has failed after that. The next job continues behind the last
+    /// piece.
+    Interrupted(Box<Pieces>),
 }
 
 impl Btree {
@@ -162,13 +165,20 @@ impl Btree {
     }
 
     /// Claims the job in progress, or starts the next one: for the oldest memtable, or else a sweep if there is
-    /// something to sweep.
-    pub(super) fn claim(&self, keep: &dyn Fn() -> Stripes) -> Option<Box<Job>> {
+    /// something to sweep. With `piece_bytes`, the job runs in pieces; a job in progress that does not is dropped, and
+    /// its space is freed.
+    pub(super) fn claim(&self, piece_bytes: Option<u64>, keep: &dyn Fn() -> Stripes) -> Option<Box<Job>> {
         let mut inner = self.inner.lock();
         match std::mem::replace(&mut inner.slot, Slot::Working) {
-            Slot::Parked(job) => return Some(job),
+            Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Some(job),
             Slot::Working => return None,
-            Slot::Nothing => {}
+            Slot::Interrupted(pieces) => {
+                let piece_bytes = piece_bytes.unwrap_or(pieces.piece_bytes);
+                let pieces = Pieces { piece_bytes, ..*pieces };
+                let (from, batch) = (inner.world.clone(), inner.batches.front().cloned());
+                return Some(Box::new(Job::resume(&self.core, &self.sizes, &self.source, from, batch, keep(), pieces)));
+            }
+            Slot::Parked(_) | Slot::Nothing => {}
         }
         let batch = inner.batches.front().cloned();
         let stripes = keep();
@@ -179,7 +189,8 @@ impl Btree {
         // A page that cannot be read must not keep memtables from being applied.
         let requested = if batch.is_none() { inner.requested.clone() } else { Vec::new() };
         let from = inner.world.clone();
-        Some(Box::new(Job::new(&self.core, &self.sizes, &self.source, from, batch, stripes, &requested)))
+        let Btree { core, sizes, source, .. } = self;
+        Some(Box::new(Job::new(core, sizes, source, from, batch, stripes, &requested, piece_bytes)))
     }
 
     /// Whether a sweep would do anything. If not, sweeps no longer count as debt. REQUIRES: the caller holds `inner`.
@@ -198,33 +209,38 @@ impl Btree {
     /// Continues a claimed job. A complete job is published.
     pub(super) fn work(&self, mut job: Box<Job>, budget: u64) -> Result<Progress> {
         let is_sweep = job.batch.is_none();
-        match job.step(budget) {
-            Ok((bytes, false)) => {
-                let mut inner = self.inner.lock();
-                // The job of a dropped keyspace ends. The memtables of the keyspace are gone already.
-                inner.slot = if inner.cleared { Slot::Nothing } else { Slot::Parked(job) };
-                Ok(Progress { bytes, ..Progress::default() })
-            }
-            Ok((bytes, true)) => {
-                let batch = job.batch.clone();
-                let from = job.from.clone();
-                match job.finish().and_then(|done| self.publish_job(&from, batch.as_ref(), done)) {
-                    Ok(()) => Ok(Progress { bytes, absorbed: batch.map(|batch| batch.bytes), ..Progress::default() }),
-                    Err(e) => self.give_up(is_sweep, e),
-                }
-            }
+        let (bytes, stage) = match job.step(budget) {
+            Ok(stepped) => stepped,
             Err(e) => {
                 // Free the pages that the job has written before another thread starts it again.
+                let pieces = job.take_pieces();
                 drop(job);
-                self.give_up(is_sweep, e)
+                return self.give_up(is_sweep, pieces, e);
             }
+        };
+        if stage == Stage::Busy {
+            let mut inner = self.inner.lock();
+            // The job of a dropped keyspace ends. The memtables of the keyspace are gone already.
+            inner.slot = if inner.cleared { Slot::Nothing } else { Slot::Parked(job) };
+            return Ok(Progress { bytes, ..Progress::default() });
+        }
+        let (batch, from, mut pieces) = (job.batch.clone(), job.from.clone(), job.take_pieces());
+        let published = job.finish(stage).and_then(|done| self.publish_job(&from, batch.as_ref(), done, &mut pieces));
+        let absorbed = batch.filter(|_| stage == Stage::Complete).map(|batch| batch.bytes);
+        match published {
+            Ok(()) => Ok(Progress { bytes: bytes.max(1), absorbed, ..Progress::default() }),
+            Err(e) => self.give_up(is_sweep, pieces, e),
         }
     }
 
-    /// Ends a job that failed. Its memtable is applied again by the next job. After damage, no sweep starts any more.
-    fn give_up(&self, is_sweep: bool, error: Error) -> Result<Progress> {
+    /// Ends a job that failed. Its memtable is applied again by the next job, from the last published piece on. After
+    /// damage, no sweep starts any more.
+    fn give_up(&self, is_sweep: bool, pieces: Option<Pieces>, error: Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
-        inner.slot = Slot::Nothing;
+        inner.slot = match pieces {
+            Some(pieces) if !inner.cleared => Slot::Interrupted(Box::new(pieces)),
+            _ => Slot::Nothing,
+        };
         if is_sweep && error.is_damage() {
             inner.damage = Some(error.clone());
             self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0));
@@ -234,7 +250,13 @@ impl Btree {
     }
 
     /// Publishes the result of a job, unless the keyspace was dropped.
-    fn publish_job(&self, from: &World, batch: Option<&SealedBatch>, mut done: Done) -> Result<()> {
+    fn publish_job(
+        &self,
+        from: &World,
+        batch: Option<&SealedBatch>,
+        mut done: Done,
+        pieces: &mut Option<Pieces>,
+    ) -> Result<()> {
         let sweep_bytes = self.sweep_bytes(&done)?;
         let mut inner = self.inner.lock();
         if inner.cleared {
@@ -245,47 +267,61 @@ impl Btree {
         assert_eq!(world.root, from.root, "one job at a time changes the root");
         world.pages.insert_all(done.written.extents());
         world.pages.remove_all(&done.replaced, &self.core.data)?;
-        world.blobs.insert_all(&done.values.kept);
-        // A value that the memtable brought and whose message was dropped at once is in no map.
-        let known: Vec<Extent> = done
-            .values
-            .dropped
-            .iter()
-            .copied()
-            .filter(|extent| world.blobs.contains(extent.start.0, extent.pages.into()))
-            .collect();
+        self.count(&done, batch.is_none());
+        let is_known = |extent: &&Extent| world.blobs.contains(extent.start.0, extent.pages.into());
+        let (known, unknown): (Vec<Extent>, Vec<Extent>) = done.values.dropped.iter().partition(is_known);
         world.blobs.remove_all(&known, &self.core.data)?;
+        let in_pieces = pieces.is_some();
+        let mut values = pieces.take().map_or_else(Carried::default, |pieces| pieces.carried);
+        values.kept.append(&mut done.values.kept);
+        values.dropped.extend(unknown);
+        values.new_values.push(done.values.new_values);
         world.root = done.root;
         world.tombstones = Arc::new(std::mem::take(&mut done.tombstones));
         world.horizon = world.horizon.max(done.keep.horizon);
+        if batch.is_none() {
+            let requested = std::mem::take(&mut inner.requested);
+            inner.requested = requested.iter().flat_map(|range| subtract(range, &done.swept)).collect();
+        }
+        done.written.keep();
+        if let Some(rest) = done.rest.take() {
+            // The memtable and the log still own the values that the memtable has brought.
+            self.publish(&mut inner, world, &done.replaced, &known);
+            inner.slot = Slot::Interrupted(Box::new(Pieces { carried: values, ..rest }));
+            return Ok(());
+        }
+        world.blobs.insert_all(&values.kept);
         if let Some(batch) = batch {
             assert!(batch.through >= world.through, "memtables are applied in order");
             world.through = batch.through;
             let first = inner.batches.pop_front().expect("the memtable was applied");
             debug_assert!(Arc::ptr_eq(&first.memtable, &batch.memtable), "the oldest memtable is applied");
+            if in_pieces {
+                // The pieces have kept old versions. On a full disk, they are removed at once.
+                inner.requested = union(inner.requested.drain(..).chain([KeyRange::all()]).collect());
+            }
         }
         inner.slot = Slot::Nothing;
-        let requested = std::mem::take(&mut inner.requested);
-        inner.requested = match batch {
-            None => requested.iter().flat_map(|range| subtract(range, &done.swept)).collect(),
-            Some(_) => requested,
-        };
-        self.count(&done, batch.is_none());
-        done.written.keep();
-        done.values.new_values.keep();
-        self.publish(&mut inner, world, &done.replaced, &done.values.dropped);
-        let requested = !inner.requested.is_empty();
+        values.new_values.drain(..).for_each(|mut values| values.keep());
+        values.dropped.extend(known);
+        self.publish(&mut inner, world, &done.replaced, &values.dropped);
+        self.note_debt(&inner, batch.map_or(0, |batch| batch.bytes), sweep_bytes);
         drop(inner);
-        self.owing.change(|own| {
-            own.memory_bytes = own.memory_bytes.saturating_sub(batch.map_or(0, |batch| batch.bytes));
-            own.work_bytes = sweep_bytes;
-            own.optional_bytes = 0;
-            own.requested_bytes = if requested { own.requested_bytes.max(1) } else { 0 };
-        });
         if let Some(batch) = batch {
             events::packed(batch.bytes, done.written.bytes());
         }
         Ok(())
+    }
+
+    /// Updates the debt after a job. REQUIRES: the caller holds `inner`.
+    fn note_debt(&self, inner: &Inner, applied: u64, sweep_bytes: u64) {
+        let is_requested = !inner.requested.is_empty();
+        self.owing.change(|own| {
+            own.memory_bytes = own.memory_bytes.saturating_sub(applied);
+            own.work_bytes = sweep_bytes;
+            own.optional_bytes = 0;
+            own.requested_bytes = if is_requested { own.requested_bytes.max(1) } else { 0 };
+        });
     }
 
     fn count(&self, done: &Done, is_sweep: bool) {
@@ -330,7 +366,7 @@ impl Btree {
         self.owing.end();
         // The memtable of the job in progress is still in the queue.
         let mut values: Vec<Extent> = inner.batches.drain(..).flat_map(|batch| blobs_of(&batch.memtable)).collect();
-        if matches!(inner.slot, Slot::Parked(_)) {
+        if !matches!(inner.slot, Slot::Working) {
             inner.slot = Slot::Nothing;
         }
         let mut world = inner.world.clone();

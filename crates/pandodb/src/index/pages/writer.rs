@@ -91,10 +91,12 @@ pub fn totals_of_entries<'a>(entries: impl Iterator<Item = Entry<'a>>) -> Totals
 }
 
 impl TreeWriter {
-    /// The writer of the job with the identity `job`. `expected_bytes` of leaves is a hint for allocation.
-    pub fn new(source: &PageSource, job: OwnerId, expected_bytes: u64) -> TreeWriter {
-        let stream = |bytes| {
-            let mut stream = PageWriter::new(source.data().clone(), source.owner(), bytes);
+    /// The writer of the job with the identity `job`. `expected_bytes` of leaves is a hint for allocation. Without it,
+    /// the writer allocates no page before it needs it.
+    pub fn new(source: &PageSource, job: OwnerId, expected_bytes: Option<u64>) -> TreeWriter {
+        let stream = |bytes: Option<u64>| {
+            let stream = PageWriter::new(source.data().clone(), source.owner(), bytes.unwrap_or(0));
+            let mut stream = if bytes.is_none() { stream.frugal() } else { stream };
             stream.cache_in(source.shared_pool().clone());
             stream
         };
@@ -102,7 +104,7 @@ impl TreeWriter {
         let mark = job.0 as u32;
         TreeWriter {
             leaves: stream(expected_bytes),
-            inners: [stream(0), stream(0)],
+            inners: [stream(None), stream(None)],
             mark,
             written: 0,
             leaf_count: 0,

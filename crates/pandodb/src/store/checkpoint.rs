@@ -205,7 +205,7 @@ impl Engine {
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
         // Sealing another memtable would not help now, because the memtables that wait to be packed retain the log in
         // any case.
-        if self.pressure.pressed.load(Relaxed) && self.debt().memory_bytes > 0 {
+        if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.debt().memory_bytes > 0 {
             return;
         }
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.largest_memtable() as u64 + segments {

@@ -81,8 +81,8 @@ pub struct BenchArgs {
     /// The method of reading the data file.
     #[arg(long, value_enum, default_value_t = IoName::Auto)]
     pub io: IoName,
-    /// The replacement policy of the buffer pool: clock, 2q, 2q-locked or optimal. optimal keeps every block and exceeds
-    /// the memory limit.
+    /// The replacement policy of the buffer pool: clock, 2q, 2q-locked or optimal. optimal keeps every block and
+    /// exceeds the memory limit.
     #[arg(long, value_name = "NAME", default_value_t)]
     pub pool_policy: PoolPolicy,
     /// Bytes of a key.

@@ -19,7 +19,8 @@ pub const REUSE: &str =
 /// The claim of [`pinned`].
 pub const PINNED: &str = "2Q does not evict a block that a reader holds";
 /// The claim of [`victim`].
-pub const VICTIM: &str = "2Q under its lock does not evict a block that was requested during the load for which it was chosen";
+pub const VICTIM: &str =
+    "2Q under its lock does not evict a block that was requested during the load for which it was chosen";
 /// The claim of [`hot_2q`].
 pub const HOT_2Q: &str = "2Q evicts a block that was requested twice after all blocks that were not";
 
@@ -178,8 +179,8 @@ pub fn hot(_: &SimImage, _: Twist) {
     assert!((7 * COST as u64..=8 * COST as u64).contains(&bytes), "{bytes} bytes are left");
 }
 
-/// Two threads load eight blocks into a pool of eight, while a third thread looks for the oldest block and holds it if it
-/// is still cached. The canary: references of readers are overlooked.
+/// Two threads load eight blocks into a pool of eight, while a third thread looks for the oldest block and holds it if
+/// it is still cached. The canary: references of readers are overlooked.
 pub fn pinned(_: &SimImage, _: Twist) {
     for policy in [PoolPolicy::TwoQueue, PoolPolicy::TwoQueueLocked] {
         let pool = Pool::with_policy(8 * COST, policy);
@@ -223,9 +224,9 @@ pub fn victim(_: &SimImage, _: Twist) {
     assert_eq!((bytes, blocks), (8 * COST as u64, 8 * COST as u64));
 }
 
-/// Two threads load three blocks into a full pool, after one block was requested twice and while a third thread requests
-/// it once more. The other blocks were requested once, so they leave first. The canary: the search for a victim overlooks
-/// hits.
+/// Two threads load three blocks into a full pool, after one block was requested twice and while a third thread
+/// requests it once more. The other blocks were requested once, so they leave first. The canary: the search for a
+/// victim overlooks hits.
 pub fn hot_2q(_: &SimImage, _: Twist) {
     const HOT: u64 = 0;
     let pool = Pool::with_policy(8 * COST, PoolPolicy::TwoQueue);

@@ -17,8 +17,9 @@
 //!   page, as lookups in a tree use its root.
 //! * *misses*: all pages are looked up in a cycle. There are four times as many pages as the cache can hold.
 //! * *ratio*: the share of hits in a Zipf trace over eight times as many pages as the cache can hold. The ratio is also
-//!   measured for a Zipf trace over four times as many pages as the cache can hold, and for the first trace with scans. Each scan reads half as many pages as the cache can hold, after the same
-//!   number of lookups of the trace. The lookups of the scans themselves are not counted.
+//!   measured for a Zipf trace over four times as many pages as the cache can hold, and for the first trace with scans.
+//!   Each scan reads half as many pages as the cache can hold, after the same number of lookups of the trace. The
+//!   lookups of the scans themselves are not counted.
 
 pub mod claims;
 pub mod notes;

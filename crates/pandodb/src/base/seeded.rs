@@ -103,9 +103,11 @@ bugs! {
     HitNotNoted,
     /// The search for a victim of the pool overlooks the references of readers, so it evicts a block that is in use.
     PinnedBlockEvicted,
-    /// A victim of the pool that was chosen before a read is evicted after the read, although it was requested meanwhile.
+    /// A victim of the pool that was chosen before a read is evicted after the read, although it was requested
+    /// meanwhile.
     VictimNotCheckedAgain,
-    /// The 2Q policy without its lock overlooks that a block was hit, so it evicts the block as if it were requested once.
+    /// The 2Q policy without its lock overlooks that a block was hit, so it evicts the block as if it were requested
+    /// once.
     SecondAccessNotSeen,
     /// A short read counts as complete, so the rest of the buffer keeps its old content.
     ShortReadTaken,

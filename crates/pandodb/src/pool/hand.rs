@@ -77,6 +77,7 @@ impl Hands {
     }
 
     /// Evicts the next block without chances. Returns `None` if no block is left to evict.
+    // Always inlined, as `Pool::count_eviction` is: otherwise a miss took 2 % more instructions.
     #[inline(always)]
     pub(super) fn evict(&self, table: &Table, free: &FreeFrames) -> Option<Evicted> {
         let mut hand = self.groups[thread_number() % self.spread].lock();

@@ -51,8 +51,8 @@
 //!
 //! Locks: the lock of a group's hand, or of the queues of a 2Q policy, is taken first; only the reader-writer lock of
 //! `two_queue_locked` is taken before that. While a thread holds the lock of a hand or of these queues, it may take the
-//! lock of a chain, of the free frames or of the slab. While a thread holds one of these three locks, it takes no other lock. The
-//! locks of the queues of `probation` and of `unneeded` are held without any other lock of the pool.
+//! lock of a chain. While a thread holds the lock of a chain, of the free frames or of the slab, it takes no other
+//! lock. The locks of the queues of `probation` and of `unneeded` are held without any other lock of the pool.
 
 mod block;
 mod free;
@@ -465,8 +465,8 @@ impl Pool {
         }
     }
 
-    /// A block for a reader. Under a policy with a lock, the reader counts a reference, so that an eviction sees that the
-    /// block is in use.
+    /// A block for a reader. Under a policy with a lock, the reader counts a reference, so that an eviction sees that
+    /// the block is in use.
     /// REQUIRES: the caller holds the lock of the policy, if it has one.
     #[inline]
     fn handed(&self, body: Guard<Arc<Body>>) -> Block {
@@ -588,6 +588,7 @@ impl Pool {
     }
 
     /// Counts the eviction of a block; returns the bytes that remain charged.
+    // Always inlined, as `Hands::evict` is.
     #[inline(always)]
     fn count_eviction(&self, hash: u64, cost: usize) -> usize {
         self.ghosts.left(hash, cost);

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! A policy knows frames by their numbers. It learns of hits in one of two ways. Each lookup sets the *mark* of the
-//! frame, its chances, to their maximum; a policy reads and clears the mark during a search for a victim. So a hit needs
-//! no call of the policy and no lock. Only `two_queue_locked` is called for each hit, because it measures that cost.
+//! frame, its chances, to their maximum; a policy reads and clears the mark during a search for a victim. So a hit
+//! needs no call of the policy and no lock. Only `two_queue_locked` is called for each hit, because it measures that
+//! cost.
 //!
 //! The pool calls these methods on misses only, one eviction at a time. It chooses the policy by an enum (`strategy`),
 //! so that the compiler can inline CLOCK: behind a `dyn` pointer, with a callback for each victim, a miss under CLOCK

@@ -6,8 +6,8 @@
 //!
 //! Steps of a call: the enum passes the call to the policy that was chosen when the pool was created.
 //!
-//! Invariant: the variant never changes, so lookups test it without synchronization. The state of each policy is in a box
-//! of its own, so that searches for victims do not write the cache lines that hits read.
+//! Invariant: the variant never changes, so lookups test it without synchronization. The state of each policy is in a
+//! box of its own, so that searches for victims do not write the cache lines that hits read.
 //!
 //! Source: 000 §5.1.2, 002 §3.6.1; [decision 0082](../../../../docs/decisions/0082-pool-policies.md).
 

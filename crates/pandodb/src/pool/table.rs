@@ -164,8 +164,8 @@ impl Table {
         None
     }
 
-    /// Looks up a block without a lock like [`Table::find`], but does not record a hit. Returns the number of its frame,
-    /// too. Follows at most `far` links: [`FAR`], or any number if the caller prevents changes of chains.
+    /// Looks up a block without a lock like [`Table::find`], but does not record a hit. Returns the number of its
+    /// frame, too. Follows at most `far` links: [`FAR`], or any number if the caller prevents changes of chains.
     #[inline]
     pub(super) fn seek(&self, key: FrameKey, hash: u64, far: usize) -> Option<(u32, Guard<Arc<Body>>)> {
         let mut link = self.chains[self.chain(hash)].load(Acquire);
@@ -323,8 +323,8 @@ impl Table {
         marked
     }
 
-    /// Takes a frame out of its chain, unless its block is in use or the frame is not linked. Does not regard the chances
-    /// of the frame.
+    /// Takes a frame out of its chain, unless its block is in use or the frame is not linked. Does not regard the
+    /// chances of the frame.
     pub(super) fn evict_unused(&self, number: u32) -> Option<Evicted> {
         let hash = self.frame(number).hash.load(Relaxed);
         if hash == NOWHERE {

@@ -1,5 +1,5 @@
-//! [`TwoQueue`]: the replacement policy 2Q without a lock around lookups. A hit only sets the mark of its frame, as under
-//! CLOCK; the search for a victim updates the queues later.
+//! [`TwoQueue`]: the replacement policy 2Q without a lock around lookups. A hit only sets the mark of its frame, as
+//! under CLOCK; the search for a victim updates the queues later.
 //!
 //! ```text
 //!   hit ──▶ mark                         search:  FIFO  [3 ][7*][9p][2 ]     7 ─▶ LRU, 9 stays, 3 or 2 is evicted

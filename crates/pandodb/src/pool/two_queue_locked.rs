@@ -11,24 +11,24 @@
 //!
 //! 1. Look up the block under the shared lock. If it is cached, count a reference (the source's *pin*).
 //! 2. Otherwise take the exclusive lock and look up again, because another thread may have cached the block between the
-//!    two locks. If the pool is full, choose a victim: the oldest block of the FIFO queue that is not in use, or if there
-//!    is none, of the LRU queue.
+//!    two locks. If the pool is full, choose a victim: the oldest block of the FIFO queue that is not in use, or if
+//!    there is none, of the LRU queue.
 //! 3. Load the block without any lock.
-//! 4. Take the exclusive lock again and check two conditions. If another thread has cached the block during the load, use
-//!    that block. If the victim was requested, evicted or is in use since step 2, choose another one. Then evict and
-//!    link.
+//! 4. Take the exclusive lock again and check two conditions. If another thread has cached the block during the load,
+//!    use that block. If the victim was requested, evicted or is in use since step 2, choose another one. Then evict
+//!    and link.
 //!
 //! The source does not say how a hit updates the queues while it holds the shared lock only. Its update procedure runs
-//! at each access, so here the queues have a mutex of their own inside the reader-writer lock, and every hit takes both.
-//! The source writes a changed page before it evicts the page, and that write is a part of its I/O in step 3. Blocks of
-//! this pool never change, so step 3 only reads.
+//! at each access, so here the queues have a mutex of their own inside the reader-writer lock, and every hit takes
+//! both. The source writes a changed page before it evicts the page, and that write is a part of its I/O in step 3.
+//! Blocks of this pool never change, so step 3 only reads.
 //!
 //! Invariants, under the exclusive lock: the queues hold exactly the frames of the chains. A block that a reader holds
 //! has more references than that of its frame, and is not evicted, because every reader counts its reference under the
 //! lock.
 //!
-//! Locks: the reader-writer lock first; under it the mutex of the queues; under that the lock of one chain at a time and
-//! the lock of the free frames.
+//! Locks: the reader-writer lock first; under it the mutex of the queues and the lock of the free frames; under the
+//! mutex the lock of one chain at a time.
 //!
 //! Source: 000 §5.1.2; [decision 0082](../../../../docs/decisions/0082-pool-policies.md).
 
@@ -161,8 +161,9 @@ impl Pool {
         }
     }
 
-    /// Looks up a block under the shared lock and, if it is missing, once more under the exclusive lock. If it is missing
-    /// again, returns the victim that has to leave for a block that is charged `cost` bytes, if there must be one.
+    /// Looks up a block under the shared lock and, if it is missing, once more under the exclusive lock. If it is
+    /// missing again, returns the victim that has to leave for a block that is charged `cost` bytes, if there must be
+    /// one.
     fn look_twice(&self, locked: &TwoQueueLocked, key: FrameKey, cost: usize) -> Result<Block, Option<Victim>> {
         let hash = key.hash();
         let shared = {

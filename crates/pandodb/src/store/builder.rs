@@ -280,8 +280,8 @@ impl StoreBuilder {
     }
 
     /// Sets the replacement policy of the buffer pool. The default is [`PoolPolicy::Clock`]; the other policies are for
-    /// comparisons, and [`PoolPolicy::Optimal`] exceeds the memory budget. The policy is not stored: each opening of the
-    /// store may choose another one.
+    /// comparisons, and [`PoolPolicy::Optimal`] exceeds the memory budget. The policy is not stored: each opening of
+    /// the store may choose another one.
     ///
     /// ```
     /// use pandodb::PoolPolicy;

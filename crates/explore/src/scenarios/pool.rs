@@ -179,29 +179,21 @@ pub fn hot(_: &SimImage, _: Twist) {
     assert!((7 * COST as u64..=8 * COST as u64).contains(&bytes), "{bytes} bytes are left");
 }
 
-/// Two threads load eight blocks into a pool of eight, while a third thread looks for the oldest block and holds it if
-/// it is still cached. The canary: references of readers are overlooked.
+/// Two threads load eight blocks into a pool of eight, whose oldest block is held during the whole time. A third thread
+/// also takes and drops references to this block, without requesting it. The canary: references of readers are
+/// overlooked.
 pub fn pinned(_: &SimImage, _: Twist) {
     for policy in [PoolPolicy::TwoQueue, PoolPolicy::TwoQueueLocked] {
         let pool = Pool::with_policy(8 * COST, policy);
         (0..8).for_each(|page| drop(get(&pool, 1, page)));
-        let fill = |pages: std::ops::Range<u64>| {
-            let pool = &pool;
-            body(move || pages.for_each(|page| drop(get(pool, 1, page))))
-        };
         let pool = &pool;
-        let hold = body(move || {
-            let Some(held) = pool.glance(OwnerId(1), PageNo(0)).map(Block::keep) else { return };
-            // An eviction may have begun before this thread counted its reference. This eviction waits for it, so a
-            // block that is still cached afterwards must stay.
-            drop(get(pool, 1, 19));
-            if pool.glance(OwnerId(1), PageNo(0)).is_some() {
-                (20..28).for_each(|page| drop(get(pool, 1, page)));
-                assert!(pool.glance(OwnerId(1), PageNo(0)).is_some(), "the block was evicted although it is in use");
-            }
-            drop(held);
-        });
-        threads([fill(8..12), fill(12..16), hold]);
+        let oldest = || pool.glance(OwnerId(1), PageNo(0)).map(Block::keep);
+        let held = oldest().expect("everything fits");
+        let fill = |pages: std::ops::Range<u64>| body(move || pages.for_each(|page| drop(get(pool, 1, page))));
+        let touch = body(|| (0..4).for_each(|_| drop(oldest())));
+        threads([fill(8..12), fill(12..16), touch]);
+        assert!(oldest().is_some(), "the block was evicted although it is in use");
+        drop(held);
         let (bytes, blocks) = charged(pool);
         assert_eq!(bytes, blocks, "bytes charged and blocks in the pool");
     }

@@ -145,6 +145,8 @@ pub use index::{
     OptionSpec, StbeOptions, Values,
 };
 #[doc(inline)]
+pub use pool::PoolPolicy;
+#[doc(inline)]
 pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfAbsent};
 #[doc(inline)]
 pub use run::Compression;

@@ -100,9 +100,9 @@ const DEEP: (u64, u64) = (1, 16);
 const BUSY: (u64, u64) = (3, 16);
 
 /// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
-/// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`,
-/// `rows` and `rows-merge`, `close-read`, `dead`, `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`,
-/// `tx-fetch`, `tx-batch`.
+/// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`,
+/// `pool-2q-pinned`, `pool-2q-victim`, `pool-2q-hot`, `pool-claims`, `rows` and `rows-merge`, `close-read`, `dead`,
+/// `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`, `tx-fetch`, `tx-batch`.
 /// The model `footprints` of `crates/explore/loom` catches [`SeededBug::FootprintTorn`].
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
@@ -114,6 +114,9 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::SyncClaimsPastGap,
     SeededBug::FrameNotLookedAt,
     SeededBug::HitNotNoted,
+    SeededBug::PinnedBlockEvicted,
+    SeededBug::VictimNotCheckedAgain,
+    SeededBug::SecondAccessNotSeen,
     SeededBug::ReaderCountLost,
     SeededBug::LateRowTaken,
     SeededBug::RowOfNewerRoot,

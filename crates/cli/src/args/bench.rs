@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pandodb::{Compression, Filters, IndexOptions, Io, Isolation};
+use pandodb::{Compression, Filters, IndexOptions, Io, Isolation, PoolPolicy};
 use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
@@ -81,6 +81,10 @@ pub struct BenchArgs {
     /// The method of reading the data file.
     #[arg(long, value_enum, default_value_t = IoName::Auto)]
     pub io: IoName,
+    /// The replacement policy of the buffer pool: clock, 2q, 2q-locked or optimal. optimal keeps every block and
+    /// exceeds the memory limit.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub pool_policy: PoolPolicy,
     /// Bytes of a key.
     #[arg(long, value_name = "BYTES", default_value_t = 24, value_parser = clap::value_parser!(u16).range(8..))]
     pub key_len: u16,

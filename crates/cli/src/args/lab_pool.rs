@@ -11,6 +11,9 @@ pub struct PoolArgs {
     /// Measure only the stores, not the pools.
     #[arg(long)]
     pub stores: bool,
+    /// Measure only the pools, not the stores.
+    #[arg(long, conflicts_with = "stores")]
+    pub caches: bool,
     /// Print lines of JSON instead of the tables.
     #[arg(long)]
     pub json: bool,

@@ -69,8 +69,9 @@ fn measure(args: &BenchArgs) -> Outcome {
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
     let opener = Pando::new(args.index.clone()).io(args.io.into()).isolation(args.isolation.into());
     let (filters, compression, memtable) = (args.filters, args.compression, args.memtable);
+    let pool_policy = args.pool_policy;
     let opener = opener.tuned(move |mut builder| {
-        builder = builder.compression(compression.into());
+        builder = builder.compression(compression.into()).pool_policy(pool_policy);
         if let Some(filters) = filters {
             builder = builder.filters(filters.into());
         }

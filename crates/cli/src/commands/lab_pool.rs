@@ -20,7 +20,8 @@ pub fn run(args: &PoolArgs) -> Outcome {
     let config = Config { rounds: args.rounds, ..Config::default() };
     let rows = if args.stores { Vec::new() } else { pool::compare(&config) };
     let mut readers = Vec::new();
-    for (records, value_bytes, compacted) in STORES {
+    let stores = if args.caches { &[][..] } else { &STORES };
+    for &(records, value_bytes, compacted) in stores {
         bar.set_message(format!("a store of {} records", output::count(records)));
         let config = ReadersConfig { records, value_bytes, compacted, rounds: args.rounds, notes: 1_000 };
         readers.push(pool::readers(&config).map_err(|e| super::bench::stopped(&*e))?);
@@ -31,9 +32,13 @@ pub fn run(args: &PoolArgs) -> Outcome {
         return readers.iter().try_for_each(output::json);
     }
     if !rows.is_empty() {
-        let head = ["pool", "uniform", "Zipf", "the same", "misses", "hits of Zipf", "with scans", "bytes a page"];
+        let head =
+            ["pool", "uniform", "Zipf", "the same", "misses", "hits of Zipf", "at 1/4", "with scans", "bytes a page"];
         let cells: Vec<Vec<String>> = rows.iter().map(pool_row).collect();
         output::line(format!("{}\n", output::table(&head, &cells)))?;
+    }
+    if readers.is_empty() {
+        return Ok(());
     }
     let head = ["records", "value", "runs", "blocks", "lookup", "control"];
     let cells: Vec<Vec<String>> = readers.iter().map(store_row).collect();
@@ -51,6 +56,7 @@ fn pool_row(row: &Row) -> Vec<String> {
         pair(&row.same),
         pair(&row.misses),
         format!("{:.1} %", row.ratio * 100.0),
+        format!("{:.1} %", row.ratio_quarter * 100.0),
         format!("{:.1} %", row.ratio_scans * 100.0),
         format!("{:.0}", row.overhead),
     ]

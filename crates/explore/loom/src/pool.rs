@@ -7,6 +7,8 @@
 
 #[path = "../../../pandodb/src/pool/block.rs"]
 mod block;
+#[path = "../../../pandodb/src/pool/free.rs"]
+mod free;
 #[path = "../../../pandodb/src/pool/hand.rs"]
 mod hand;
 #[path = "../../../pandodb/src/pool/key.rs"]
@@ -21,6 +23,7 @@ use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread::spawn;
 
 use self::block::{Body, Home};
+use self::free::FreeFrames;
 use self::hand::Hands;
 use self::key::FrameKey;
 use self::table::Table;
@@ -46,10 +49,10 @@ impl Keep {
 const FIRST: u32 = 4;
 
 /// A table whose first segment is full, so that the next frame allocates the second segment.
-fn full() -> Arc<(Table, Hands)> {
-    let (table, hands) = (Table::new(2), Hands::new());
-    (0..FIRST).for_each(|number| assert_eq!(hands.frame(&table), number));
-    Arc::new((table, hands))
+fn full() -> Arc<(Table, FreeFrames)> {
+    let (table, free) = (Table::new(2), FreeFrames::new());
+    (0..FIRST).for_each(|number| assert_eq!(free.frame(&table), number));
+    Arc::new((table, free))
 }
 
 /// An eviction can access every counted frame, including one that another thread has just created. The mistake: the
@@ -66,7 +69,7 @@ pub fn frames(mistake: bool) {
             if mistake {
                 assert!(pool.0.pass(told.load(Relaxed)).is_none(), "no frame has a block");
             } else {
-                assert!(!pool.1.evict(&pool.0, |_, _, _| true), "no frame has a block");
+                assert!(Hands::new().evict(&pool.0, &pool.1).is_none(), "no frame has a block");
             }
         })
     };

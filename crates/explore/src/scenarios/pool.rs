@@ -3,7 +3,7 @@
 use pandodb::base::{BlockAddr, OwnerId, PAGE, PageNo};
 use pandodb::device::AlignedBuf;
 use pandodb::device::sim::SimImage;
-use pandodb::pool::{Block, Keep, Pool};
+use pandodb::pool::{Block, Keep, Pool, PoolPolicy};
 
 use super::{Twist, body, threads};
 
@@ -16,6 +16,14 @@ pub const PAIR: &str = "two threads that miss the same block leave one copy of i
 /// The claim of [`reuse`].
 pub const REUSE: &str =
     "a lookup of a block whose frame is being reused returns the block or nothing, never another block";
+/// The claim of [`pinned`].
+pub const PINNED: &str = "2Q does not evict a block that a reader holds";
+/// The claim of [`victim`].
+pub const VICTIM: &str =
+    "2Q under its lock does not evict a block that was requested during the load for which it was chosen";
+/// The claim of [`hot_2q`].
+pub const HOT_2Q: &str = "2Q evicts a block that was requested twice after all blocks that were not";
+
 /// The claim of [`hot`].
 pub const HOT: &str = "a block that was requested twice is evicted after all blocks that were not";
 
@@ -56,7 +64,21 @@ fn charged(pool: &Pool) -> (u64, u64) {
 /// some of the same blocks. A fourth thread shrinks the pool. The canary expects that the pool never exceeds the
 /// smaller capacity.
 pub fn pool(_: &SimImage, twist: Twist) {
-    let pool = Pool::new(9 * COST);
+    bounded(PoolPolicy::Clock, twist);
+}
+
+/// [`pool`], with 2Q.
+pub fn pool_2q(_: &SimImage, twist: Twist) {
+    bounded(PoolPolicy::TwoQueue, twist);
+}
+
+/// [`pool`], with 2Q under its lock.
+pub fn pool_2q_locked(_: &SimImage, twist: Twist) {
+    bounded(PoolPolicy::TwoQueueLocked, twist);
+}
+
+fn bounded(policy: PoolPolicy, twist: Twist) {
+    let pool = Pool::with_policy(9 * COST, policy);
     let reader = |first: u64| {
         let pool = &pool;
         body(move || {
@@ -86,7 +108,21 @@ pub fn pool(_: &SimImage, twist: Twist) {
 
 /// Two threads miss the same block. The canary expects that both threads load the block.
 pub fn pair(_: &SimImage, twist: Twist) {
-    let pool = Pool::new(9 * COST);
+    one_copy(PoolPolicy::Clock, twist);
+}
+
+/// [`pair`], with 2Q.
+pub fn pair_2q(_: &SimImage, twist: Twist) {
+    one_copy(PoolPolicy::TwoQueue, twist);
+}
+
+/// [`pair`], with 2Q under its lock.
+pub fn pair_2q_locked(_: &SimImage, twist: Twist) {
+    one_copy(PoolPolicy::TwoQueueLocked, twist);
+}
+
+fn one_copy(policy: PoolPolicy, twist: Twist) {
+    let pool = Pool::with_policy(9 * COST, policy);
     let ask = || drop(get(&pool, 1, 1));
     threads([body(ask), body(ask)]);
     let stats = pool.stats();
@@ -141,4 +177,60 @@ pub fn hot(_: &SimImage, _: Twist) {
     let (bytes, blocks) = charged(&pool);
     assert_eq!(bytes, blocks, "bytes charged and blocks in the pool");
     assert!((7 * COST as u64..=8 * COST as u64).contains(&bytes), "{bytes} bytes are left");
+}
+
+/// Two threads load eight blocks into a pool of eight, whose oldest block is held during the whole time. A third thread
+/// also takes and drops references to this block, without requesting it. The canary: references of readers are
+/// overlooked.
+pub fn pinned(_: &SimImage, _: Twist) {
+    for policy in [PoolPolicy::TwoQueue, PoolPolicy::TwoQueueLocked] {
+        let pool = Pool::with_policy(8 * COST, policy);
+        (0..8).for_each(|page| drop(get(&pool, 1, page)));
+        let pool = &pool;
+        let oldest = || pool.glance(OwnerId(1), PageNo(0)).map(Block::keep);
+        let held = oldest().expect("everything fits");
+        let fill = |pages: std::ops::Range<u64>| body(move || pages.for_each(|page| drop(get(pool, 1, page))));
+        let touch = body(|| (0..4).for_each(|_| drop(oldest())));
+        threads([fill(8..12), fill(12..16), touch]);
+        assert!(oldest().is_some(), "the block was evicted although it is in use");
+        drop(held);
+        let (bytes, blocks) = charged(pool);
+        assert_eq!(bytes, blocks, "bytes charged and blocks in the pool");
+    }
+}
+
+/// One thread loads a block into a full pool, and another thread requests the oldest block. If it finds the block, the
+/// block is hot and must stay. The canary: the victim is not checked again after the load.
+pub fn victim(_: &SimImage, _: Twist) {
+    let pool = Pool::with_policy(8 * COST, PoolPolicy::TwoQueueLocked);
+    (0..8).for_each(|page| drop(get(&pool, 1, page)));
+    let pool = &pool;
+    let request = body(move || {
+        if pool.peek(OwnerId(1), PageNo(0)).is_some() {
+            shuttle::thread::yield_now();
+            assert!(pool.glance(OwnerId(1), PageNo(0)).is_some(), "the victim was requested meanwhile");
+        }
+    });
+    threads([body(move || drop(get(pool, 1, 8))), request]);
+    let (bytes, blocks) = charged(pool);
+    assert_eq!((bytes, blocks), (8 * COST as u64, 8 * COST as u64));
+}
+
+/// Two threads load three blocks into a full pool, after one block was requested twice and while a third thread
+/// requests it once more. The other blocks were requested once, so they leave first. The canary: the search for a
+/// victim overlooks hits.
+pub fn hot_2q(_: &SimImage, _: Twist) {
+    const HOT: u64 = 0;
+    let pool = Pool::with_policy(8 * COST, PoolPolicy::TwoQueue);
+    (0..8).for_each(|page| drop(get(&pool, 1, page)));
+    let ask = || drop(pool.peek(OwnerId(1), PageNo(HOT)).expect("it was requested twice"));
+    ask();
+    let fill = |pages: std::ops::Range<u64>| {
+        let pool = &pool;
+        body(move || pages.for_each(|page| drop(get(pool, 1, page))))
+    };
+    threads([fill(8..10), fill(10..11), body(ask)]);
+    ask();
+    let (bytes, blocks) = charged(&pool);
+    assert_eq!(bytes, blocks, "bytes charged and blocks in the pool");
 }

@@ -101,6 +101,14 @@ bugs! {
     FrameNotLookedAt,
     /// The pool does not record hits, so frequently read blocks are evicted like all others.
     HitNotNoted,
+    /// The search for a victim of the pool overlooks the references of readers, so it evicts a block that is in use.
+    PinnedBlockEvicted,
+    /// A victim of the pool that was chosen before a read is evicted after the read, although it was requested
+    /// meanwhile.
+    VictimNotCheckedAgain,
+    /// The 2Q policy without its lock overlooks that a block was hit, so it evicts the block as if it were requested
+    /// once.
+    SecondAccessNotSeen,
     /// A short read counts as complete, so the rest of the buffer keeps its old content.
     ShortReadTaken,
     /// A block that was read concurrently is passed to a lookup that waits for a different block.

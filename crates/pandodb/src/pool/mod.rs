@@ -6,6 +6,9 @@
 //!   frames  [■][■][□][■]…[■][■] …     ──┴─ chances            hands of 64 frames ──▶
 //! ```
 //!
+//! Replacement policies ([`PoolPolicy`]) are behind the trait `replacement::Replacement`. The default is CLOCK. Only
+//! the policy `two_queue_locked` takes a lock at a hit, and this page describes the pool under the other policies.
+//!
 //! Steps of a read ([`Pool::get`]):
 //!
 //! 1. Follow the chain without a lock and guard the block (`table`).
@@ -46,31 +49,44 @@
 //! never change. There are no counters of readers, because the guards of `arc_swap` replace them ([decision
 //! 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
-//! Locks: the lock of a group's hand is taken first. While a thread holds the lock of a hand, it may take the lock of a
-//! chain, of the free frames or of the slab. While a thread holds one of these three locks, it takes no other lock. The
-//! locks of the queues of `probation` and of `unneeded` are held without any other lock of the pool.
+//! Locks: the lock of a group's hand, or of the queues of a 2Q policy, is taken first; only the reader-writer lock of
+//! `two_queue_locked` is taken before that. While a thread holds the lock of a hand or of these queues, it may take the
+//! lock of a chain. While a thread holds the lock of a chain, of the free frames or of the slab, it takes no other
+//! lock. The locks of the queues of `probation` and of `unneeded` are held without any other lock of the pool.
 
 mod block;
+mod free;
 mod hand;
 mod key;
+mod policy;
 mod probation;
+mod queues;
+mod replacement;
+mod strategy;
 mod table;
 #[cfg(test)]
 mod tests;
+mod two_queue;
+mod two_queue_locked;
 mod unneeded;
 
 use std::sync::Arc;
 
 pub use block::{Block, PinnedBlock};
 use block::{Body, Home, OVERHEAD};
+use free::FreeFrames;
 use hand::Hands;
 use key::FrameKey;
+pub use policy::PoolPolicy;
 use probation::Probation;
+use replacement::Replacement;
+use strategy::Strategy;
 use table::Table;
+use two_queue_locked::{TwoQueueLocked, Victim};
 use unneeded::Unneeded;
 
 use crate::base::slab::MemorySource;
-use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, thread_number};
+use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Guard, Ordering::Relaxed, thread_number};
 use crate::base::{BlockAddr, Ghosts, OwnerId, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 
@@ -100,7 +116,8 @@ pub struct Pool {
     tallies: [Tally; TALLIES],
     /// Bytes charged for blocks, including the blocks for which room is being made.
     bytes: Charged,
-    hands: Hands,
+    free: FreeFrames,
+    strategy: Strategy,
     ghosts: Ghosts,
     probation: Probation,
     unneeded: Unneeded,
@@ -167,9 +184,21 @@ pub struct PoolStats {
 }
 
 impl Pool {
-    /// Creates a pool that keeps at most `capacity_bytes`, overhead included. Allocates 4 to 8 bytes for each page of
-    /// the capacity immediately, and the memory of a block when the block is cached.
+    /// Creates a pool that keeps at most `capacity_bytes`, overhead included, and evicts by CLOCK. Allocates 4 to 8
+    /// bytes for each page of the capacity immediately, and the memory of a block when the block is cached.
     pub fn new(capacity_bytes: usize) -> Pool {
+        Pool::with_policy(capacity_bytes, PoolPolicy::Clock)
+    }
+
+    /// Creates a pool as [`Pool::new`] does, with another replacement policy. The queues of 2Q take up to 24 bytes for
+    /// each frame, which are not charged.
+    ///
+    /// ```
+    /// use pandodb::pool::{Pool, PoolPolicy};
+    /// let pool = Pool::with_policy(1 << 20, PoolPolicy::TwoQueue);
+    /// assert_eq!(pool.stats().blocks, 0);
+    /// ```
+    pub fn with_policy(capacity_bytes: usize, policy: PoolPolicy) -> Pool {
         let blocks = capacity_bytes / (PAGE + OVERHEAD);
         let home = Arc::new(Home::new(blocks));
         home.keep_within(|| capacity_bytes);
@@ -180,7 +209,8 @@ impl Pool {
             held: AtomicUsize::new(0),
             tallies: Default::default(),
             bytes: Charged::default(),
-            hands: Hands::new(),
+            free: FreeFrames::new(),
+            strategy: Strategy::new(policy),
             ghosts: Ghosts::new(capacity_bytes / Pool::GHOSTS, PAGE, 1).remembering(Pool::GHOSTS as u64 / 2),
             probation: Probation::default(),
             unneeded: Unneeded::default(),
@@ -188,10 +218,14 @@ impl Pool {
         }
     }
 
-    /// Uses one hand for all threads, so that evictions do not depend on which threads make the requests.
+    /// Uses one hand for all threads, so that evictions do not depend on which threads make the requests. The evictions
+    /// of the other policies never do. To be called before the pool is used.
     #[must_use]
     pub fn with_one_hand(mut self) -> Pool {
-        self.hands.one();
+        debug_assert_eq!(self.free.about(), 0, "the pool was not used yet");
+        if let Strategy::Clock(hands) = &mut self.strategy {
+            **hands = Hands::one();
+        }
         self
     }
 
@@ -214,6 +248,9 @@ impl Pool {
         keep: Keep,
         load: impl FnOnce() -> Result<AlignedBuf>,
     ) -> Result<Block> {
+        if let Some(locked) = self.locked() {
+            return self.get_locked(locked, (owner, addr, keep), load);
+        }
         match self.peek(owner, addr.page) {
             Some(block) => Ok(block),
             None => Ok(self.insert(owner, addr, keep, &load()?)),
@@ -224,6 +261,9 @@ impl Pool {
     #[inline]
     pub fn peek(&self, owner: OwnerId, page: PageNo) -> Option<Block> {
         let key = FrameKey::new(owner, page);
+        if let Some(locked) = self.locked() {
+            return self.peek_locked(locked, key);
+        }
         let hash = key.hash();
         let found = self.table.find(key, hash).or_else(|| self.table.find_locked(key, hash));
         let tally = self.tally();
@@ -243,6 +283,9 @@ impl Pool {
         for (key, (owner, page)) in keys.iter_mut().zip(wanted) {
             let name = FrameKey::new(*owner, *page);
             *key = (name, name.hash());
+        }
+        if let Some(locked) = self.locked() {
+            return self.peek_several_locked(locked, &keys[..count], found);
         }
         self.table.find_several(&keys[..count], &mut guards[..count]);
         let mut hits = 0;
@@ -301,15 +344,18 @@ impl Pool {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
         // A leaf starts without a chance, so that a leaf that was read once is evicted before a leaf that was read
         // twice.
-        self.put(owner, addr, keep, keep.ref_count() - Keep::Short.ref_count(), bytes)
+        self.put(owner, addr, keep, keep.ref_count() - Keep::Short.ref_count(), bytes, None)
     }
 
     /// Caches a copy of a block that was not requested yet but probably will be. The block starts without chances, so
     /// it is evicted early if no lookup hits it.
     pub fn offer(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
         let key = FrameKey::new(owner, addr.page);
-        if self.table.find(key, key.hash()).is_none() {
-            self.put(owner, addr, keep, 0, bytes);
+        let held = self.shared();
+        let found = self.find(self.locked(), key, key.hash());
+        drop(held);
+        if found.is_none() {
+            self.put(owner, addr, keep, 0, bytes, None);
         }
     }
 
@@ -319,8 +365,11 @@ impl Pool {
     }
 
     /// The most bytes that may be charged for blocks now: the capacity without the reserved bytes, but at least
-    /// 1/[`Pool::LEAST_SHARE`] of the capacity.
+    /// 1/[`Pool::LEAST_SHARE`] of the capacity. Unlimited if no block is ever evicted.
     fn capacity(&self) -> usize {
+        if self.strategy.keeps_all() {
+            return usize::MAX;
+        }
         let whole = self.capacity.load(Relaxed);
         whole.saturating_sub(self.lent.load(Relaxed)).max(whole / Pool::LEAST_SHARE)
     }
@@ -338,25 +387,28 @@ impl Pool {
         let hash = key.hash();
         let back = if long { self.ghosts.came_recently(hash) } else { self.ghosts.came(hash) };
         if back {
-            self.put(owner, addr, Keep::Short, Keep::Short.ref_count(), bytes);
+            self.put(owner, addr, Keep::Short, Keep::Short.ref_count(), bytes, None);
             return;
         }
         let cost = bytes.len() + OVERHEAD;
-        let on_probation = || !long && self.probation.enter(key, cost, self.capacity(), |old| self.dismiss(old));
+        let on_probation = || {
+            // The FIFO queue of 2Q is a probation of its own.
+            !long
+                && (!self.strategy.is_clock()
+                    || self.probation.enter(key, cost, self.capacity(), |old| self.dismiss(old)))
+        };
         if self.has_room(bytes.len()) || on_probation() {
-            self.put(owner, addr, Keep::Short, 0, bytes);
+            self.put(owner, addr, Keep::Short, 0, bytes, None);
         }
     }
 
     /// Evicts a block that leaves probation, if nothing hit it.
+    /// REQUIRES: the policy is CLOCK.
     fn dismiss(&self, key: FrameKey) {
+        debug_assert!(self.strategy.is_clock(), "the frame need not leave the policy");
         if let Some((number, cost)) = self.table.remove_unhit(key, key.hash()) {
-            self.ghosts.left(key.hash(), cost);
-            self.uncharge(cost);
-            let tally = self.tally();
-            tally.unlinked.fetch_add(1, Relaxed);
-            tally.evictions.fetch_add(1, Relaxed);
-            self.hands.give_back(&self.table, number);
+            self.count_eviction(key.hash(), cost);
+            self.free.give_back(&self.table, number);
         }
     }
 
@@ -365,7 +417,9 @@ impl Pool {
     #[inline]
     pub fn glance(&self, owner: OwnerId, page: PageNo) -> Option<Block> {
         let key = FrameKey::new(owner, page);
-        self.table.glance(key, key.hash()).map(Block::guarded)
+        let _held = self.shared();
+        let (_, found) = self.table.seek(key, key.hash(), table::FAR)?;
+        Some(self.handed(found))
     }
 
     /// Removes the blocks that begin in these pages from the cache, now or later. Called when the pages are freed.
@@ -411,7 +465,55 @@ impl Pool {
         }
     }
 
-    fn put(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
+    /// A block for a reader. Under a policy with a lock, the reader counts a reference, so that an eviction sees that
+    /// the block is in use.
+    /// REQUIRES: the caller holds the lock of the policy, if it has one.
+    #[inline]
+    fn handed(&self, body: Guard<Arc<Body>>) -> Block {
+        let block = Block::guarded(body);
+        if self.locked().is_some() { block.keep() } else { block }
+    }
+
+    /// Looks up a block and records a hit. May miss a block while its chain changes.
+    /// REQUIRES: the caller holds the lock of the policy, if it has one.
+    fn find(&self, locked: Option<&TwoQueueLocked>, key: FrameKey, hash: u64) -> Option<Block> {
+        match locked {
+            None => self.table.find(key, hash).map(Block::guarded),
+            Some(locked) => locked.find(&self.table, key, hash),
+        }
+    }
+
+    /// Takes the lock of the policy, if it has one, shared with other lookups.
+    #[inline]
+    fn shared(&self) -> Option<impl Sized + '_> {
+        self.locked().map(|locked| locked.buffer.read())
+    }
+
+    /// Takes the lock of the policy exclusively, if it has one. The holder may change chains and evict blocks.
+    fn exclusive(&self) -> Option<impl Sized + '_> {
+        self.locked().map(|locked| locked.buffer.write())
+    }
+
+    /// The policy, if its lookups take a lock.
+    #[inline]
+    fn locked(&self) -> Option<&TwoQueueLocked> {
+        match &self.strategy {
+            Strategy::TwoQueueLocked(locked) => Some(locked),
+            _ => None,
+        }
+    }
+
+    /// Caches a copy of a block, unless it is too large, nothing can be evicted for it, or it is cached already. Evicts
+    /// `victim` first, which was chosen before the block was loaded, if this is still allowed.
+    fn put(
+        &self,
+        owner: OwnerId,
+        addr: BlockAddr,
+        keep: Keep,
+        chances: u8,
+        bytes: &[u8],
+        victim: Option<&Victim>,
+    ) -> Block {
         debug_assert!(bytes.len() >= addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
@@ -421,10 +523,16 @@ impl Pool {
         if cost > capacity / 8 {
             return Block::counted(body);
         }
-        if let Some(first) = self.table.find(key, hash) {
-            return Block::guarded(first);
+        let locked = self.locked();
+        let _held = locked.map(|locked| locked.buffer.write());
+        if let Some(first) = self.find(locked, key, hash) {
+            return first;
+        }
+        if let Some(victim) = victim {
+            self.evict_chosen(victim, cost, capacity);
         }
         let Some(number) = self.make_room(cost, capacity) else { return Block::counted(body) };
+        self.strategy.enter(number);
         match self.table.link(number, hash, &body, chances) {
             Ok(()) => {
                 self.tally().linked.fetch_add(1, Relaxed);
@@ -432,8 +540,9 @@ impl Pool {
             }
             Err(first) => {
                 self.uncharge(cost);
-                self.hands.give_back(&self.table, number);
-                Block::guarded(first)
+                self.strategy.leave(number);
+                self.free.give_back(&self.table, number);
+                self.handed(first)
             }
         }
     }
@@ -445,10 +554,10 @@ impl Pool {
         let mut frame = None;
         if !self.shrink_to(capacity, &mut frame) {
             self.uncharge(cost);
-            frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
+            frame.into_iter().for_each(|number| self.free.give_back(&self.table, number));
             return None;
         }
-        Some(frame.unwrap_or_else(|| self.hands.frame(&self.table)))
+        Some(frame.unwrap_or_else(|| self.free.frame(&self.table)))
     }
 
     /// Subtracts the cost of a block from the charged bytes; returns the bytes that remain charged.
@@ -466,17 +575,28 @@ impl Pool {
         if self.bytes.0.load(Relaxed) <= capacity {
             return true;
         }
-        self.hands.evict(&self.table, |number, hash, cost| {
-            self.ghosts.left(hash, cost);
-            let left = self.uncharge(cost);
-            let tally = self.tally();
-            tally.unlinked.fetch_add(1, Relaxed);
-            tally.evictions.fetch_add(1, Relaxed);
-            if let Some(number) = frame.replace(number) {
-                self.hands.give_back(&self.table, number);
+        while let Some(evicted) = self.strategy.evict(&self.table, &self.free) {
+            let left = self.count_eviction(evicted.hash, evicted.cost);
+            if let Some(number) = frame.replace(evicted.number) {
+                self.free.give_back(&self.table, number);
             }
-            left > capacity
-        })
+            if left <= capacity {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Counts the eviction of a block; returns the bytes that remain charged.
+    // Always inlined, as `Hands::evict` is.
+    #[inline(always)]
+    fn count_eviction(&self, hash: u64, cost: usize) -> usize {
+        self.ghosts.left(hash, cost);
+        let left = self.uncharge(cost);
+        let tally = self.tally();
+        tally.unlinked.fetch_add(1, Relaxed);
+        tally.evictions.fetch_add(1, Relaxed);
+        left
     }
 
     /// Changes the capacity, and evicts blocks until the pool is within the new capacity. A capacity far above the
@@ -491,8 +611,10 @@ impl Pool {
         if self.bytes.0.load(Relaxed) > capacity {
             self.forget_some(FORGOTTEN_FOR_MEMORY);
         }
+        let held = self.exclusive();
         self.shrink_to(capacity, &mut frame);
-        frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
+        drop(held);
+        frame.into_iter().for_each(|number| self.free.give_back(&self.table, number));
         self.home.keep_within(|| self.capacity());
     }
 
@@ -505,10 +627,12 @@ impl Pool {
     /// Removes a block from the cache, if it is cached. Callers use this for blocks that will not be requested again.
     pub fn forget(&self, owner: OwnerId, page: PageNo) {
         let key = FrameKey::new(owner, page);
+        let _held = self.exclusive();
         if let Some((number, cost)) = self.table.remove(key, key.hash()) {
             self.uncharge(cost);
             self.tally().unlinked.fetch_add(1, Relaxed);
-            self.hands.give_back(&self.table, number);
+            self.strategy.leave(number);
+            self.free.give_back(&self.table, number);
         }
     }
 

@@ -17,7 +17,7 @@
 //!
 //! **Frame numbers do need ordering**: a thread that reads a frame number must find the segment of that frame. So each
 //! link is stored with `Release` and loaded with `Acquire`, even the link of a frame that moves into another chain
-//! while a reader inspects the frame. The count of frames (`hand`) is stored and loaded in the same way. The Loom
+//! while a reader inspects the frame. The count of frames (`free`) is stored and loaded in the same way. The Loom
 //! models `frames` and `links` check this ordering.
 //!
 //! Invariants, under the lock of a chain: the chain holds exactly the frames whose `hash` belongs to it; a chain holds
@@ -48,7 +48,7 @@ const MOST_CHAINS: usize = 1 << 28;
 /// The hash of a frame that is in no chain.
 const NOWHERE: u64 = 0;
 /// A reader stops after this many links: it has probably followed a reused frame into a foreign chain.
-const FAR: usize = 64;
+pub(super) const FAR: usize = 64;
 
 const _: () =
     assert!(FIRST.is_power_of_two() && MOST_CHAINS.is_power_of_two(), "numbers are split by shifts and masks");
@@ -71,6 +71,16 @@ pub(super) struct Frame {
     next: AtomicU32,
     /// The number of times that the hand passes this frame before it evicts the block.
     chances: AtomicU8,
+}
+
+/// A frame that an eviction has taken out of its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Evicted {
+    pub(super) number: u32,
+    /// The hash of the block's key.
+    pub(super) hash: u64,
+    /// The bytes that were charged for the block.
+    pub(super) cost: usize,
 }
 
 /// The frames of the pool, and the chains of frames by hash.
@@ -154,16 +164,18 @@ impl Table {
         None
     }
 
-    /// Looks up a block without a lock like [`Table::find`], but does not record a hit.
+    /// Looks up a block without a lock like [`Table::find`], but does not record a hit. Returns the number of its
+    /// frame, too. Follows at most `far` links: [`FAR`], or any number if the caller prevents changes of chains.
     #[inline]
-    pub(super) fn glance(&self, key: FrameKey, hash: u64) -> Option<Guard<Arc<Body>>> {
+    pub(super) fn seek(&self, key: FrameKey, hash: u64, far: usize) -> Option<(u32, Guard<Arc<Body>>)> {
         let mut link = self.chains[self.chain(hash)].load(Acquire);
-        for _ in 0..FAR {
-            let frame = self.frame(link.checked_sub(1)?);
+        for _ in 0..far {
+            let number = link.checked_sub(1)?;
+            let frame = self.frame(number);
             if frame.hash.load(Relaxed) == hash {
                 let body = frame.block.load();
                 if body.key == key {
-                    return Some(body);
+                    return Some((number, body));
                 }
             }
             link = frame.next.load(Acquire);
@@ -291,9 +303,41 @@ impl Table {
         (self.frame(number).chances.load(Relaxed) == 0).then(|| (number, self.unlink(number, hash)))
     }
 
+    /// Whether anything but its frame counts a reference to the block of a frame. A guard counts none.
+    pub(super) fn is_in_use(&self, number: u32) -> bool {
+        // The loaded reference is counted, so that the result does not depend on free slots of this thread.
+        let body = self.frame(number).block.load_full();
+        Arc::strong_count(&body) > 2 && !SeededBug::PinnedBlockEvicted.is_on()
+    }
+
+    /// Clears the mark of a frame. Returns whether the frame was marked: whether its chances were at their maximum, to
+    /// which only a lookup sets them (`link` gives it only to a block that its caller wants to be kept).
+    pub(super) fn take_mark(&self, number: u32) -> bool {
+        let frame = self.frame(number);
+        let most = frame.block.load().keep.ref_count();
+        let marked = frame.hash.load(Relaxed) != NOWHERE && frame.chances.load(Relaxed) >= most;
+        if marked {
+            // A hit between the load and the store is lost, as if it had happened before the load.
+            frame.chances.store(0, Relaxed);
+        }
+        marked
+    }
+
+    /// Takes a frame out of its chain, unless its block is in use or the frame is not linked. Does not regard the
+    /// chances of the frame.
+    pub(super) fn evict_unused(&self, number: u32) -> Option<Evicted> {
+        let hash = self.frame(number).hash.load(Relaxed);
+        if hash == NOWHERE {
+            return None;
+        }
+        let _chain = self.lock(hash);
+        let is_victim = self.frame(number).hash.load(Relaxed) == hash && !self.is_in_use(number);
+        is_victim.then(|| Evicted { number, hash, cost: self.unlink(number, hash) })
+    }
+
     /// Passes a frame with the hand. A frame that has chances loses one. A frame without chances is taken out of its
-    /// chain; for such a frame, returns the hash of the block's key and the bytes that were charged for the block.
-    pub(super) fn pass(&self, number: u32) -> Option<(u64, usize)> {
+    /// chain and returned.
+    pub(super) fn pass(&self, number: u32) -> Option<Evicted> {
         let frame = self.frame(number);
         let hash = frame.hash.load(Relaxed);
         if hash == NOWHERE {
@@ -306,7 +350,7 @@ impl Table {
             return None;
         }
         let _chain = self.lock(hash);
-        (frame.hash.load(Relaxed) == hash).then(|| (hash, self.unlink(number, hash)))
+        (frame.hash.load(Relaxed) == hash).then(|| Evicted { number, hash, cost: self.unlink(number, hash) })
     }
 }
 

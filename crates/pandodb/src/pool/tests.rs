@@ -1,11 +1,16 @@
 //! Tests of the pool.
 
+mod policies;
+
 use std::sync::Barrier;
 
 use super::*;
 use crate::base::Error;
 
 const OWNER: OwnerId = OwnerId(7);
+
+/// The policies that keep the pool within its capacity.
+const BOUNDED: [PoolPolicy; 3] = [PoolPolicy::Clock, PoolPolicy::TwoQueue, PoolPolicy::TwoQueueLocked];
 
 fn addr(page: u64, pages: u32) -> BlockAddr {
     BlockAddr { page: PageNo(page), pages }
@@ -19,90 +24,100 @@ fn buf(fill: u8, pages: usize) -> AlignedBuf {
 
 #[test]
 fn a_block_is_loaded_once_and_known_by_owner_and_page() {
-    let pool = Pool::new(1 << 20);
-    let first = pool.get(OWNER, addr(3, 1), Keep::Short, || Ok(buf(1, 1))).unwrap();
-    let again = pool.get(OWNER, addr(3, 1), Keep::Short, || panic!("it is cached")).unwrap();
-    assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
-    // The same page with another owner is another block.
-    let other = pool.get(OwnerId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
-    assert_eq!(other[0], 2);
-    let stats = pool.stats();
-    assert_eq!((stats.hits, stats.misses, stats.blocks), (1, 2, 2));
-    pool.forget(OWNER, PageNo(3));
-    assert!(pool.peek(OWNER, PageNo(3)).is_none());
-    assert_eq!(first[4095], 1, "a holder keeps a forgotten block");
+    for policy in PoolPolicy::ALL {
+        let pool = Pool::with_policy(1 << 20, policy);
+        let first = pool.get(OWNER, addr(3, 1), Keep::Short, || Ok(buf(1, 1))).unwrap();
+        let again = pool.get(OWNER, addr(3, 1), Keep::Short, || panic!("it is cached")).unwrap();
+        assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
+        // The same page with another owner is another block.
+        let other = pool.get(OwnerId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
+        assert_eq!(other[0], 2);
+        let stats = pool.stats();
+        assert_eq!((stats.hits, stats.misses, stats.blocks), (1, 2, 2));
+        pool.forget(OWNER, PageNo(3));
+        assert!(pool.peek(OWNER, PageNo(3)).is_none());
+        assert_eq!(first[4095], 1, "a holder keeps a forgotten block");
+    }
 }
 
 #[test]
 fn peek_several_finds_the_same_blocks_as_peek() {
-    // Each chain has about three blocks, so most blocks are not at the head of a chain.
-    let pool = Pool::new(64 * (PAGE + OVERHEAD));
-    pool.set_capacity(1 << 20);
-    let fill = |page: u64| (page % 251) as u8;
-    (0..192).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(fill(page), 1))));
-    for first in 0..200 {
-        let wanted: [_; Pool::TOGETHER] = std::array::from_fn(|i| {
-            let owner = if i == 3 { OwnerId(8) } else { OWNER };
-            (owner, PageNo(first + i as u64 * 7))
-        });
-        let mut found = [const { None }; Pool::TOGETHER];
-        pool.peek_several(&wanted, &mut found);
-        for ((owner, page), found) in wanted.into_iter().zip(found) {
-            assert_eq!(found.is_some(), owner == OWNER && page.0 < 192, "{page:?} of {owner:?}");
-            assert!(found.is_none_or(|block| block.iter().all(|byte| *byte == fill(page.0))));
+    for policy in PoolPolicy::ALL {
+        // Each chain has about three blocks, so most blocks are not at the head of a chain.
+        let pool = Pool::with_policy(64 * (PAGE + OVERHEAD), policy);
+        pool.set_capacity(1 << 20);
+        let fill = |page: u64| (page % 251) as u8;
+        (0..192).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(fill(page), 1))));
+        for first in 0..200 {
+            let wanted: [_; Pool::TOGETHER] = std::array::from_fn(|i| {
+                let owner = if i == 3 { OwnerId(8) } else { OWNER };
+                (owner, PageNo(first + i as u64 * 7))
+            });
+            let mut found = [const { None }; Pool::TOGETHER];
+            pool.peek_several(&wanted, &mut found);
+            for ((owner, page), found) in wanted.into_iter().zip(found) {
+                assert_eq!(found.is_some(), owner == OWNER && page.0 < 192, "{page:?} of {owner:?}");
+                assert!(found.is_none_or(|block| block.iter().all(|byte| *byte == fill(page.0))));
+            }
         }
     }
 }
 
 #[test]
 fn reserving_evicts_blocks_and_releasing_restores_the_capacity() {
-    let pool = Pool::new(1 << 20);
-    let fill = |from: u64| {
-        (from..from + 300).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(1, 1))))
-    };
-    fill(0);
-    pool.reserve(512 << 10);
-    assert!(pool.stats().bytes <= 512 << 10 && pool.stats().capacity == 512 << 10);
-    fill(1_000);
-    assert!(pool.stats().bytes <= 512 << 10, "{:?}", pool.stats());
-    // Blocks keep a quarter of the capacity, even if more than three quarters are reserved.
-    pool.reserve(4 << 20);
-    let stats = pool.stats();
-    assert!(stats.bytes <= 256 << 10 && stats.blocks > 40 && !pool.has_room(128 << 10), "{stats:?}");
-    pool.release(4 << 20);
-    pool.release(512 << 10);
-    fill(2_000);
-    assert!(pool.stats().bytes > 900 << 10, "{:?}", pool.stats());
+    for policy in BOUNDED {
+        let pool = Pool::with_policy(1 << 20, policy);
+        let fill = |from: u64| {
+            (from..from + 300).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(1, 1))))
+        };
+        fill(0);
+        pool.reserve(512 << 10);
+        assert!(pool.stats().bytes <= 512 << 10 && pool.stats().capacity == 512 << 10);
+        fill(1_000);
+        assert!(pool.stats().bytes <= 512 << 10, "{:?}", pool.stats());
+        // Blocks keep a quarter of the capacity, even if more than three quarters are reserved.
+        pool.reserve(4 << 20);
+        let stats = pool.stats();
+        assert!(stats.bytes <= 256 << 10 && stats.blocks > 40 && !pool.has_room(128 << 10), "{stats:?}");
+        pool.release(4 << 20);
+        pool.release(512 << 10);
+        fill(2_000);
+        assert!(pool.stats().bytes > 900 << 10, "{:?}", pool.stats());
+    }
 }
 
 #[test]
 fn a_failed_load_caches_nothing() {
-    let pool = Pool::new(1 << 20);
-    let result = pool.get(OWNER, addr(1, 1), Keep::Short, || Err(Error::corruption("leaf block", 0, "damage")));
-    assert!(result.unwrap_err().is_corruption());
-    assert_eq!(pool.stats().blocks, 0);
+    for policy in PoolPolicy::ALL {
+        let pool = Pool::with_policy(1 << 20, policy);
+        let result = pool.get(OWNER, addr(1, 1), Keep::Short, || Err(Error::corruption("leaf block", 0, "damage")));
+        assert!(result.unwrap_err().is_corruption());
+        assert_eq!(pool.stats().blocks, 0);
+    }
 }
 
 #[test]
 fn the_capacity_is_kept_and_blocks_that_are_hit_stay() {
-    let pool = Pool::new(1 << 20);
-    for page in 0..32 {
-        pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(9, 1));
-    }
-    for page in 100..5_000 {
-        pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(0, 1));
-        for hot in 0..32 {
-            let block = pool.peek(OWNER, PageNo(hot)).expect("a block that is hit all the time stays");
-            assert_eq!(block[17], 9);
+    for policy in BOUNDED {
+        let pool = Pool::with_policy(1 << 20, policy);
+        for page in 0..32 {
+            pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(9, 1));
         }
-        assert!(pool.stats().bytes <= 1 << 20);
+        for page in 100..5_000 {
+            pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(0, 1));
+            for hot in 0..32 {
+                let block = pool.peek(OWNER, PageNo(hot)).expect("a block that is hit all the time stays");
+                assert_eq!(block[17], 9);
+            }
+            assert!(pool.stats().bytes <= 1 << 20);
+        }
+        let stats = pool.stats();
+        assert!(stats.evictions > 4_000 && stats.blocks > 200, "{stats:?}");
+        pool.set_capacity(40_000);
+        assert!(pool.stats().bytes <= 40_000);
+        pool.set_capacity(0);
+        assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0));
     }
-    let stats = pool.stats();
-    assert!(stats.evictions > 4_000 && stats.blocks > 200, "{stats:?}");
-    pool.set_capacity(40_000);
-    assert!(pool.stats().bytes <= 40_000);
-    pool.set_capacity(0);
-    assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0));
 }
 
 #[test]
@@ -145,97 +160,109 @@ fn offered_blocks_that_are_not_requested_are_evicted_first() {
 
 #[test]
 fn a_large_block_is_handed_out_without_being_cached() {
-    let pool = Pool::new(16 * 4096);
-    let block = pool.insert(OWNER, addr(1, 2), Keep::Short, &buf(5, 2));
-    assert_eq!((block.len(), pool.stats().blocks), (8192, 0));
-    pool.insert(OWNER, addr(9, 1), Keep::Short, &buf(5, 1));
-    assert_eq!(pool.stats().blocks, 1);
+    for policy in BOUNDED {
+        let pool = Pool::with_policy(16 * 4096, policy);
+        let block = pool.insert(OWNER, addr(1, 2), Keep::Short, &buf(5, 2));
+        assert_eq!((block.len(), pool.stats().blocks), (8192, 0));
+        pool.insert(OWNER, addr(9, 1), Keep::Short, &buf(5, 1));
+        assert_eq!(pool.stats().blocks, 1);
+    }
 }
 
 #[test]
 fn pins_are_counted_until_the_last_one_drops() {
-    let pool = Pool::new(64 * 1024);
-    let block = pool.insert(OWNER, addr(1, 1), Keep::Short, &buf(5, 1));
-    let pins: Vec<PinnedBlock> = (0..4).map(|_| block.clone().pin()).collect();
-    assert!(!pool.should_copy() && pool.stats().pinned_bytes == 16_384);
-    let fifth = pins[0].clone();
-    assert!(pool.should_copy());
-    drop((pins, block));
-    pool.set_capacity(0);
-    assert_eq!((fifth[0], pool.stats().pinned_bytes), (5, 4096));
-    drop(fifth);
-    assert_eq!(pool.stats().pinned_bytes, 0);
+    for policy in BOUNDED {
+        let pool = Pool::with_policy(64 * 1024, policy);
+        let block = pool.insert(OWNER, addr(1, 1), Keep::Short, &buf(5, 1));
+        let pins: Vec<PinnedBlock> = (0..4).map(|_| block.clone().pin()).collect();
+        assert!(!pool.should_copy() && pool.stats().pinned_bytes == 16_384);
+        let fifth = pins[0].clone();
+        assert!(pool.should_copy());
+        drop((pins, block));
+        pool.set_capacity(0);
+        assert_eq!((fifth[0], pool.stats().pinned_bytes), (5, 4096));
+        drop(fifth);
+        assert_eq!(pool.stats().pinned_bytes, 0);
+    }
 }
 
 #[test]
 fn threads_that_miss_together_share_one_block() {
-    let pool = Pool::new(4 << 20);
-    let barrier = Barrier::new(4);
-    std::thread::scope(|scope| {
-        for thread in 0..4u64 {
-            let (pool, barrier) = (&pool, &barrier);
-            scope.spawn(move || {
-                barrier.wait();
-                for i in 0..2_000u64 {
-                    let page = (i * 31 + thread) % 700;
-                    let block = pool.get(OWNER, addr(page, 1), Keep::Short, || Ok(buf(page as u8, 1))).unwrap();
-                    assert_eq!(block[0], page as u8);
-                }
-            });
-        }
-    });
-    let stats = pool.stats();
-    assert_eq!((stats.blocks, stats.bytes), (700, 700 * buf_cost()));
+    for policy in PoolPolicy::ALL {
+        let pool = Pool::with_policy(4 << 20, policy);
+        let barrier = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (pool, barrier) = (&pool, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    for i in 0..2_000u64 {
+                        let page = (i * 31 + thread) % 700;
+                        let block = pool.get(OWNER, addr(page, 1), Keep::Short, || Ok(buf(page as u8, 1))).unwrap();
+                        assert_eq!(block[0], page as u8);
+                    }
+                });
+            }
+        });
+        let stats = pool.stats();
+        assert_eq!((stats.blocks, stats.bytes), (700, 700 * buf_cost()));
+    }
 }
 
 #[test]
 fn readers_see_the_right_bytes_while_blocks_of_all_sizes_are_evicted() {
-    let pool = Pool::new(96 * (PAGE + OVERHEAD));
-    std::thread::scope(|scope| {
-        for thread in 0..4u64 {
-            let pool = &pool;
-            scope.spawn(move || {
-                let mut held = Vec::new();
-                for i in 0..6_000u64 {
-                    let page = 4 * ((i * 37 + thread * 11) % 90);
-                    let pages = 1 + (page / 4 % 3) as u32;
-                    let keep = if page % 8 == 0 { Keep::Long } else { Keep::Short };
-                    let block =
-                        pool.get(OWNER, addr(page, pages), keep, || Ok(buf(page as u8, pages as usize))).unwrap();
-                    assert!(block.pages() == pages && block.iter().all(|&byte| byte == page as u8));
-                    // Hold more blocks than the thread has slots, so that some of the blocks are reference-counted.
-                    held.push(if i % 3 == 0 { block.keep() } else { block });
-                    if held.len() > 12 {
-                        held.drain(..).for_each(|block| assert!(block.iter().all(|&byte| byte == block[0])));
+    for policy in BOUNDED {
+        let pool = Pool::with_policy(96 * (PAGE + OVERHEAD), policy);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let pool = &pool;
+                scope.spawn(move || {
+                    let mut held = Vec::new();
+                    for i in 0..6_000u64 {
+                        let page = 4 * ((i * 37 + thread * 11) % 90);
+                        let pages = 1 + (page / 4 % 3) as u32;
+                        let keep = if page % 8 == 0 { Keep::Long } else { Keep::Short };
+                        let block =
+                            pool.get(OWNER, addr(page, pages), keep, || Ok(buf(page as u8, pages as usize))).unwrap();
+                        assert!(block.pages() == pages && block.iter().all(|&byte| byte == page as u8));
+                        // Hold more blocks than the thread has slots, so that some of the blocks are reference-counted.
+                        held.push(if i % 3 == 0 { block.keep() } else { block });
+                        if held.len() > 12 {
+                            held.drain(..).for_each(|block| assert!(block.iter().all(|&byte| byte == block[0])));
+                        }
+                        if i % 50 == 0 {
+                            pool.forget(OWNER, PageNo(page));
+                        }
                     }
-                    if i % 50 == 0 {
-                        pool.forget(OWNER, PageNo(page));
-                    }
-                }
-            });
-        }
-    });
-    let stats = pool.stats();
-    assert!(stats.bytes <= stats.capacity && stats.evictions > 1_000, "{stats:?}");
-    pool.set_capacity(0);
-    assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0), "evicting all blocks releases all charged bytes");
+                });
+            }
+        });
+        let stats = pool.stats();
+        assert!(stats.bytes <= stats.capacity && stats.evictions > 1_000, "{stats:?}");
+        pool.set_capacity(0);
+        assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0), "evicting all blocks releases all charged bytes");
+    }
 }
 
 #[test]
 fn lookups_find_all_blocks_after_the_pool_has_grown() {
-    let pool = Pool::new(8 * (PAGE + OVERHEAD));
-    pool.set_capacity(20_000 * (PAGE + OVERHEAD));
-    for page in 0..10_000 {
-        pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(page as u8, 1));
+    for policy in PoolPolicy::ALL {
+        let pool = Pool::with_policy(8 * (PAGE + OVERHEAD), policy);
+        pool.set_capacity(20_000 * (PAGE + OVERHEAD));
+        for page in 0..10_000 {
+            pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(page as u8, 1));
+        }
+        assert!((0..10_000).all(|page| pool.peek(OWNER, PageNo(page)).is_some_and(|block| block[9] == page as u8)));
     }
-    assert!((0..10_000).all(|page| pool.peek(OWNER, PageNo(page)).is_some_and(|block| block[9] == page as u8)));
 }
 
 #[test]
 fn a_block_that_does_not_fit_is_returned_and_not_charged() {
-    let pool = Pool::new(0);
-    let block = pool.get(OWNER, addr(1, 1), Keep::Long, || Ok(buf(3, 1))).unwrap();
-    assert_eq!((block[0], pool.stats().bytes, pool.stats().blocks), (3, 0, 0));
+    for policy in BOUNDED {
+        let pool = Pool::with_policy(0, policy);
+        let block = pool.get(OWNER, addr(1, 1), Keep::Long, || Ok(buf(3, 1))).unwrap();
+        assert_eq!((block[0], pool.stats().bytes, pool.stats().blocks), (3, 0, 0));
+    }
 }
 
 fn buf_cost() -> u64 {

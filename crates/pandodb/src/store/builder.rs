@@ -14,6 +14,7 @@ use crate::base::{Error, Result};
 use crate::device::{Device, FileDevice, Io};
 use crate::filter::Filters;
 use crate::index::{IndexOptions, Mode};
+use crate::pool::PoolPolicy;
 use crate::resolve::MergeOperator;
 use crate::run::Compression;
 
@@ -278,6 +279,22 @@ impl StoreBuilder {
         self
     }
 
+    /// Sets the replacement policy of the buffer pool. The default is [`PoolPolicy::Clock`]; the other policies are for
+    /// comparisons, and [`PoolPolicy::Optimal`] exceeds the memory budget. The policy is not stored: each opening of
+    /// the store may choose another one.
+    ///
+    /// ```
+    /// use pandodb::PoolPolicy;
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
+    /// let store = pandodb::Store::builder(&path).pool_policy(PoolPolicy::TwoQueue).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pool_policy(mut self, policy: PoolPolicy) -> Self {
+        self.config.pool_policy = policy;
+        self
+    }
+
     /// Uses another device instead of the directory, for example memory or a simulator. With such a device, the path is
     /// only used as a name.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
@@ -294,6 +311,7 @@ impl StoreBuilder {
             ("least_memtable_bytes", config.least_memtable().to_string()),
             ("unit_bytes", config.unit().to_string()),
             ("pool_bytes", config.pool().to_string()),
+            ("pool_policy", config.pool_policy.to_string()),
             ("row_cache_bytes", config.rows().to_string()),
             ("segment_bytes", config.segment().to_string()),
             ("log_streams", config.streams().to_string()),

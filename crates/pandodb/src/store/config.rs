@@ -13,6 +13,7 @@ use crate::device::{ALLOCATED_UNIT, Io, most_memory};
 use crate::filter::Filters;
 use crate::index::options::{COMPRESSION, FILTERS, compression_value, filters_value};
 use crate::index::{IndexOptions, Mode};
+use crate::pool::PoolPolicy;
 use crate::run::Compression;
 
 /// The minimum memory budget, in bytes.
@@ -41,6 +42,7 @@ pub(crate) struct Config {
     /// Whether the store is opened for a salvage. In this case `read_only` is also set, and the replay ends at the
     /// first damage in the log.
     pub salvage: bool,
+    pub pool_policy: PoolPolicy,
     pub row_cache_bytes: Option<usize>,
     pub segment_bytes: Option<u64>,
     pub log_streams: Option<usize>,
@@ -81,6 +83,7 @@ impl Default for Config {
             create: true,
             read_only: false,
             salvage: false,
+            pool_policy: PoolPolicy::default(),
             row_cache_bytes: None,
             segment_bytes: None,
             log_streams: None,

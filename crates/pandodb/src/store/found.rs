@@ -116,6 +116,6 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
 
 /// The pool of a store. A store without background threads must be deterministic, so its pool must be, too.
 fn pool(config: &Config) -> Pool {
-    let pool = Pool::new(config.pool());
+    let pool = Pool::with_policy(config.pool(), config.pool_policy);
     if config.background_threads == 0 { pool.with_one_hand() } else { pool }
 }

@@ -371,6 +371,24 @@ bugs! {
     LevelMovesOverlap,
     /// A checkpoint writes the table without its newest layer.
     LevelNotWritten,
+    /// The pages that a job has replaced are freed at once, while readers of older roots still need them.
+    TreePagesFreedAtOnce,
+    /// A job drops the versions that only snapshots need.
+    TreeSnapshotsIgnored,
+    /// Range tombstones are dropped although their range was not swept.
+    TreeTombstonesForgotten,
+    /// A page of a tree is accepted although another job has written it.
+    TreeMarkIgnored,
+    /// The pages that a job has replaced stay in the tree's map of pages.
+    TreeMapKeepsReplaced,
+    /// A checkpoint repeats the description of the tree that an earlier checkpoint wrote.
+    TreeDescriptionRepeated,
+    /// A scan leaves out the first leaf of each inner page that it enters in the middle of the scan.
+    TreeScanSkipsLeaf,
+    /// A job keeps the messages that an unfinished job has left, and applies them again from the memtable.
+    TreeLeftoversKept,
+    /// When small leaves are joined, the messages of the second one are lost.
+    TreeJoinLosesLeaf,
 
     // ---- verification ----
     /// `verify` pins each index only when it reaches that index. Pages that the index freed after the start of `verify`

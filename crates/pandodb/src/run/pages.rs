@@ -189,7 +189,7 @@ impl PageWriter {
         self.data.seal_block(block, addr, self.owner, kind);
         self.filled += addr.pages;
         debug_assert!(self.filled <= self.buffer_pages && self.filled as usize <= self.buffer.pages());
-        if matches!(kind, BlockKind::RunInner | BlockKind::RunFilter | BlockKind::TreeInner) {
+        if matches!(kind, BlockKind::RunInner | BlockKind::RunFilter) {
             self.offer_last(addr, Keep::Long);
         }
         Ok(())
@@ -220,8 +220,7 @@ impl PageWriter {
         self.buffer = larger;
     }
 
-    /// Writes the blocks that are still in the buffer.
-    pub(crate) fn flush(&mut self) -> Result<()> {
+    fn flush(&mut self) -> Result<()> {
         if self.filled > 0 {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.truncate(self.filled as usize);

@@ -302,7 +302,7 @@ impl Engine {
                     self.pressure.relieved.store(true, Relaxed);
                     return Ok(Some(self.note_progress(keyspace, progress)));
                 }
-                Err(e @ Error::DiskFull { .. }) => full = Some(e),
+                Err(e) if matches!(e, Error::DiskFull { .. }) || e.is_damage() => full = Some(e),
                 Err(e) => return Err(e),
             }
         }

@@ -90,7 +90,7 @@ impl Engine {
         }
         self.core.rows.shrink();
         // Keyspaces with sealed memtables come first, because sealed memtables hold memory.
-        let mut rank = None;
+        let (mut rank, mut damage) = (None, None);
         while let Some(next) = self.core.share.owed.next(rank) {
             rank = Some(next);
             // A keyspace that is being dropped still has debt until its index is cleared.
@@ -108,14 +108,13 @@ impl Engine {
                     self.press(op);
                     return self.relieve();
                 }
-                Err(e) => {
-                    let turn = self.note_trouble(e);
-                    if self.checkpointer.is_due() {
-                        self.background.scheduler.wake();
-                    }
-                    return turn;
-                }
+                // A damaged page of one keyspace must not stop the work of the others.
+                Err(e) if e.is_damage() => damage = Some(e),
+                Err(e) => return self.end_in_trouble(e),
             }
+        }
+        if let Some(e) = damage {
+            return self.end_in_trouble(e);
         }
         if self.is_at_rest() {
             if self.keyspaces.active() > self.config.least_memtable() as u64 {
@@ -135,6 +134,15 @@ impl Engine {
             self.keyspaces.all().iter().for_each(|keyspace| keyspace.index.on_idle());
         }
         Turn::Idle
+    }
+
+    /// Ends a turn that has failed.
+    fn end_in_trouble(&self, error: Error) -> Turn {
+        let turn = self.note_trouble(error);
+        if self.checkpointer.is_due() {
+            self.background.scheduler.wake();
+        }
+        turn
     }
 
     /// Accounts for a successful step of a keyspace's index. Returns the bytes that the step processed.

@@ -54,7 +54,7 @@ impl PinnedTree<'_> {
             Err(e) => return checker.lost(e.clone()),
         };
         for addr in visit.page.copies() {
-            checker.block(addr, self.source.owner(), kind_of(visit.level));
+            checker.read(kind_of(visit.level), self.source.copy(&visit.page, visit.level, addr));
         }
         if visit.level == 0 {
             // Messages above `through` are in the log. It owns their large values.
@@ -115,20 +115,16 @@ impl Verification for PinnedTree<'_> {
 
 /// The whole key space as one piece.
 pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
-    let source = TreeSource {
-        range: KeyRange::all(),
-        tombstones: view.tombstones.clone(),
-        through: view.through(),
-        walk: Walk::new(view.source.clone(), view.root),
-    };
+    let source =
+        TreeSource { range: KeyRange::all(), view: view.clone(), walk: Walk::new(view.source.clone(), view.root) };
     vec![SalvagePiece { range: KeyRange::all(), sources: vec![Box::new(source)], lost: view.lost.clone() }]
 }
 
 /// A tree of which all pages except the damaged ones are read.
 struct TreeSource {
     range: KeyRange,
-    tombstones: Arc<Fragments>,
-    through: Seqno,
+    /// The view keeps the pages allocated.
+    view: Arc<BtreeView>,
     walk: Walk,
 }
 
@@ -138,7 +134,7 @@ impl SalvageSource for TreeSource {
     }
 
     fn tombstones(&self) -> Result<Arc<Fragments>> {
-        Ok(self.tombstones.clone())
+        Ok(self.view.tombstones.clone())
     }
 
     fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
@@ -146,7 +142,7 @@ impl SalvageSource for TreeSource {
             match block {
                 Err(e) => return SalvageStep::Lost(range, e),
                 Ok(block) if level == 0 => {
-                    entries(&Leaf::of(&block), self.through, &mut |entry| out.push(*entry));
+                    entries(&Leaf::of(&block), self.view.through(), &mut |entry| out.push(*entry));
                     return SalvageStep::Entries;
                 }
                 Ok(_) => {}

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::read::BtreeView;
-use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno};
+use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno, seeded};
 use crate::blocks::BlockSource;
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{Inner, LeafAhead, PageRef};
@@ -26,6 +26,8 @@ use crate::run::Leaf;
 
 /// The most leaves that are read ahead.
 const MOST_AHEAD: usize = 32;
+/// No further leaf is read ahead while the leaves read ahead have this number of bytes.
+const MOST_AHEAD_BYTES: usize = 512 << 10;
 /// Only a scan of more leaves than this counts as long for the pool.
 const LONG: usize = 16;
 
@@ -101,7 +103,7 @@ impl TreeCursor {
             let at = match (range, self.reverse) {
                 (Some(range), false) => inner.search(&range.from),
                 (Some(range), true) if !range.to.is_empty() => inner.search(&range.to),
-                (_, false) => 0,
+                (_, false) => seeded!(TreeScanSkipsLeaf: 1.min(inner.len() - 1), 0),
                 (_, true) => inner.len() - 1,
             };
             let child = inner.page(at);
@@ -133,7 +135,9 @@ impl TreeCursor {
             return false;
         }
         inner.separator(at, &mut self.key);
-        self.key.as_slice() >= self.range.to.as_slice()
+        // A leaf that continues the messages of a key has the smallest key above it as its separator.
+        let order = self.key.as_slice().cmp(self.range.to.as_slice());
+        if inner.page(at).is_continued { order.is_gt() } else { order.is_ge() }
     }
 
     /// Whether the reader needs no message of child `at`.
@@ -142,7 +146,7 @@ impl TreeCursor {
             return true;
         }
         let Some((covered, seqno)) = &self.covered else { return false };
-        if page.totals.newest >= *seqno || at == 0 || at + 1 == inner.len() {
+        if page.is_continued || page.totals.newest >= *seqno || at == 0 || at + 1 == inner.len() {
             return false;
         }
         inner.separator(at, &mut self.key);
@@ -158,7 +162,7 @@ impl TreeCursor {
     /// Wants further leaves, up to the number that the scan reads ahead. Wants at least one, unless none is left.
     fn want_more(&mut self) -> Result<()> {
         let most = (1 << self.entered.min(6)).min(MOST_AHEAD);
-        while self.ahead.len() < most {
+        while self.ahead.len() < most && (self.ahead.is_empty() || self.ahead.bytes() < MOST_AHEAD_BYTES) {
             let Some(level) = self.path.last_mut() else { break };
             let Some(at) = level.next else {
                 self.path.pop();

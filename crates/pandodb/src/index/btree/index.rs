@@ -47,7 +47,7 @@ impl Index for Btree {
     }
 
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        match self.claim(None, keep) {
+        match self.claim(None, keep)? {
             Some(job) => self.work(job, budget),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
@@ -56,7 +56,7 @@ impl Index for Btree {
     /// Applies a piece of a memtable, or sweeps a piece of the deleted ranges.
     fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let piece = (room.bytes / PIECES).clamp(LEAST_PIECE, MOST_PIECE);
-        let Some(job) = self.claim(Some(piece), keep) else {
+        let Some(job) = self.claim(Some(piece), keep)? else {
             return Ok(Progress { idle: true, ..Progress::default() });
         };
         self.work(job, u64::MAX)
@@ -76,7 +76,7 @@ impl Index for Btree {
         let bytes = estimate(view.root()?, &self.source, range)?.bytes.max(1);
         let mut inner = self.inner.lock();
         // An explicit request retries the pages that could not be read.
-        inner.damage = None;
+        (inner.damage, inner.stuck) = (None, None);
         let requested = inner.requested.drain(..).chain([range.clone()]).collect();
         inner.requested = union(requested);
         drop(inner);
@@ -104,7 +104,8 @@ impl Index for Btree {
         counter("leaves_written", leaves, "Leaves written by memtables and sweeps.");
         counter("replaced_pages", replaced_pages, "Pages of 4 KiB that new pages have replaced.");
         stats.debt = self.debt();
-        stats.damaged = u64::from(self.inner.lock().damage.is_some());
+        let inner = self.inner.lock();
+        stats.damaged = u64::from(inner.damage.is_some() || inner.stuck.is_some());
         stats
     }
 

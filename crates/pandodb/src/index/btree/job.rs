@@ -30,19 +30,24 @@ use std::sync::Arc;
 
 use super::tree::Sizes;
 use super::world::World;
-use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, SeededBug, Seqno, seeded};
 use crate::index::folding::{FoldedValues, Folding};
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{LeafSink, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
 use crate::index::{Core, SealedBatch};
 use crate::memtable;
 use crate::pool::Pool;
-use crate::resolve::Stripes;
+use crate::resolve::{Stripes, prune_tombstones};
 use crate::run::Leaf;
 use crate::space::values::NewValues;
 
 /// Bytes copied from a memtable at a time.
 const BLOCK: usize = 64 << 10;
+
+/// A unit that is visited without being read costs as much as this number of bytes.
+const VISITED_UNIT: u64 = 64;
+/// A unit that a sweep drops unread counts as this number of swept bytes, so that one job drops a bounded number.
+const DROPPED_UNIT: u64 = 128;
 
 /// The messages of a memtable in order.
 struct Messages {
@@ -109,7 +114,7 @@ impl Reading {
     /// Passes the messages that a job which was not finished has left.
     fn leave_out(&mut self, source: &PageSource) -> Result<()> {
         while let Some(bytes) = &self.leaf
-            && Leaf::of(bytes).slot(self.at).seqno > self.through
+            && Leaf::of(bytes).slot(self.at).seqno > seeded!(TreeLeftoversKept: Seqno::MAX, self.through)
         {
             self.pass(source)?;
         }
@@ -123,9 +128,15 @@ impl Reading {
             Some(leaf) => Some(source.leaf_once(&leaf.page)?),
         };
         self.at = 0;
-        if let Some(leaf) = &self.leaf {
-            self.is_warm = leaf.is_pooled();
-            Leaf::of(leaf).key(0, &mut self.key);
+        if let Some(bytes) = &self.leaf {
+            self.is_warm = bytes.is_pooled();
+            let leaf = Leaf::of(bytes);
+            leaf.key(leaf.len() - 1, &mut self.key);
+            let is_above = self.unit.ends_before(&self.key);
+            leaf.key(0, &mut self.key);
+            if is_above || self.key < self.unit.from {
+                return Err(source.corrupt(&self.unit.leaves[self.number].page, "a key outside the leaf's keys"));
+            }
         }
         Ok(())
     }
@@ -171,6 +182,15 @@ pub(super) struct Carried {
     pub(super) new_values: Vec<NewValues>,
 }
 
+/// What a job does beside applying its memtable.
+#[derive(Default)]
+pub(super) struct Wanted {
+    /// Whether the ranges of tombstones are swept.
+    pub(super) sweeps: bool,
+    /// Ranges that a caller wants rewritten, disjoint and in order.
+    pub(super) requested: Vec<KeyRange>,
+}
+
 /// The state of a job between two pieces.
 pub(super) struct Pieces {
     /// The key of the next message; `None` if all messages are applied.
@@ -212,8 +232,8 @@ pub(super) struct Job {
     reading: Option<Reading>,
     /// All range tombstones: those of the tree and those of the memtable.
     tombstones: Vec<RangeTombstone>,
-    /// The tombstones that every read point sees.
-    seen: Fragments,
+    /// The tombstones that every read point sees: disjoint and in order, each with the newest seqno.
+    seen: Vec<RangeTombstone>,
     /// The ranges to sweep, disjoint and in order.
     sweeps: VecDeque<KeyRange>,
     /// Whether leaves of swept ranges are rewritten if a rewrite would drop messages, not only for tombstones.
@@ -243,12 +263,12 @@ pub(super) enum Stage {
 
 /// The tombstones whose effect is the same for all read points.
 pub(super) fn seen_by_all(tombstones: &[RangeTombstone], keep: &Stripes) -> Fragments {
-    Fragments::build_from(tombstones.iter().filter(|tombstone| keep.stripe_of(tombstone.seqno) == 0))
+    let is_seen = |tombstone: &&RangeTombstone| keep.stripe_of(tombstone.seqno) == 0;
+    Fragments::build_from(tombstones.iter().filter(is_seen))
 }
 
 impl Job {
-    /// Starts a job. `requested` are ranges that a caller wants rewritten; they are disjoint and in order. With
-    /// `piece_bytes`, the job runs in pieces that write about this number of bytes.
+    /// Starts a job. With `piece_bytes`, the job runs in pieces that write about this number of bytes.
     pub(super) fn new(
         core: &Core,
         sizes: &Sizes,
@@ -256,7 +276,7 @@ impl Job {
         from: World,
         batch: Option<SealedBatch>,
         keep: Stripes,
-        requested: &[KeyRange],
+        wanted: Wanted,
         piece_bytes: Option<u64>,
     ) -> Job {
         let pieces = piece_bytes.map(|piece_bytes| Pieces {
@@ -264,7 +284,7 @@ impl Job {
             piece_bytes,
             carried: Carried::default(),
         });
-        Job::start(core, sizes, source, from, batch, keep, requested, pieces)
+        Job::start(core, sizes, source, from, batch, keep, wanted, pieces)
     }
 
     /// Continues a job after a piece was published as `from`.
@@ -277,7 +297,7 @@ impl Job {
         keep: Stripes,
         pieces: Pieces,
     ) -> Job {
-        Job::start(core, sizes, source, from, batch, keep, &[], Some(pieces))
+        Job::start(core, sizes, source, from, batch, keep, Wanted::default(), Some(pieces))
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of a job")]
@@ -288,7 +308,7 @@ impl Job {
         from: World,
         batch: Option<SealedBatch>,
         keep: Stripes,
-        requested: &[KeyRange],
+        wanted: Wanted,
         pieces: Option<Pieces>,
     ) -> Job {
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
@@ -300,19 +320,27 @@ impl Job {
             }
         };
         let mut tombstones = from.tombstones.clipped(&KeyRange::all());
-        let mut most_swept = sizes.memtable_bytes.max(1 << 20);
+        let mut most_swept = sizes.memtable_bytes;
         if let Some(batch) = &batch {
             tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
             most_swept /= 4;
         }
-        let seen = seen_by_all(&tombstones, &keep);
-        let ranges = seen.newest().into_iter().map(|tombstone| tombstone.range).chain(requested.iter().cloned());
-        let sweeps = union(ranges.collect()).into();
+        let seen = seen_by_all(&tombstones, &keep).newest();
+        // A sweep would visit leaves again that earlier pieces have written.
+        let sweeps = match wanted.sweeps && (batch.is_none() || pieces.is_none()) {
+            true => {
+                let ranges = seen.iter().map(|tombstone| tombstone.range.clone());
+                union(ranges.chain(wanted.requested.iter().cloned()).collect()).into()
+            }
+            false => VecDeque::new(),
+        };
         let expected = batch.as_ref().map_or(0, |batch| 2 * batch.bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let sink = LeafSink::new(writer, sizes.leaf);
         let operator = sizes.operator.clone();
-        let folding = Folding::new(core, sink, keep.clone(), operator, true, &tombstones).knows_values_to(from.through);
+        let kept = seeded!(TreeSnapshotsIgnored: Vec::new(), keep.snapshots.clone());
+        let kept = Stripes { snapshots: kept, horizon: keep.horizon };
+        let folding = Folding::new(core, sink, kept, operator, true, &tombstones).knows_values_to(from.through);
         let folding = match &batch {
             Some(batch) => folding.separating(core, batch.inline_bytes, batch.bytes),
             None => folding,
@@ -330,7 +358,7 @@ impl Job {
             tombstones,
             seen,
             sweeps,
-            is_requested: !requested.is_empty(),
+            is_requested: !wanted.requested.is_empty(),
             swept: Vec::new(),
             is_sweeping: false,
             swept_bytes: 0,
@@ -365,7 +393,7 @@ impl Job {
                 if self.piece_bytes.is_some_and(|most| self.folding.sink.writer.written() >= most) {
                     return Ok((done, Stage::Piece));
                 }
-                moved += 1;
+                moved += VISITED_UNIT;
                 self.open(&target)?;
                 continue;
             }
@@ -400,6 +428,7 @@ impl Job {
             return Ok(());
         }
         if !has_message && self.is_dead(&unit) {
+            self.swept_bytes += DROPPED_UNIT;
             self.rebuild.drop_unit(&unit);
             self.sweep_to(unit.to.as_deref());
             return Ok(());
@@ -420,11 +449,18 @@ impl Job {
         let mut totals = Totals::default();
         unit.leaves.iter().for_each(|leaf| totals += leaf.page.totals);
         let range = range_of(unit);
-        let is_covered = self.seen.clipped(&range).iter().any(|tombstone| {
-            // The newest message may be newer than all the messages that the tombstone hides.
-            tombstone.range.overlaps(&range)
-        });
+        // The newest message may be newer than the messages that the tombstone hides.
+        let is_covered = self.tombstone_in(&range).is_some();
         is_covered || self.is_requested && totals.deletes + totals.older > 0
+    }
+
+    /// The first tombstone that every read point sees and that overlaps a range.
+    fn tombstone_in(&self, range: &KeyRange) -> Option<&RangeTombstone> {
+        let ends_before = |tombstone: &RangeTombstone| {
+            !tombstone.range.to.is_empty() && tombstone.range.to.as_slice() <= range.from.as_slice()
+        };
+        let at = self.seen.partition_point(ends_before);
+        self.seen.get(at).filter(|tombstone| tombstone.range.overlaps(range))
     }
 
     /// Whether all messages of a unit are hidden from all readers, and none of them refers to a large value.
@@ -432,8 +468,9 @@ impl Job {
         let range = range_of(unit);
         let newest = unit.leaves.iter().map(|leaf| leaf.page.totals.newest).max().unwrap_or_default();
         let no_values = unit.leaves.iter().all(|leaf| leaf.page.totals.large_values == 0);
-        let hides = |tombstone: &RangeTombstone| tombstone.seqno > newest && tombstone.range.covers(&range);
-        let is_hidden = self.seen.newest().iter().any(hides);
+        let is_hidden = self
+            .tombstone_in(&range)
+            .is_some_and(|tombstone| tombstone.seqno > newest && tombstone.range.covers(&range));
         no_values && is_hidden
     }
 
@@ -496,7 +533,11 @@ impl Job {
         if self.folding.sink.is_small()
             && let Some(next) = self.rebuild.next_unit()
         {
-            return self.read(next);
+            if SeededBug::TreeJoinLosesLeaf.is_on() {
+                self.rebuild.drop_unit(&next);
+            } else {
+                return self.read(next);
+            }
         }
         let leaves = self.folding.sink.end_unit()?;
         self.rebuild.put(leaves);
@@ -522,7 +563,7 @@ impl Job {
         let rest = piece_bytes.map(|piece_bytes| Pieces { next, piece_bytes, carried: Carried::default() });
         // The tombstones of the memtable are published with its last piece.
         let tombstones = if is_piece { from.tombstones.clipped(&KeyRange::all()) } else { tombstones };
-        let tombstones = remaining(&tombstones, &swept, &keep);
+        let tombstones = prune_tombstones(&remaining(&tombstones, &swept, &keep), &keep, false);
         let is_gone = root.is_none() && keep.snapshots.is_empty() && !is_piece;
         let tombstones = if is_gone { Vec::new() } else { tombstones };
         debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
@@ -543,7 +584,7 @@ fn with_read_point(mut keep: Stripes, point: Seqno) -> Stripes {
 
 /// The tombstones that are still needed after some ranges were swept.
 fn remaining(tombstones: &[RangeTombstone], swept: &[KeyRange], keep: &Stripes) -> Vec<RangeTombstone> {
-    let swept = union(swept.to_vec());
+    let swept = seeded!(TreeTombstonesForgotten: vec![KeyRange::all()], union(swept.to_vec()));
     let mut rest = Vec::new();
     for tombstone in tombstones {
         if keep.stripe_of(tombstone.seqno) != 0 {

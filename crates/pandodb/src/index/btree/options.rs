@@ -43,6 +43,10 @@ const MEMTABLE_PER_CHILD: u64 = 1024;
 /// The least limit on the number of children of an inner page.
 const FEWEST_CHILDREN: u64 = 4;
 
+/// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should meet
+/// crashes and faults between two pieces.
+const TINY_MEMTABLE: u64 = 6 << 10;
+
 impl Sizes {
     /// The sizes for the given settings.
     pub(super) fn of(settings: &Settings) -> Sizes {
@@ -54,6 +58,7 @@ impl Sizes {
             leaf: LeafLimits::new(leaf),
             inner: InnerLimits { bytes: page, children: usize::try_from(children).unwrap_or(usize::MAX) },
             memtable_bytes: memtable,
+            piece_bytes: (memtable < TINY_MEMTABLE).then_some(4 * leaf as u64),
             operator: settings.operator.clone(),
         }
     }

@@ -169,8 +169,8 @@ fn add_estimate(
     let is_inside = range.covers(keys);
     if is_inside || level == 0 {
         let part = if is_inside { 1 } else { 2 };
-        sum.entries += page.totals.entries / part;
-        sum.bytes += page.totals.bytes / part;
+        sum.entries = sum.entries.saturating_add(page.totals.entries / part);
+        sum.bytes = sum.bytes.saturating_add(page.totals.bytes / part);
         return Ok(());
     }
     let block = source.page(page, level)?;

@@ -10,6 +10,7 @@ use crate::index::pages::{InnerLimits, LeafLimits, Totals};
 use crate::index::testing::{Bench, changes_are_found, mark, operator, scan, suspend_jobs};
 use crate::index::{Core, Index, Room, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
+use crate::resolve::Stripes;
 use crate::space::{DataFile, Prefetch};
 
 fn sizes(leaf: usize, children: usize) -> Sizes {
@@ -17,6 +18,7 @@ fn sizes(leaf: usize, children: usize) -> Sizes {
         leaf: LeafLimits::new(leaf),
         inner: InnerLimits { bytes: 4096, children },
         memtable_bytes: 8 << 10,
+        piece_bytes: None,
         operator: Some(operator()),
     }
 }
@@ -152,6 +154,21 @@ fn messages_of_one_key_continue_in_further_leaves() {
         }
         assert_eq!(lookup.gather.len(), count, "{}", key.escape_ascii());
     }
+    // Ranges that end or begin at the key with several leaves.
+    for (range, count) in [
+        (KeyRange::new("b", "many\0"), 246),
+        (KeyRange::new("many", "many\0"), 240),
+        (KeyRange::new("many\0", ""), 12),
+        (KeyRange::new("", "many"), 6),
+    ] {
+        for reverse in [false, true] {
+            let mut cursor = bench.tree.view().cursor(Arc::new(range.clone()), reverse).unwrap();
+            cursor.leave_out(&KeyRange::new("many\0", "n"), Seqno(1)).unwrap();
+            let mut block = crate::base::EntryBlock::new();
+            cursor.fill(usize::MAX >> 1, &mut block).unwrap();
+            assert_eq!(block.len(), count, "{range:?}, reverse {reverse}");
+        }
+    }
     for reverse in [false, true] {
         let mut cursor = bench.tree.view().cursor(Arc::default(), reverse).unwrap();
         let mut block = crate::base::EntryBlock::new();
@@ -245,6 +262,36 @@ fn a_memtable_in_pieces_is_applied_once_even_after_a_crash() {
         }
         assert_eq!(scan(&opened, Seqno(bench.seqno), false), new, "seed {seed}");
     }
+}
+
+/// Regression, found by a review: the sweep of a tombstone visited leaves again that an earlier piece of the same
+/// memtable had written, and dropped the messages of that piece.
+#[test]
+fn a_tombstone_that_becomes_sweepable_between_two_pieces_loses_no_message() {
+    let mut bench = bench(6, 6);
+    apply(&mut bench, (0..2000).map(|i| (number(i), Kind::Put, vec![7; 8])).collect::<Vec<_>>());
+    let early = Stripes { snapshots: vec![Seqno(bench.seqno)], horizon: Seqno(bench.seqno) };
+    bench.seqno += 1;
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    memtable.insert_range(&RangeTombstone { range: KeyRange::new(number(0), number(1500)), seqno: Seqno(bench.seqno) });
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    while bench.tree.debt().memory_bytes > 0 {
+        bench.tree.step(1 << 20, &|| Stripes { horizon: Seqno(bench.seqno), ..early.clone() }).unwrap();
+    }
+    assert_eq!(bench.tree.stats().figure("range_tombstones"), 1, "a snapshot needs the deleted rows");
+    let operations: Vec<_> = (0..2000).map(|i| (number(i), Kind::Put, i as i64)).collect();
+    bench.tree.ingest(memtable_of(&operations, bench.seqno + 1));
+    bench.seqno += operations.len() as u64;
+    let room = Room { bytes: 0, spare: 0, urgent: true };
+    let with_snapshot = Stripes { horizon: Seqno(bench.seqno), ..early };
+    bench.tree.relieve(room, &|| with_snapshot.clone()).unwrap();
+    while bench.tree.debt().memory_bytes > 0 {
+        bench.tree.relieve(room, &|| bench.stripes()).unwrap();
+    }
+    let expected: Vec<_> = operations.into_iter().map(|(key, _, amount)| (key, amount)).collect();
+    assert_eq!(scan(&bench.tree, Seqno(bench.seqno), false), expected);
+    bench.drain();
+    assert_eq!(scan(&bench.tree, Seqno(bench.seqno), false), expected);
 }
 
 #[test]

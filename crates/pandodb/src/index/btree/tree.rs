@@ -2,14 +2,14 @@
 //!
 //! Locks: `inner` is held while a job is claimed or published, but never while pages are read or written.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::job::{Carried, Done, Job, Pieces, Stage, seen_by_all, subtract, union};
-use super::read::BtreeView;
+use super::job::{Carried, Done, Job, Pieces, Stage, Wanted, seen_by_all, subtract, union};
+use super::read::{BtreeView, estimate};
 use super::world::{Described, World};
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{Error, Extent, Fragments, KeyRange, OwnerId, Result, Seqno, events};
+use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, Result, SeededBug, Seqno, events, seeded};
 use crate::blocks::BlockSource;
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::deferred_frees::DeferredFrees;
@@ -23,6 +23,9 @@ use crate::space::Prefetch;
 /// Approximate memory of an empty index, including the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Btree>() + size_of::<BtreeView>() + 1536;
 
+/// With [`Sizes::piece_bytes`], one of this number of memtables is applied in pieces.
+const IN_PIECES: u64 = 8;
+
 /// The settings of an index of this type.
 #[derive(Clone)]
 pub struct Sizes {
@@ -32,6 +35,8 @@ pub struct Sizes {
     pub inner: InnerLimits,
     /// The unit of sizes of the store.
     pub memtable_bytes: u64,
+    /// The bytes of a piece, if some jobs run in pieces although the disk is not full.
+    pub piece_bytes: Option<u64>,
     /// Folds operands. Without an operator the operands are kept unfolded.
     pub operator: Option<Operator>,
 }
@@ -67,6 +72,9 @@ pub(super) struct Inner {
     /// The error that made a page unreadable for a sweep. No sweep starts until the store is reopened or a caller asks
     /// for a compaction. Memtables are still applied, as long as their leaves can be read.
     pub(super) damage: Option<Error>,
+    /// The error that made a page unreadable for which the oldest memtable has messages. The memtable cannot be applied
+    /// until the store is reopened or a caller asks for a compaction.
+    pub(super) stuck: Option<Error>,
     /// Whether the keyspace was dropped. If so, the result of the job in progress is discarded.
     cleared: bool,
 }
@@ -146,6 +154,7 @@ impl Btree {
                 slot: Slot::Nothing,
                 requested: Vec::new(),
                 damage: None,
+                stuck: None,
                 cleared: false,
             }),
             owing,
@@ -167,30 +176,45 @@ impl Btree {
     /// Claims the job in progress, or starts the next one: for the oldest memtable, or else a sweep if there is
     /// something to sweep. With `piece_bytes`, the job runs in pieces; a job in progress that does not is dropped, and
     /// its space is freed.
-    pub(super) fn claim(&self, piece_bytes: Option<u64>, keep: &dyn Fn() -> Stripes) -> Option<Box<Job>> {
+    ///
+    /// # Errors
+    /// The damage that keeps the oldest memtable from being applied.
+    pub(super) fn claim(&self, piece_bytes: Option<u64>, keep: &dyn Fn() -> Stripes) -> Result<Option<Box<Job>>> {
+        // The job is dropped after the lock is released, because it frees its pages.
+        let mut unneeded = None;
         let mut inner = self.inner.lock();
+        let Btree { core, sizes, source, .. } = self;
         match std::mem::replace(&mut inner.slot, Slot::Working) {
-            Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Some(job),
-            Slot::Working => return None,
-            Slot::Interrupted(pieces) => {
+            Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Ok(Some(job)),
+            Slot::Working => return Ok(None),
+            Slot::Interrupted(pieces) if inner.stuck.is_none() => {
                 let piece_bytes = piece_bytes.unwrap_or(pieces.piece_bytes);
                 let pieces = Pieces { piece_bytes, ..*pieces };
                 let (from, batch) = (inner.world.clone(), inner.batches.front().cloned());
-                return Some(Box::new(Job::resume(&self.core, &self.sizes, &self.source, from, batch, keep(), pieces)));
+                return Ok(Some(Box::new(Job::resume(core, sizes, source, from, batch, keep(), pieces))));
             }
-            Slot::Parked(_) | Slot::Nothing => {}
+            Slot::Interrupted(pieces) => {
+                inner.slot = Slot::Interrupted(pieces);
+                return Err(inner.stuck.clone().expect("looked at"));
+            }
+            Slot::Parked(job) => unneeded = Some(job),
+            Slot::Nothing => {}
         }
         let batch = inner.batches.front().cloned();
         let stripes = keep();
-        if batch.is_none() && !self.has_sweep(&inner, &stripes) {
+        if batch.is_some() && inner.stuck.is_some() || batch.is_none() && !self.has_sweep(&inner, &stripes) {
             inner.slot = Slot::Nothing;
-            return None;
+            return batch.and(inner.stuck.clone()).map_or(Ok(None), Err);
         }
+        let is_chosen = |_: &u64| batch.as_ref().is_some_and(|batch| batch.through.0.is_multiple_of(IN_PIECES));
+        let piece_bytes = piece_bytes.or(sizes.piece_bytes.filter(is_chosen));
         // A page that cannot be read must not keep memtables from being applied.
         let requested = if batch.is_none() { inner.requested.clone() } else { Vec::new() };
+        let wanted = Wanted { sweeps: inner.damage.is_none(), requested };
         let from = inner.world.clone();
-        let Btree { core, sizes, source, .. } = self;
-        Some(Box::new(Job::new(core, sizes, source, from, batch, stripes, &requested, piece_bytes)))
+        drop(inner);
+        drop(unneeded);
+        Ok(Some(Box::new(Job::new(core, sizes, source, from, batch, stripes, wanted, piece_bytes))))
     }
 
     /// Whether a sweep would do anything. If not, sweeps no longer count as debt. REQUIRES: the caller holds `inner`.
@@ -234,18 +258,24 @@ impl Btree {
     }
 
     /// Ends a job that failed. Its memtable is applied again by the next job, from the last published piece on. After
-    /// damage, no sweep starts any more.
+    /// damage, no job sweeps any more. If a memtable cannot be applied even so, the index is stuck.
     fn give_up(&self, is_sweep: bool, pieces: Option<Pieces>, error: Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         inner.slot = match pieces {
             Some(pieces) if !inner.cleared => Slot::Interrupted(Box::new(pieces)),
             _ => Slot::Nothing,
         };
-        if is_sweep && error.is_damage() {
-            inner.damage = Some(error.clone());
-            self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0));
+        if !error.is_damage() {
+            return Err(error);
+        }
+        let was_swept = inner.damage.is_none();
+        inner.damage.get_or_insert_with(|| error.clone());
+        self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0));
+        if is_sweep || was_swept {
+            // The next job for this memtable sweeps nothing. Perhaps it does not need the damaged page.
             return Progress::unless_damage(error);
         }
+        inner.stuck = Some(error.clone());
         Err(error)
     }
 
@@ -257,25 +287,31 @@ impl Btree {
         mut done: Done,
         pieces: &mut Option<Pieces>,
     ) -> Result<()> {
-        let sweep_bytes = self.sweep_bytes(&done)?;
-        let mut inner = self.inner.lock();
-        if inner.cleared {
-            inner.slot = Slot::Nothing;
-            return Ok(());
-        }
-        let mut world = inner.world.clone();
-        assert_eq!(world.root, from.root, "one job at a time changes the root");
+        let sweep_bytes = self.sweep_bytes(&done);
+        // No other job changes the maps, so they are computed without the lock.
+        let mut world = from.clone();
         world.pages.insert_all(done.written.extents());
-        world.pages.remove_all(&done.replaced, &self.core.data)?;
-        self.count(&done, batch.is_none());
+        let gone = joined(seeded!(TreeMapKeepsReplaced: Vec::new(), done.replaced.clone()));
+        world.pages.remove_all(&gone, &self.core.data)?;
         let is_known = |extent: &&Extent| world.blobs.contains(extent.start.0, extent.pages.into());
         let (known, unknown): (Vec<Extent>, Vec<Extent>) = done.values.dropped.iter().partition(is_known);
+        check_values(&self.core, batch, &unknown)?;
         world.blobs.remove_all(&known, &self.core.data)?;
         let in_pieces = pieces.is_some();
         let mut values = pieces.take().map_or_else(Carried::default, |pieces| pieces.carried);
         values.kept.append(&mut done.values.kept);
         values.dropped.extend(unknown);
         values.new_values.push(done.values.new_values);
+        if done.rest.is_none() {
+            world.blobs.insert_all(&values.kept);
+        }
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            inner.slot = Slot::Nothing;
+            return Ok(());
+        }
+        assert_eq!(inner.world.root, from.root, "one job at a time changes the root");
+        self.count(done.written.bytes(), &done.replaced, done.leaves, batch.is_none() || !done.swept.is_empty());
         world.root = done.root;
         world.tombstones = Arc::new(std::mem::take(&mut done.tombstones));
         world.horizon = world.horizon.max(done.keep.horizon);
@@ -286,17 +322,18 @@ impl Btree {
         done.written.keep();
         if let Some(rest) = done.rest.take() {
             // The memtable and the log still own the values that the memtable has brought.
-            self.publish(&mut inner, world, &done.replaced, &known);
+            let old = self.publish(&mut inner, world, &done.replaced, &known);
             inner.slot = Slot::Interrupted(Box::new(Pieces { carried: values, ..rest }));
+            drop(inner);
+            drop(old);
             return Ok(());
         }
-        world.blobs.insert_all(&values.kept);
         if let Some(batch) = batch {
             assert!(batch.through >= world.through, "memtables are applied in order");
             world.through = batch.through;
             let first = inner.batches.pop_front().expect("the memtable was applied");
             debug_assert!(Arc::ptr_eq(&first.memtable, &batch.memtable), "the oldest memtable is applied");
-            if in_pieces {
+            if in_pieces && self.sizes.piece_bytes.is_none() {
                 // The pieces have kept old versions. On a full disk, they are removed at once.
                 inner.requested = union(inner.requested.drain(..).chain([KeyRange::all()]).collect());
             }
@@ -304,9 +341,10 @@ impl Btree {
         inner.slot = Slot::Nothing;
         values.new_values.drain(..).for_each(|mut values| values.keep());
         values.dropped.extend(known);
-        self.publish(&mut inner, world, &done.replaced, &values.dropped);
+        let old = self.publish(&mut inner, world, &done.replaced, &values.dropped);
         self.note_debt(&inner, batch.map_or(0, |batch| batch.bytes), sweep_bytes);
         drop(inner);
+        drop(old);
         if let Some(batch) = batch {
             events::packed(batch.bytes, done.written.bytes());
         }
@@ -324,39 +362,55 @@ impl Btree {
         });
     }
 
-    fn count(&self, done: &Done, is_sweep: bool) {
-        let bytes = if is_sweep { &self.counters.swept_bytes } else { &self.counters.applied_bytes };
-        bytes.fetch_add(done.written.bytes(), Relaxed);
-        self.counters.sweeps.fetch_add(u64::from(!done.swept.is_empty()), Relaxed);
-        let replaced: u64 = done.replaced.iter().map(|extent| u64::from(extent.pages)).sum();
-        self.counters.replaced_pages.fetch_add(replaced, Relaxed);
-        self.counters.leaves.fetch_add(done.leaves, Relaxed);
+    fn count(&self, bytes: u64, replaced: &[Extent], leaves: u64, is_sweep: bool) {
+        let written = if is_sweep { &self.counters.swept_bytes } else { &self.counters.applied_bytes };
+        written.fetch_add(bytes, Relaxed);
+        self.counters.sweeps.fetch_add(u64::from(is_sweep), Relaxed);
+        let pages: u64 = replaced.iter().map(|extent| u64::from(extent.pages)).sum();
+        self.counters.replaced_pages.fetch_add(pages, Relaxed);
+        self.counters.leaves.fetch_add(leaves, Relaxed);
     }
 
-    /// Bytes of the leaves that a sweep still has to visit because of tombstones that all readers see.
-    fn sweep_bytes(&self, done: &Done) -> Result<u64> {
+    /// Bytes of the leaves that a sweep still has to visit because of tombstones that all readers see. A tombstone whose
+    /// range cannot be estimated counts as one byte.
+    fn sweep_bytes(&self, done: &Done) -> u64 {
         let seen = seen_by_all(&done.tombstones.clipped(&KeyRange::all()), &done.keep);
         let mut bytes = 0u64;
         for tombstone in seen.newest() {
-            let estimate = super::read::estimate(done.root, &self.source, &tombstone.range)?;
+            let estimate = estimate(done.root, &self.source, &tombstone.range).unwrap_or_default();
             bytes = bytes.saturating_add(estimate.bytes.max(1));
         }
-        Ok(bytes)
+        bytes
     }
 
     /// Publishes a new state. This is the only function that changes the view that readers pin. The pages and large
     /// values are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
-    pub(super) fn publish(&self, inner: &mut Inner, mut world: World, pages: &[Extent], values: &[Extent]) {
+    #[must_use = "dropping the old view may free many pages, so it is dropped without the lock"]
+    pub(super) fn publish(
+        &self,
+        inner: &mut Inner,
+        mut world: World,
+        pages: &[Extent],
+        values: &[Extent],
+    ) -> Arc<BtreeView> {
         assert!(world.through >= inner.world.through, "a swap never loses messages");
         assert!(world.horizon >= inner.world.horizon, "a horizon never decreases");
         assert!(world.lost.is_none(), "a tree that cannot be read is never changed");
         let owner = self.source.owner();
-        let frees = pages.iter().map(|extent| (owner, *extent));
+        let later = if SeededBug::TreePagesFreedAtOnce.is_on() {
+            pages.iter().for_each(|extent| self.core.data.free(*extent));
+            &[]
+        } else {
+            pages
+        };
+        let frees = later.iter().map(|extent| (owner, *extent));
         let frees = frees.chain(values.iter().map(|extent| (OwnerId::VALUES, *extent)));
         world.deferred_frees = inner.world.deferred_frees.succeed_with(frees);
-        world.described = Arc::new(Described::new(self.core.data.clone()));
+        if !SeededBug::TreeDescriptionRepeated.is_on() {
+            world.described = Arc::new(Described::new(self.core.data.clone()));
+        }
         inner.world = world;
-        self.published.store(Arc::new(BtreeView::of(&inner.world, &self.source)));
+        self.published.swap(Arc::new(BtreeView::of(&inner.world, &self.source)))
     }
 
     /// Removes everything, because the keyspace was dropped.
@@ -376,7 +430,43 @@ impl Btree {
         values.extend(all(&mut world.blobs));
         (world.root, world.tombstones) = (None, Arc::default());
         inner.requested.clear();
-        self.publish(&mut inner, world, &pages, &values);
+        let old = self.publish(&mut inner, world, &pages, &values);
+        drop(inner);
+        drop(old);
+    }
+}
+
+/// The same pages as fewer extents, in order.
+fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
+    extents.sort_unstable_by_key(|extent| extent.start);
+    let mut out: Vec<Extent> = Vec::new();
+    for extent in extents {
+        match out.last_mut() {
+            Some(last) if last.end() == extent.start.0 && last.pages < u32::MAX - extent.pages => {
+                last.pages += extent.pages;
+            }
+            _ => out.push(extent),
+        }
+    }
+    out
+}
+
+/// Checks that large values which are in no map have come with the memtable.
+///
+/// # Errors
+/// [`Error::Corruption`] if another message has referred to them. Then they may belong to another index.
+fn check_values(core: &Core, batch: Option<&SealedBatch>, unknown: &[Extent]) -> Result<()> {
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let brought: HashSet<Extent> = batch.map_or(Vec::new(), |batch| blobs_of(&batch.memtable)).into_iter().collect();
+    match unknown.iter().find(|extent| !brought.contains(extent)) {
+        None => Ok(()),
+        Some(extent) => {
+            let addr = BlockAddr { page: extent.start, pages: extent.pages };
+            let detail = "a message names pages that the map of large values does not contain";
+            Err(core.data.corrupt(addr, "large values", detail))
+        }
     }
 }
 

@@ -41,6 +41,11 @@ impl LeafAhead {
         self.wanted.len()
     }
 
+    /// The bytes of these leaves on disk.
+    pub fn bytes(&self) -> usize {
+        self.wanted.iter().map(|wanted| wanted.page.addr.bytes()).sum()
+    }
+
     /// Whether no leaf is waiting to be taken.
     pub fn is_empty(&self) -> bool {
         self.wanted.is_empty()

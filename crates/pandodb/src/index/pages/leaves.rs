@@ -137,32 +137,15 @@ impl LeafSink {
         Ok(std::mem::take(&mut self.out))
     }
 
-    /// Divides the entries of the last two leaves anew, and writes the first of them.
+    /// Writes the last two leaves, whose entries are divided anew so that both have about the same size. They stay as
+    /// they are if a leaf would become too large, because its keys have a shorter common prefix.
     fn balance(&mut self, full: Pending) -> Result<()> {
         let open = std::mem::take(&mut self.open);
-        let half = (full.builder.size() + open.builder.size()) / 2;
-        let is_warm = full.warm + open.warm > 0;
-        let mut first = Pending { from: full.from, ..Pending::default() };
-        let mut second = Pending::default();
-        let mut last: &[u8] = &[];
-        for entry in full.builder.entries().chain(open.builder.entries()) {
-            let is_next = second.builder.is_empty() && (first.builder.size() < half || last == entry.key);
-            if is_next {
-                first.push(&entry, is_warm);
-            } else {
-                if second.builder.is_empty() {
-                    second.from.extend_from_slice(separator(last, entry.key));
-                }
-                second.push(&entry, is_warm);
-            }
-            last = entry.key;
-        }
-        if second.builder.is_empty() {
-            // The last key fills more than half of both leaves.
-            second = first;
-        } else {
-            self.emit(first, 0)?;
-        }
+        let (first, second) = match halves(&full, &open, self.limits.bytes) {
+            Some(halves) => halves,
+            None => (full, open),
+        };
+        self.emit(first, 0)?;
         self.open = second;
         Ok(())
     }
@@ -187,6 +170,31 @@ impl LeafSink {
         self.open.flags = CONTINUED;
         Ok(())
     }
+}
+
+/// Two leaves of about the same size with the entries of two leaves; `None` if one would exceed `most` bytes, or would
+/// be empty.
+fn halves(full: &Pending, open: &Pending, most: usize) -> Option<(Pending, Pending)> {
+    let half = (full.builder.size() + open.builder.size()) / 2;
+    let is_warm = full.warm + open.warm > 0;
+    let mut first = Pending { from: full.from.clone(), ..Pending::default() };
+    let mut second = Pending::default();
+    let mut last: &[u8] = &[];
+    for entry in full.builder.entries().chain(open.builder.entries()) {
+        if second.builder.is_empty() && (first.builder.size() < half || last == entry.key) {
+            first.push(&entry, is_warm);
+        } else {
+            if second.builder.is_empty() {
+                second.from.extend_from_slice(separator(last, entry.key));
+            }
+            second.push(&entry, is_warm);
+        }
+        if first.builder.size().max(second.builder.size()) > most {
+            return None;
+        }
+        last = entry.key;
+    }
+    (!second.builder.is_empty()).then_some((first, second))
 }
 
 impl Sink for LeafSink {

@@ -20,7 +20,7 @@
 //! Invariants: keys are visited in ascending order; the leaves that hold the messages of one key are children of one
 //! page, and the first of them is opened with all others ([`Unit`]).
 
-use super::inner::{Child, Inner, encoded_bytes};
+use super::inner::{Child, encoded_bytes};
 use super::reference::PageRef;
 use super::source::PageSource;
 use super::writer::TreeWriter;
@@ -61,7 +61,6 @@ pub struct Unit {
 impl Unit {
     /// Whether `key`, which is not below the unit, belongs to a later unit.
     pub fn ends_before(&self, key: &[u8]) -> bool {
-        debug_assert!(key >= self.from.as_slice(), "keys ascend");
         self.to.as_ref().is_some_and(|to| key >= to.as_slice())
     }
 }
@@ -145,9 +144,9 @@ impl Rebuild {
         let is_root = self.open.len() == 1;
         let top = self.open.last_mut().expect("a page is open");
         let level = top.level - 1;
-        let child = top.rest.last().expect("a child is left");
-        let block = source.page(&child.page, level)?;
-        let mut children = Inner::of(&block).children(&child.from);
+        let [.., child] = &top.rest[..] else { unreachable!("a child is left") };
+        let end = top.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(top.to.as_deref());
+        let mut children = source.children(&child.page, level, &child.from, end)?;
         let Child { from, page } = top.rest.pop().expect("a child is left");
         if is_root && children.len() == 1 {
             // A root with one child is superfluous.
@@ -208,8 +207,8 @@ impl Rebuild {
         top.out.extend(rest.into_iter().rev());
         if top.is_changed && is_small(&top.out, limits) {
             if let Some(next) = parent.rest.last() {
-                let block = source.page(&next.page, top.level)?;
-                top.rest = Inner::of(&block).children(&next.from);
+                let end = parent.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(parent.to.as_deref());
+                top.rest = source.children(&next.page, top.level, &next.from, end)?;
                 top.rest.reverse();
                 let next = parent.rest.pop().expect("looked at");
                 top.to = parent.next_from();

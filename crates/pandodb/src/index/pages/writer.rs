@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   leaves        ──▶ one stream of large writes
-//!   inner pages   ──▶ two streams, one for each copy
+//!   inner pages   ──▶ two copies, at least an extent apart, written at once
 //! ```
 //!
 //! A job writes pages in key order, so neighbouring leaves are neighbours in the file until a later job rewrites some of
@@ -13,8 +13,9 @@ use std::sync::Arc;
 use super::inner::{Child, encode, pages_for, totals_of};
 use super::reference::{PageRef, Totals};
 use super::source::PageSource;
-use crate::base::{BlobRef, BlockAddr, Entry, Extent, Kind, OwnerId, PAGE, PageNo, Result};
+use crate::base::{BlobRef, BlockAddr, Entry, Extent, Kind, OwnerId, PageNo, Result};
 use crate::blocks::BlockSource;
+use crate::device::AlignedBuf;
 use crate::pool::{Keep, Pool};
 use crate::run::LeafBuilder;
 use crate::run::pages::PageWriter;
@@ -24,14 +25,13 @@ use crate::space::{BlockKind, DataFile};
 /// Writes the pages of one job.
 pub struct TreeWriter {
     leaves: PageWriter,
-    /// The streams of the first and of the second copies of inner pages.
-    inners: [PageWriter; 2],
+    /// The inner pages that were written.
+    inners: Written,
     mark: u32,
     written: u64,
     leaf_count: u64,
-    data: Arc<DataFile>,
-    pool: Arc<Pool>,
-    owner: OwnerId,
+    /// The memory for an inner page.
+    buffer: AlignedBuf,
 }
 
 /// Pages that a job has written. They are freed when this object is dropped, unless [`Written::keep`] is called.
@@ -94,24 +94,14 @@ impl TreeWriter {
     /// The writer of the job with the identity `job`. `expected_bytes` of leaves is a hint for allocation. Without it,
     /// the writer allocates no page before it needs it.
     pub fn new(source: &PageSource, job: OwnerId, expected_bytes: Option<u64>) -> TreeWriter {
-        let stream = |bytes: Option<u64>| {
-            let stream = PageWriter::new(source.data().clone(), source.owner(), bytes.unwrap_or(0));
-            let mut stream = if bytes.is_none() { stream.frugal() } else { stream };
-            stream.cache_in(source.shared_pool().clone());
-            stream
-        };
+        let (data, pool, owner) = (source.data().clone(), source.shared_pool().clone(), source.owner());
+        let leaves = PageWriter::new(data.clone(), owner, expected_bytes.unwrap_or(0));
+        let mut leaves = if expected_bytes.is_none() { leaves.frugal() } else { leaves };
+        leaves.cache_in(pool.clone());
         #[expect(clippy::cast_possible_truncation, reason = "a mark is the low half of an identity")]
         let mark = job.0 as u32;
-        TreeWriter {
-            leaves: stream(expected_bytes),
-            inners: [stream(None), stream(None)],
-            mark,
-            written: 0,
-            leaf_count: 0,
-            data: source.data().clone(),
-            pool: source.shared_pool().clone(),
-            owner: source.owner(),
-        }
+        let inners = Written { data, pool, owner, extents: Vec::new(), bytes: 0 };
+        TreeWriter { leaves, inners, mark, written: 0, leaf_count: 0, buffer: AlignedBuf::default() }
     }
 
     /// Bytes that were written.
@@ -147,14 +137,28 @@ impl TreeWriter {
     /// An I/O error or a full disk.
     pub fn inner(&mut self, children: &[Child], level: u32) -> Result<PageRef> {
         let (pages, mark) = (pages_for(children), self.mark);
-        let mut copies = [BlockAddr::default(); 2];
-        for (stream, copy) in self.inners.iter_mut().zip(&mut copies) {
-            let fill = |block: &mut [u8]| encode(children, level, mark, block);
-            *copy = stream.append(pages, BlockKind::TreeInner, fill)?.addr;
-            self.written += u64::from(pages) * PAGE as u64;
+        let Written { data, pool, owner, extents, .. } = &mut self.inners;
+        let first = data.alloc(pages)?;
+        extents.push(first);
+        let second = data.alloc_apart(pages, first)?;
+        extents.push(second);
+        let mut buf = std::mem::take(&mut self.buffer);
+        if buf.pages() != pages as usize {
+            buf = AlignedBuf::zeroed(pages as usize);
         }
-        let [addr, second] = copies;
-        Ok(PageRef { addr, second: Some(second.page), mark, is_continued: false, totals: totals_of(children) })
+        encode(children, level, mark, &mut buf);
+        for extent in [first, second] {
+            let addr = BlockAddr { page: extent.start, pages };
+            data.seal_block(&mut buf, addr, *owner, BlockKind::TreeInner);
+            if extent == first {
+                pool.offer(*owner, addr, Keep::Long, &buf);
+            }
+            buf = data.write(addr.page, buf)?;
+            self.written += addr.bytes() as u64;
+        }
+        self.buffer = buf;
+        let addr = BlockAddr { page: first.start, pages };
+        Ok(PageRef { addr, second: Some(second.start), mark, is_continued: false, totals: totals_of(children) })
     }
 
     /// Writes what is still in memory. The pages belong to the caller from now on.
@@ -162,14 +166,9 @@ impl TreeWriter {
     /// # Errors
     /// An I/O error or a full disk. All pages are freed.
     pub fn finish(self) -> Result<Written> {
-        let TreeWriter { leaves, inners, written, data, pool, owner, .. } = self;
-        let mut written = Written { data, pool, owner, extents: Vec::new(), bytes: written };
-        let mut streams: Vec<PageWriter> = [leaves].into_iter().chain(inners).collect();
-        // A stream that fails frees the pages of all streams, because none of them is finished before all are flushed.
-        streams.iter_mut().try_for_each(PageWriter::flush)?;
-        for stream in streams {
-            written.extents.extend(stream.finish()?);
-        }
-        Ok(written)
+        let TreeWriter { leaves, mut inners, written, .. } = self;
+        inners.extents.extend(leaves.finish()?);
+        inners.bytes = written;
+        Ok(inners)
     }
 }

@@ -10,6 +10,7 @@ use crate::base::{
     BlobRef, BlockAddr, Entry, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, key_hash, seeded,
 };
 use crate::blocks::BlockSource;
+use crate::device::AlignedBuf;
 use crate::index::blobs::PinnedMap;
 use crate::index::stored::Stored;
 use crate::index::{Core, SalvageSource, SalvageStep, Visitor};
@@ -60,7 +61,12 @@ impl<'a> Checker<'a> {
 
     /// Reads a block of the structure.
     pub fn block(&mut self, addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
-        match self.core.data.read_block(addr, owner, kind) {
+        self.read(kind, self.core.data.read_block(addr, owner, kind));
+    }
+
+    /// Reports a block that was read and checked, or the error.
+    pub fn read(&mut self, kind: BlockKind, read: Result<AlignedBuf>) {
+        match read {
             Ok(buf) => self.visit.block(kind, buf.len() as u64),
             Err(e) => self.visit.problem(e),
         }

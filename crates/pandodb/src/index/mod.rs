@@ -23,7 +23,7 @@
 //! * Newer messages of a key are in newer containers. Therefore a search from newest to oldest may stop at the first
 //!   base.
 //! * Blocks that a durable root reaches are never overwritten. Dropping the last `Arc` of a run or node frees its
-//!   blocks.
+//!   blocks; the replaced pages of a tree are freed with the last view that reaches them.
 //!
 //! **Other kinds of indexes.** Indexes with keys in hash order have [`Order::Hashed`]. Their keys arrive in the stored
 //! form ([`KeyCodec`](crate::base::KeyCodec)), and the types of the API exclude ranges. An index may update pages in

@@ -7,8 +7,8 @@
 //! 20  prefix length u16
 //! 22  flags u16          bit 0: offsets are u32, else u16; bits 1, 2: see the leaf
 //! 24  end u32            where the last entry ends, from the block's start
-//! 28  link u32           leaf: pages of the leaf before this one; inner: level
-//! 32  base u64           leaf: smallest seqno; inner: smallest child position
+//! 28  link u32           run leaf: pages of the leaf before this one; run inner: level; tree page: mark
+//! 32  base u64           leaf: smallest seqno; run inner: smallest child position; tree inner: level and first page
 //! 40  prefix │ heads, count × u32 │ offsets, count × u16 or u32 │ entries, back to back │ zeros
 //! ```
 //!

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::read::BtreeView;
+use super::view::BtreeView;
 use super::world::World;
 use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result, Seqno};
 use crate::blocks::BlockSource;

@@ -6,8 +6,8 @@
 //!   leaf  [ · · ■ ■ ■ ■ · ]      ■ window: entries inside the range that were not returned yet
 //! ```
 //!
-//! The number of leaves that are read ahead begins at 1 and doubles with each leaf that the scan enters, so a short scan
-//! reads little and a long scan keeps the device busy.
+//! The number of leaves that are read ahead begins at 1 and doubles with each leaf that the scan enters, so a short
+//! scan reads little and a long scan keeps the device busy.
 //!
 //! Invariant: the path leads to the child that is wanted next; the leaves before it, in the direction of the scan, were
 //! wanted, or left out because they have no message for the reader.
@@ -15,7 +15,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::read::BtreeView;
+use super::view::BtreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno, seeded};
 use crate::blocks::BlockSource;
 use crate::index::pages::source::OnceRead;

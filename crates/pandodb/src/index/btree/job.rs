@@ -15,22 +15,22 @@
 //!
 //! **Pieces.** A job needs as much disk space as it rewrites, because the old pages are freed only after the swap. On a
 //! full disk, a job therefore runs in pieces: after each piece, the tree with a part of the memtable is published. Its
-//! `through` stays that of the tree before the memtable, and readers read at most at `through`, so they see nothing of the
-//! part. The job keeps the versions as of `through` for them. If the job is not finished, because of an error or a crash,
-//! the next job drops all messages above `through` that it meets, and applies them from the memtable, into which the log
-//! has brought them.
+//! `through` stays that of the tree before the memtable, and readers read at most at `through`, so they see nothing of
+//! the part. For these readers the job keeps the version of each key as of `through`. Such a job sweeps nothing. If the
+//! job is not finished, because of an error or a crash, the next job drops all messages above `through` that it meets,
+//! and applies them from the memtable, into which the log has brought them.
 //!
-//! A job without a memtable is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as long
-//! as it has not moved too many bytes.
+//! A job without a memtable is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as
+//! long as it has not moved too many bytes.
 //!
-//! Invariant: targets ascend, so each leaf is visited at most once.
+//! Invariant: targets ascend, so a job, or a piece of a job, visits each leaf at most once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::tree::Sizes;
+use super::sizes::Sizes;
 use super::world::World;
-use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, SeededBug, Seqno, seeded};
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::folding::{FoldedValues, Folding};
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{LeafSink, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
@@ -182,6 +182,14 @@ pub(super) struct Carried {
     pub(super) new_values: Vec<NewValues>,
 }
 
+/// The parts of an index that a job uses.
+#[derive(Clone, Copy)]
+pub(super) struct Tools<'a> {
+    pub(super) core: &'a Core,
+    pub(super) sizes: &'a Sizes,
+    pub(super) source: &'a Arc<PageSource>,
+}
+
 /// What a job does beside applying its memtable.
 #[derive(Default)]
 pub(super) struct Wanted {
@@ -270,9 +278,7 @@ pub(super) fn seen_by_all(tombstones: &[RangeTombstone], keep: &Stripes) -> Frag
 impl Job {
     /// Starts a job. With `piece_bytes`, the job runs in pieces that write about this number of bytes.
     pub(super) fn new(
-        core: &Core,
-        sizes: &Sizes,
-        source: &Arc<PageSource>,
+        tools: Tools<'_>,
         from: World,
         batch: Option<SealedBatch>,
         keep: Stripes,
@@ -284,33 +290,29 @@ impl Job {
             piece_bytes,
             carried: Carried::default(),
         });
-        Job::start(core, sizes, source, from, batch, keep, wanted, pieces)
+        Job::start(tools, from, batch, keep, wanted, pieces)
     }
 
     /// Continues a job after a piece was published as `from`.
     pub(super) fn resume(
-        core: &Core,
-        sizes: &Sizes,
-        source: &Arc<PageSource>,
+        tools: Tools<'_>,
         from: World,
         batch: Option<SealedBatch>,
         keep: Stripes,
         pieces: Pieces,
     ) -> Job {
-        Job::start(core, sizes, source, from, batch, keep, Wanted::default(), Some(pieces))
+        Job::start(tools, from, batch, keep, Wanted::default(), Some(pieces))
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of a job")]
     fn start(
-        core: &Core,
-        sizes: &Sizes,
-        source: &Arc<PageSource>,
+        tools: Tools<'_>,
         from: World,
         batch: Option<SealedBatch>,
         keep: Stripes,
         wanted: Wanted,
         pieces: Option<Pieces>,
     ) -> Job {
+        let Tools { core, sizes, source } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
         let messages = match &pieces {
             None => batch.as_ref().map(|batch| Messages::new(batch, &[])),
@@ -533,11 +535,8 @@ impl Job {
         if self.folding.sink.is_small()
             && let Some(next) = self.rebuild.next_unit()
         {
-            if SeededBug::TreeJoinLosesLeaf.is_on() {
-                self.rebuild.drop_unit(&next);
-            } else {
-                return self.read(next);
-            }
+            let next = seeded!(TreeJoinLosesLeaf: Unit { leaves: Vec::new(), ..next }, next);
+            return self.read(next);
         }
         let leaves = self.folding.sink.end_unit()?;
         self.rebuild.put(leaves);

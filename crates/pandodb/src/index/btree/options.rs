@@ -43,8 +43,8 @@ const MEMTABLE_PER_CHILD: u64 = 1024;
 /// The least limit on the number of children of an inner page.
 const FEWEST_CHILDREN: u64 = 4;
 
-/// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should meet
-/// crashes and faults between two pieces.
+/// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should
+/// meet crashes and faults between two pieces.
 const TINY_MEMTABLE: u64 = 6 << 10;
 
 impl Sizes {
@@ -85,7 +85,7 @@ impl BtreeOptions {
         BtreeOptions(IndexKind::of(&TYPE).into())
     }
 
-    /// The size of a page in KiB, 4 to 4096; the default is 8. A page on disk takes only the space that its rows need,
+    /// The size of a page in KiB, 4 to 4096; the default is 8. A leaf on disk takes only the space that its rows need,
     /// rounded up to 4 KiB.
     #[must_use]
     pub fn page_kib(self, kib: u64) -> BtreeOptions {

@@ -1,23 +1,24 @@
 //! [`Btree`] is one B+-tree. This module claims jobs and publishes roots.
 //!
-//! Locks: `inner` is held while a job is claimed or published, but never while pages are read or written.
+//! Locks: `inner` is held while a job is claimed or published, but not while pages are read, written or freed.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::job::{Carried, Done, Job, Pieces, Stage, Wanted, seen_by_all, subtract, union};
-use super::read::{BtreeView, estimate};
+use super::job::{Carried, Done, Job, Pieces, Stage, Tools, Wanted, seen_by_all, subtract, union};
+use super::sizes::Sizes;
+use super::view::{BtreeView, estimate};
 use super::world::{Described, World};
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, Result, SeededBug, Seqno, events, seeded};
+use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, Result, Seqno, events, seeded};
 use crate::blocks::BlockSource;
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::deferred_frees::DeferredFrees;
 use crate::index::owed::Owing;
-use crate::index::pages::{Description, InnerLimits, LeafLimits, PageSource};
+use crate::index::pages::{Description, PageSource};
 use crate::index::runs::blobs_of;
 use crate::index::{Core, Progress, RootRecord, SealedBatch};
-use crate::resolve::{Operator, Stripes};
+use crate::resolve::Stripes;
 use crate::space::Prefetch;
 
 /// Approximate memory of an empty index, including the keyspace that it belongs to.
@@ -25,21 +26,6 @@ const EMPTY_BYTES: usize = size_of::<Btree>() + size_of::<BtreeView>() + 1536;
 
 /// With [`Sizes::piece_bytes`], one of this number of memtables is applied in pieces.
 const IN_PIECES: u64 = 8;
-
-/// The settings of an index of this type.
-#[derive(Clone)]
-pub struct Sizes {
-    /// The sizes of leaves.
-    pub leaf: LeafLimits,
-    /// The sizes of inner pages.
-    pub inner: InnerLimits,
-    /// The unit of sizes of the store.
-    pub memtable_bytes: u64,
-    /// The bytes of a piece, if some jobs run in pieces although the disk is not full.
-    pub piece_bytes: Option<u64>,
-    /// Folds operands. Without an operator the operands are kept unfolded.
-    pub operator: Option<Operator>,
-}
 
 /// One B+-tree.
 pub struct Btree {
@@ -88,8 +74,8 @@ enum Slot {
     Parked(Box<Job>),
     /// A thread works on the job.
     Working,
-    /// A job that runs in pieces has published a piece, or has failed after that. The next job continues behind the last
-    /// piece.
+    /// A job that runs in pieces has published a piece, or has failed after that. The next job continues behind the
+    /// last piece.
     Interrupted(Box<Pieces>),
 }
 
@@ -107,8 +93,8 @@ impl Btree {
     /// Opens the tree that a checkpoint wrote.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the description of the tree, or a node of its maps, is damaged. A store that is open for
-    /// reading opens without the tree.
+    /// [`Error::Corruption`] if the description of the tree, or a node of its maps, is damaged. A store that is open
+    /// for reading opens without the tree.
     pub fn open(core: Core, sizes: Sizes, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Btree> {
         match Description::load(&core, record, prefetch) {
             Ok((description, stored)) => {
@@ -184,6 +170,7 @@ impl Btree {
         let mut unneeded = None;
         let mut inner = self.inner.lock();
         let Btree { core, sizes, source, .. } = self;
+        let tools = Tools { core, sizes, source };
         match std::mem::replace(&mut inner.slot, Slot::Working) {
             Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Ok(Some(job)),
             Slot::Working => return Ok(None),
@@ -191,7 +178,7 @@ impl Btree {
                 let piece_bytes = piece_bytes.unwrap_or(pieces.piece_bytes);
                 let pieces = Pieces { piece_bytes, ..*pieces };
                 let (from, batch) = (inner.world.clone(), inner.batches.front().cloned());
-                return Ok(Some(Box::new(Job::resume(core, sizes, source, from, batch, keep(), pieces))));
+                return Ok(Some(Box::new(Job::resume(tools, from, batch, keep(), pieces))));
             }
             Slot::Interrupted(pieces) => {
                 inner.slot = Slot::Interrupted(pieces);
@@ -214,7 +201,7 @@ impl Btree {
         let from = inner.world.clone();
         drop(inner);
         drop(unneeded);
-        Ok(Some(Box::new(Job::new(core, sizes, source, from, batch, stripes, wanted, piece_bytes))))
+        Ok(Some(Box::new(Job::new(tools, from, batch, stripes, wanted, piece_bytes))))
     }
 
     /// Whether a sweep would do anything. If not, sweeps no longer count as debt. REQUIRES: the caller holds `inner`.
@@ -371,8 +358,8 @@ impl Btree {
         self.counters.leaves.fetch_add(leaves, Relaxed);
     }
 
-    /// Bytes of the leaves that a sweep still has to visit because of tombstones that all readers see. A tombstone whose
-    /// range cannot be estimated counts as one byte.
+    /// Bytes of the leaves that a sweep still has to visit because of tombstones that all readers see. A tombstone
+    /// whose range cannot be estimated counts as one byte.
     fn sweep_bytes(&self, done: &Done) -> u64 {
         let seen = seen_by_all(&done.tombstones.clipped(&KeyRange::all()), &done.keep);
         let mut bytes = 0u64;
@@ -397,20 +384,20 @@ impl Btree {
         assert!(world.horizon >= inner.world.horizon, "a horizon never decreases");
         assert!(world.lost.is_none(), "a tree that cannot be read is never changed");
         let owner = self.source.owner();
-        let later = if SeededBug::TreePagesFreedAtOnce.is_on() {
-            pages.iter().for_each(|extent| self.core.data.free(*extent));
-            &[]
-        } else {
-            pages
-        };
+        let later = seeded!(TreePagesFreedAtOnce: self.free_at_once(pages), pages);
         let frees = later.iter().map(|extent| (owner, *extent));
         let frees = frees.chain(values.iter().map(|extent| (OwnerId::VALUES, *extent)));
         world.deferred_frees = inner.world.deferred_frees.succeed_with(frees);
-        if !SeededBug::TreeDescriptionRepeated.is_on() {
-            world.described = Arc::new(Described::new(self.core.data.clone()));
-        }
+        let described = || Arc::new(Described::new(self.core.data.clone()));
+        world.described = seeded!(TreeDescriptionRepeated: world.described.clone(), described());
         inner.world = world;
         self.published.swap(Arc::new(BtreeView::of(&inner.world, &self.source)))
+    }
+
+    /// Frees pages that readers may still need. Only a seeded bug calls this.
+    fn free_at_once(&self, pages: &[Extent]) -> &[Extent] {
+        pages.iter().for_each(|extent| self.core.data.free(*extent));
+        &[]
     }
 
     /// Removes everything, because the keyspace was dropped.

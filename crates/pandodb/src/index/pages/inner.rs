@@ -18,7 +18,8 @@ use crate::run::slots::{Flaw, Slots, SlotsWriter, WIDE, common_prefix, frame_byt
 
 use super::reference::{PageRef, Totals};
 
-/// The most levels of a tree. Each inner page except the root has at least two children, so no tree has more levels.
+/// The most levels of a tree. A new level is added only when the level below has more than one page, and almost all
+/// pages have [`LEAST_CHILDREN`](super::rebuild::LEAST_CHILDREN) children or more, so no tree comes near this height.
 pub const MAX_HEIGHT: u32 = 48;
 /// Bits of `base` below the level.
 const LEVEL_SHIFT: u32 = 56;
@@ -65,9 +66,9 @@ impl<'a> Inner<'a> {
         let prefix_len = inner.slots.prefix(bytes).len();
         let heads = inner.slots.heads(bytes);
         let mut before: Option<&[u8]> = None;
-        for i in 0..inner.len() {
+        for (i, stored_head) in heads.iter().enumerate() {
             let (_, rest) = inner.parse(i).map_err(|_| "a reference to a child is damaged")?;
-            if prefix_len + rest.len() > MAX_KEY + 1 || heads[i].get() != head(rest) {
+            if prefix_len + rest.len() > MAX_KEY + 1 || stored_head.get() != head(rest) {
                 return Err("a separator is out of bounds or does not match its head");
             }
             match before {
@@ -90,7 +91,6 @@ impl<'a> Inner<'a> {
 
     /// The level of the page; 1 if its children are leaves.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a shift leaves 8 bits")]
     pub fn level(&self) -> u32 {
         (self.slots.base >> LEVEL_SHIFT) as u32
     }

@@ -1,7 +1,8 @@
-//! [`LeafSink`]: divides the folded messages of a job into leaves.
+//! [`LeafSink`]: divides the folded messages of a job into leaves. A *unit* is a leaf of the old tree, with the leaves
+//! that continue the messages of its last key ([`Unit`](super::Unit)).
 //!
 //! ```text
-//!   unit of the old tree      entries ──▶ [ full ][ open … ]      at most two leaves are in memory
+//!   unit of the old tree      entries ──▶ [ full ][ open … ]      the last two leaves are in memory
 //!   end of the unit           one leaf, or several; the last two have about the same size
 //! ```
 //!
@@ -12,7 +13,8 @@
 //! * The last two leaves of a unit have about the same size, so that random inserts find room in both. All other leaves
 //!   of a unit are full, so that a load in key order fills its leaves.
 //!
-//! Source: 000 §5.2.5 divides a leaf at the median of its entries and of the messages that arrive.
+//! The source divides a leaf at the median of its entries and of the messages that arrive (000 §5.2.5). The last rule
+//! does the same for a leaf that becomes two.
 
 use super::inner::Child;
 use super::writer::TreeWriter;
@@ -97,8 +99,8 @@ impl LeafSink {
         self.open.builder.is_empty() && self.full.is_none() && self.out.is_empty()
     }
 
-    /// Starts a unit with the lower bound `from`. If a small leaf of the last unit is pending, the entries of both units
-    /// are joined.
+    /// Starts a unit with the lower bound `from`. If a small leaf of the last unit is pending, the entries of both
+    /// units are joined.
     pub fn begin_unit(&mut self, from: &[u8]) {
         if self.is_empty() {
             self.open.from.clear();

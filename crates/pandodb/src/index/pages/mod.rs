@@ -1,4 +1,4 @@
-//! The pages of a tree whose pages are replaced one by one: `btree`, and later `betree`.
+//! The pages of a tree whose pages are replaced one by one. The index `btree` uses them.
 //!
 //! ```text
 //!   root record ─▶ description (two copies): root, pages that the tree owns, range tombstones
@@ -9,9 +9,9 @@
 //!               leaf        leaf                messages in order, in the format of leaves of runs
 //! ```
 //!
-//! A job reads old pages and writes new ones to fresh space ([`Rebuild`], [`LeafSink`], [`TreeWriter`]). It never changes
-//! a page. When it is done, one swap of the root publishes the new tree, and the replaced pages are freed when the last
-//! reader of an older root is gone. So readers take no latches, and a crash at any moment leaves the old tree.
+//! A job reads old pages and writes new ones to fresh space ([`Rebuild`], [`LeafSink`], [`TreeWriter`]). It never
+//! changes a page. When it is done, one swap of the root publishes the new tree, and the replaced pages are freed when
+//! the last reader of an older root is gone. So readers take no latches, and a crash at any moment leaves the old tree.
 //!
 //! Parents hold the addresses of their children. There is no separate table from page numbers to addresses: a job that
 //! replaces a leaf writes the leaf's parent anew, once for all its leaves ([decision

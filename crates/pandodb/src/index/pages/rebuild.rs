@@ -1,20 +1,21 @@
 //! [`Rebuild`]: writes the inner pages above leaves that a job replaces, in one pass in key order.
 //!
 //! ```text
-//!   top (not a page)     [ · · ■ ]                the open pages: one for each level, root first
+//!   above the root       [ ■ ]                    the open pages: one for each level, root first
 //!   level 2              [ · ■ · · ]              · children that stay as they are
 //!   level 1              [ · · ■ · · · ]          ■ the child that is open
 //!   leaf units                 ■──▶ seek, then put (new leaves), keep, or drop
 //! ```
 //!
 //! 1. [`Rebuild::seek`] moves forward to the leaf for a key. Pages that end before the key are closed: a page without a
-//!    change stays as it is. A page with changes is written anew, divided into several pages if it has become too large.
-//!    A page that has become small is joined with the page behind it, if their parent has one.
+//!    change stays as it is. A page with changes is written anew, divided into several pages if it has become too
+//!    large. A page that has become small is joined with the page behind it, if their parent has one.
 //! 2. The job replaces the leaf ([`Rebuild::put`]), keeps it ([`Rebuild::keep`]), or drops it ([`Rebuild::drop_unit`]).
 //!    A job whose new leaf is small takes the next leaf, too ([`Rebuild::next_unit`]), and joins both.
 //! 3. [`Rebuild::finish`] closes all pages and returns the new root.
 //!
-//! The old tree stays complete. The new tree consists of the new pages, and of the pages of the old tree that are not in
+//! The old tree stays complete. The new tree consists of the new pages, and of the pages of the old tree that are not
+//! in
 //! [`Rebuild::replaced`].
 //!
 //! Invariants: keys are visited in ascending order; the leaves that hold the messages of one key are children of one
@@ -44,7 +45,7 @@ pub struct InnerLimits {
     pub children: usize,
 }
 
-/// A page with this number of children is not divided because of its bytes.
+/// Children are divided by bytes into parts of at least about this number of children.
 pub const LEAST_CHILDREN: usize = 4;
 
 /// A leaf of the old tree, with the leaves that continue the messages of its last key.
@@ -205,16 +206,17 @@ impl Rebuild {
         let [.., parent, top] = &mut self.open[..] else { unreachable!("two levels are open") };
         let rest = std::mem::take(&mut top.rest);
         top.out.extend(rest.into_iter().rev());
-        if top.is_changed && is_small(&top.out, limits) {
-            if let Some(next) = parent.rest.last() {
-                let end = parent.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(parent.to.as_deref());
-                top.rest = source.children(&next.page, top.level, &next.from, end)?;
-                top.rest.reverse();
-                let next = parent.rest.pop().expect("looked at");
-                top.to = parent.next_from();
-                self.replaced.extend(next.page.extents());
-                return Ok(());
-            }
+        if top.is_changed
+            && is_small(&top.out, limits)
+            && let Some(next) = parent.rest.last()
+        {
+            let end = parent.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(parent.to.as_deref());
+            top.rest = source.children(&next.page, top.level, &next.from, end)?;
+            top.rest.reverse();
+            let next = parent.rest.pop().expect("looked at");
+            top.to = parent.next_from();
+            self.replaced.extend(next.page.extents());
+            return Ok(());
         }
         debug_assert!(parent.page.is_some() || parent.out.is_empty(), "a root is the only child of the place above it");
         let Open { level, page, from, out, is_changed, .. } = self.open.pop().expect("a page is open");

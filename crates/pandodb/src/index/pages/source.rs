@@ -67,7 +67,8 @@ impl PageSource {
         &self.pool
     }
 
-    /// The request for copy `copy` of a page. The first copy of an inner page is optional, because there is a second one.
+    /// The request for copy `copy` of a page. The first copy of an inner page is optional, because there is a second
+    /// one.
     pub fn request(&self, page: &PageRef, level: u32, copy: usize) -> BlockRequest<'_> {
         let addr = page.copies().nth(copy).expect("the page has this copy");
         let optional = page.second.is_some() && copy == 0;

@@ -49,7 +49,8 @@ impl Walk {
             (0..inner.len()).for_each(|i| totals += inner.page(i).totals);
             let mut last = Vec::new();
             inner.separator(inner.len() - 1, &mut last);
-            // A leaf that continues the messages of a key begins just above this key, where the next page may begin, too.
+            // A leaf that continues the messages of a key begins just above this key, where the next page may begin,
+            // too.
             let is_continued = inner.page(inner.len() - 1).is_continued && last == range.to;
             let is_inside = inner.len() == 1 || range.contains(&last) || is_continued;
             return match totals == page.totals {

@@ -5,8 +5,8 @@
 //!   inner pages   ──▶ two copies, at least an extent apart, written at once
 //! ```
 //!
-//! A job writes pages in key order, so neighbouring leaves are neighbours in the file until a later job rewrites some of
-//! them. A writer that is dropped before [`TreeWriter::finish`] frees everything that it wrote.
+//! A job writes pages in key order, so neighbouring leaves are neighbours in the file until a later job rewrites some
+//! of them. A writer that is dropped before [`TreeWriter::finish`] frees everything that it wrote.
 
 use std::sync::Arc;
 

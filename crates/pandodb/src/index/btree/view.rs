@@ -1,0 +1,99 @@
+//! [`BtreeView`]: an immutable root that readers pin, and its statistics.
+
+use std::sync::Arc;
+
+use super::world::World;
+use crate::base::{Error, Fragments, KeyRange, PAGE, Result, Seqno};
+use crate::index::deferred_frees::DeferredFrees;
+use crate::index::pages::{Inner, PageRef, PageSource, Root};
+use crate::index::{Estimate, IndexStats};
+
+/// An immutable root and what belongs to it.
+pub struct BtreeView {
+    pub(super) root: Option<Root>,
+    pub(super) source: Arc<PageSource>,
+    pub(super) tombstones: Arc<Fragments>,
+    pub(super) lost: Option<Error>,
+    pub(super) through: Seqno,
+    pub(super) horizon: Seqno,
+    page_bytes: u64,
+    blob_bytes: u64,
+    /// No function reads this field. While the view exists, the field keeps the pages and large values allocated that
+    /// later swaps drop.
+    _deferred_frees: Arc<DeferredFrees>,
+}
+
+impl BtreeView {
+    pub(super) fn of(world: &World, source: &Arc<PageSource>) -> BtreeView {
+        BtreeView {
+            root: world.root,
+            source: source.clone(),
+            tombstones: world.tombstones.clone(),
+            lost: world.lost.clone(),
+            through: world.through,
+            horizon: world.horizon,
+            page_bytes: world.pages.pages() * PAGE as u64,
+            blob_bytes: world.blobs.pages() * PAGE as u64,
+            _deferred_frees: world.deferred_frees.clone(),
+        }
+    }
+
+    /// The root, unless the tree is lost.
+    pub(super) fn root(&self) -> Result<Option<Root>> {
+        self.lost.clone().map_or(Ok(self.root), Err)
+    }
+
+    pub(super) fn stats(&self) -> IndexStats {
+        let totals = self.root.map(|root| root.page.totals).unwrap_or_default();
+        let mut stats = IndexStats {
+            entries: totals.entries,
+            tombstones: totals.deletes,
+            logical_bytes: totals.bytes,
+            disk_bytes: self.page_bytes + self.blob_bytes,
+            ..IndexStats::default()
+        };
+        let levels = self.root.map_or(1, |root| u64::from(root.level) + 1);
+        stats.gauge("levels", levels, "Levels of pages; 1 for an empty index.");
+        stats.gauge("older_versions", totals.older, "Messages that are not the newest of their key.");
+        let tombstones = self.tombstones.len() as u64;
+        stats.gauge("range_tombstones", tombstones, "Range deletes whose keys were not removed from all leaves yet.");
+        stats
+    }
+}
+
+/// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends it
+/// counts a half.
+pub(super) fn estimate(root: Option<Root>, source: &PageSource, range: &KeyRange) -> Result<Estimate> {
+    let Some(Root { page, level }) = root else { return Ok(Estimate::default()) };
+    let mut sum = Estimate::default();
+    add_estimate(&page, level, &KeyRange::all(), source, range, &mut sum)?;
+    Ok(sum)
+}
+
+fn add_estimate(
+    page: &PageRef,
+    level: u32,
+    keys: &KeyRange,
+    source: &PageSource,
+    range: &KeyRange,
+    sum: &mut Estimate,
+) -> Result<()> {
+    if !keys.overlaps(range) {
+        return Ok(());
+    }
+    let is_inside = range.covers(keys);
+    if is_inside || level == 0 {
+        let part = if is_inside { 1 } else { 2 };
+        sum.entries = sum.entries.saturating_add(page.totals.entries / part);
+        sum.bytes = sum.bytes.saturating_add(page.totals.bytes / part);
+        return Ok(());
+    }
+    let block = source.page(page, level)?;
+    let children = Inner::of(&block).children(&keys.from);
+    for (i, child) in children.iter().enumerate() {
+        let to = children.get(i + 1).map_or(keys.to.as_slice(), |next| next.from.as_slice());
+        let keys = KeyRange::new(child.from.as_slice(), to);
+        add_estimate(&child.page, level - 1, &keys, source, range, sum)?;
+    }
+    Ok(())
+}

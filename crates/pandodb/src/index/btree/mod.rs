@@ -9,7 +9,7 @@
 //! ```
 //!
 //! 1. A sealed memtable waits in a queue. A job applies it: it visits, in key order, each leaf for which the memtable
-//!    has messages, and writes new leaves and the inner pages above them to fresh space ([`job`]). The memtable in
+//!    has messages, and writes new leaves and the inner pages above them to fresh space (`job`). The memtable in
 //!    front is an insertion buffer: a leaf is rewritten once for all messages of the memtable that it gets.
 //! 2. At the end of the job, one swap of the root publishes the new tree. The replaced pages are freed when the last
 //!    reader of an older root is gone.

@@ -99,7 +99,12 @@ mod tests {
         for kind in IndexKind::all() {
             let drawn: std::collections::BTreeSet<String> =
                 (0..50).map(|number| with_options(kind, number).to_string()).collect();
-            assert!(drawn.len() > 5, "{drawn:?}");
+            let choices = |spec: &pandodb::OptionSpec| match spec.values {
+                Values::Range(least, most) => 3.min(most - least + 1),
+                Values::Words(words) => words.len() as u64,
+            };
+            let all: u64 = kind.options().iter().map(choices).product();
+            assert!(drawn.len() as u64 >= all.min(6), "{drawn:?}");
             assert_eq!(deepest(kind).kind(), kind);
         }
     }

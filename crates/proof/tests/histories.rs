@@ -5,7 +5,7 @@ use pandodb_proof::{Kind, run_until};
 
 #[test]
 fn threads_read_exactly_what_was_committed() {
-    let tally = run_until(Kind::Histories, 0.., 100_000);
+    let tally = run_until(Kind::Histories, 0.., 250_000);
     println!("{} transactions: {}", tally.runs, tally.words());
     tally.none();
     let parts = ["copies", "reopenings", "checkpoints", "compactions", "flushes", "splits", "conflicts"];

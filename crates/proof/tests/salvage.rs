@@ -184,7 +184,7 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
     assert!(failed.is_empty() || !report.is_clean(), "{what}: lookups fail, but verify reports nothing");
     assert!(report_of.is_complete() || !report.is_clean(), "{what}: salvage lost data, but verify reports nothing");
     match kind {
-        Some(BlockKind::RunLeaf) => {
+        Some(BlockKind::RunLeaf | BlockKind::TreeLeaf) => {
             let keys = leaf_keys(&specimen.image, page);
             let between = keys.first().zip(keys.last());
             let strangers = failed.iter().filter(|(_, key)| between.is_none_or(|(a, b)| key < a || b < key)).count();
@@ -209,7 +209,11 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
     }
     let ks = store.open_keyspace(ROWS).expect("looks").expect("it is there");
     ks.put("beside", "damage").unwrap_or_else(|e| panic!("{what}: a put failed: {e}"));
-    store.checkpoint().unwrap_or_else(|e| panic!("{what}: a checkpoint failed: {e}"));
+    match store.checkpoint() {
+        // A tree whose leaves are rewritten cannot apply a message to a damaged leaf. The message stays in the log.
+        Err(e) if kind == Some(BlockKind::TreeLeaf) && is_named(&e) => return,
+        done => done.unwrap_or_else(|e| panic!("{what}: a checkpoint failed: {e}")),
+    }
     drop(ks);
     store.close().expect("closes");
     let store = Sizes::TINY.open(device).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -227,7 +231,10 @@ fn a_single_fault_never_prevents_opening_and_loses_at_most_its_block() {
         let (report, copy) = salvaged(&specimen.image, false).expect("copies");
         assert!(report.is_complete() && copy == specimen.right, "a sound store was not copied completely");
         let nodes = |found: &BTreeMap<&str, u64>| {
-            ["trunk node", "level table"].iter().filter_map(|name| found.get(name)).sum::<u64>()
+            ["trunk node", "level table", "description of a tree"]
+                .iter()
+                .filter_map(|name| found.get(name))
+                .sum::<u64>()
         };
         let before = nodes(&found);
         pages(&specimen.image, DATA).into_iter().for_each(|page| examine(&specimen, page, &mut rng, &mut found));

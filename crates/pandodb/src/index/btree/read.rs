@@ -66,11 +66,7 @@ fn changed(view: &BtreeView, key: &[u8], since: Seqno, changes: Changes) -> Resu
             let at = inner.search(key);
             page = inner.page(at);
             level -= 1;
-            if level == 0 {
-                let continued = (at + 1..inner.len()).map(|i| inner.page(i)).take_while(|page| page.is_continued);
-                after = continued.collect();
-                after.reverse();
-            }
+            after = inner.continued_after(at);
             continue;
         }
         let leaf = Leaf::of(&block);
@@ -147,16 +143,7 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
         if level > 0 {
             let inner = Inner::of(&block);
             let at = inner.search(lookup.key);
-            let after = match level {
-                1 => {
-                    let continued = (at + 1..inner.len()).map(|i| inner.page(i)).take_while(|page| page.is_continued);
-                    let mut after: Vec<PageRef> = continued.collect();
-                    after.reverse();
-                    after
-                }
-                _ => Vec::new(),
-            };
-            return Ok(self.ask(inner.page(at), level - 1, 0, after));
+            return Ok(self.ask(inner.page(at), level - 1, 0, inner.continued_after(at)));
         }
         lookup.tally.leaves += 1;
         let continues = search(block, lookup)?;

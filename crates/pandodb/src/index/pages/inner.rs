@@ -137,6 +137,17 @@ impl<'a> Inner<'a> {
         self.slots.search(self.bytes, key, 1, true, |i| self.rest(i)) - 1
     }
 
+    /// The leaves that continue the messages of the last key of child `at`, last first. Above inner pages there are none.
+    pub fn continued_after(&self, at: usize) -> Vec<PageRef> {
+        if self.level() > 1 {
+            return Vec::new();
+        }
+        let next = (at + 1..self.len()).map(|i| self.page(i));
+        let mut continued: Vec<PageRef> = next.take_while(|page| page.is_continued).collect();
+        continued.reverse();
+        continued
+    }
+
     /// All children. `from` is the lower bound of the page.
     pub fn children(&self, from: &[u8]) -> Vec<Child> {
         let mut children = Vec::with_capacity(self.len());

@@ -389,6 +389,20 @@ bugs! {
     TreeLeftoversKept,
     /// When small leaves are joined, the messages of the second one are lost.
     TreeJoinLosesLeaf,
+    /// Messages of a buffer are folded as if the range tombstones covered everything below the buffer.
+    BufferFoldedOnTombstone,
+    /// A lookup searches a child, but not the buffer of its parent.
+    BufferNotSearched,
+    /// A scan leaves out the buffers of the highest level.
+    BufferNotScanned,
+    /// The messages that are taken out of a buffer for a child are lost.
+    CarriedMessagesLost,
+    /// When a page becomes several pages, the first gets all the messages of the buffer.
+    BufferNotDivided,
+    /// After a memtable was applied in pieces and not finished, its messages are kept in buffers.
+    LeftoversBelowBuffers,
+    /// A leaf of a buffer that is replaced is never freed.
+    BufferLeafKept,
 
     // ---- verification ----
     /// `verify` pins each index only when it reaches that index. Pages that the index freed after the start of `verify`

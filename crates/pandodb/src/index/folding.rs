@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::Core;
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, Kind, RangeTombstone, Result, Seqno,
+    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, Kind, Result, Seqno, seeded,
 };
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, fold_newest};
 use crate::space::data::DATA_FILE;
@@ -39,6 +39,19 @@ pub trait Sink {
     fn set_warm(&mut self, is_warm: bool);
 }
 
+/// Collects messages in memory.
+#[derive(Default)]
+pub struct BlockSink(pub EntryBlock);
+
+impl Sink for BlockSink {
+    fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        self.0.push(entry);
+        Ok(())
+    }
+
+    fn set_warm(&mut self, _: bool) {}
+}
+
 /// Moves values out of the structure that is being built. Compactions do not copy such values.
 struct Separation {
     /// Values of at most this many bytes stay in the structure.
@@ -55,6 +68,7 @@ impl Separation {
 }
 
 /// The large values of a folded stream.
+#[must_use = "large values that were written are freed unless they are kept"]
 pub struct FoldedValues {
     /// The large values that the output refers to, except those that were already known ([`Folding::knows_values_to`]).
     pub kept: Vec<Extent>,
@@ -71,6 +85,7 @@ pub struct Folding<S> {
     stripes: Stripes,
     operator: Option<Operator>,
     bottom: bool,
+    is_newest: bool,
     tombstones: FragmentSweep,
     group: EntryBlock,
     /// The seqno of the last message of the group, before any folding.
@@ -98,14 +113,15 @@ impl<S: Sink> Folding<S> {
         stripes: Stripes,
         operator: Option<Operator>,
         bottom: bool,
-        tombstones: &[RangeTombstone],
+        tombstones: Arc<Fragments>,
     ) -> Folding<S> {
         Folding {
             sink,
             stripes,
             operator,
             bottom,
-            tombstones: FragmentSweep::new(Arc::new(Fragments::build(tombstones))),
+            is_newest: false,
+            tombstones: FragmentSweep::new(tombstones),
             group: EntryBlock::new(),
             last: Seqno(0),
             fold_at: (FOLD_AT, 0),
@@ -117,6 +133,13 @@ impl<S: Sink> Folding<S> {
             dropped: Vec::new(),
             new_values: NewValues::none(core.data.clone()),
         }
+    }
+
+    /// The inputs are only the newest messages of each key. There may be older messages elsewhere that are newer than some
+    /// of the range tombstones.
+    #[must_use]
+    pub fn of_newest(self) -> Folding<S> {
+        Folding { is_newest: true, ..self }
     }
 
     /// Moves values of more than `above` bytes out of the structure. `expected_bytes` is a hint for allocation.
@@ -227,7 +250,12 @@ impl<S: Sink> Folding<S> {
             // Most keys have one message, which stays as it is.
             return self.sink.push(*entry);
         }
-        fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
+        let (stripes, operator) = (&self.stripes, self.operator.as_ref());
+        if seeded!(BufferFoldedOnTombstone: false, self.is_newest) {
+            fold_newest(group, tombs, stripes, operator, &mut self.out);
+        } else {
+            fold_key(group, tombs, stripes, self.bottom, operator, &mut self.out);
+        }
         for mut entry in self.out.entries(group) {
             if let Some(separation) = self.separation.as_mut().filter(|separation| separation.is_for(&entry)) {
                 self.reference.clear();
@@ -270,22 +298,9 @@ mod tests {
     use crate::index::testing::core;
     use crate::resolve::{AddU64, Append};
 
-    /// Collects the messages that it receives.
-    #[derive(Default)]
-    struct Collected(EntryBlock);
-
-    impl Sink for Collected {
-        fn push(&mut self, entry: Entry<'_>) -> Result<()> {
-            self.0.push(entry);
-            Ok(())
-        }
-
-        fn set_warm(&mut self, _: bool) {}
-    }
-
-    fn folding(operator: Option<Operator>) -> Folding<Collected> {
+    fn folding(operator: Option<Operator>) -> Folding<BlockSink> {
         let stripes = Stripes { snapshots: Vec::new(), horizon: Seqno::MAX };
-        Folding::new(&core(&MemDevice::new()), Collected::default(), stripes, operator, false, &[])
+        Folding::new(&core(&MemDevice::new()), BlockSink::default(), stripes, operator, false, Arc::default())
     }
 
     #[test]

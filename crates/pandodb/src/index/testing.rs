@@ -157,7 +157,9 @@ impl<I: Index> Bench<I> {
                     found.reverse();
                 }
                 let expected: Vec<_> = model.clone().into_iter().collect();
-                assert_eq!(found, expected, "scan at {at}, reverse {reverse}");
+                let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+                let shown = wrong.map(|at| (&found[at], &expected[at]));
+                assert!(found == expected, "scan at {at}, reverse {reverse}: found and expected {shown:?}");
             }
             for _ in 0..50 {
                 let key = self.key(30_000);

@@ -22,7 +22,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::slots::{BASE, CONTINUED, CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
+use super::slots::{BASE, BUFFERED, CONTINUED, CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, varint_len};
 use crate::base::{BlobRef, Entry, Kind, MAX_KEY, MAX_VALUE, PAGE, Seqno, seeded};
 
@@ -92,6 +92,9 @@ impl<'a> Leaf<'a> {
     /// A description of the flaw.
     pub fn check(bytes: &'a [u8]) -> Result<Leaf<'a>, &'static str> {
         let leaf = Leaf { bytes, slots: Slots::check(bytes)? };
+        if leaf.slots.flags & BUFFERED != 0 {
+            return Err("unknown flags");
+        }
         let prefix_len = leaf.slots.prefix(bytes).len();
         let heads = leaf.slots.heads(bytes);
         let mut before: Option<(&[u8], Seqno)> = None;

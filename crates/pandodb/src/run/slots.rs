@@ -5,7 +5,7 @@
 //!  0  block header (16 bytes, `space::data`)
 //! 16  count u32          entries, at least 1
 //! 20  prefix length u16
-//! 22  flags u16          bit 0: offsets are u32, else u16; bits 1, 2: see the leaf
+//! 22  flags u16          bit 0: offsets are u32, else u16; bits 1, 2: see the leaf; bit 3: see inner pages of trees
 //! 24  end u32            where the last entry ends, from the block's start
 //! 28  link u32           run leaf: pages of the leaf before this one; run inner: level; tree page: mark
 //! 32  base u64           leaf: smallest seqno; run inner: smallest child position; tree inner: level and first page
@@ -44,6 +44,8 @@ pub(crate) const WIDE: u16 = 1;
 pub(crate) const CONTINUES: u16 = 2;
 /// Flag: the messages of the leaf's first key began in the previous leaf.
 pub(crate) const CONTINUED: u16 = 4;
+/// Flag: the inner page of a tree has a buffer.
+pub(crate) const BUFFERED: u16 = 8;
 /// Blocks of this many bytes or more need offsets of four bytes.
 const NARROW_LIMIT: usize = 1 << 16;
 
@@ -127,7 +129,7 @@ impl Slots {
     pub(crate) fn check(bytes: &[u8]) -> Result<Slots, Flaw> {
         debug_assert!(bytes.len() >= PAGE, "a block has at least one page");
         let slots = Slots::of(bytes);
-        if slots.count == 0 || slots.flags & !(WIDE | CONTINUES | CONTINUED) != 0 {
+        if slots.count == 0 || slots.flags & !(WIDE | CONTINUES | CONTINUED | BUFFERED) != 0 {
             return Err("no entries, or unknown flags");
         }
         // Each entry takes at least five bytes: a head of four bytes, and one byte. This check prevents overflow in the

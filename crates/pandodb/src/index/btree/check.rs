@@ -11,7 +11,7 @@ use crate::index::blobs::PinnedMap;
 use crate::index::pages::inspect::describe as describe_page;
 use crate::index::pages::source::kind_of;
 use crate::index::pages::walk::{Visit, Walk, map_differs};
-use crate::index::pages::{Inner, PageRef, PageSource};
+use crate::index::pages::{Inner, PageRef, PageSource, Waiting};
 use crate::index::runs::Extents;
 use crate::index::runs::check::Checker;
 use crate::index::stored::Stored;
@@ -56,6 +56,9 @@ impl PinnedTree<'_> {
         for addr in visit.page.copies() {
             checker.read(kind_of(visit.level), self.source.copy(&visit.page, visit.level, addr));
         }
+        if visit.level > 0 && visit.buffer_of.is_none() {
+            self.pending(visit, &Inner::of(block), checker);
+        }
         if visit.level == 0 {
             // Messages above `through` are in the log. It owns their large values.
             let through = self.world.through;
@@ -74,6 +77,24 @@ fn entries(leaf: &Leaf<'_>, through: Seqno, visit: &mut dyn FnMut(&Entry<'_>)) {
             continue;
         }
         visit(&Entry { key: &key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
+    }
+}
+
+impl PinnedTree<'_> {
+    /// Checks that a page counts the messages in its buffer for the right children.
+    fn pending(&self, visit: &Visit, inner: &Inner<'_>, checker: &mut Checker<'_>) {
+        let Some(buffer) = inner.buffer() else { return };
+        let mut children = inner.children(&visit.range.from);
+        let counted: Vec<u64> = children.iter_mut().map(|child| std::mem::take(&mut child.pending)).collect();
+        let to = Some(visit.range.to.as_slice()).filter(|to| !to.is_empty());
+        let added = Waiting::of(Some(&buffer), (&visit.range.from, to), &self.source, &mut Vec::new())
+            .and_then(|waiting| waiting.read(&self.source))
+            .map(|waiting| waiting.add_weights(&mut children));
+        // A page of the buffer that cannot be read is reported when it is visited.
+        if added.is_ok() && counted != children.iter().map(|child| child.pending).collect::<Vec<u64>>() {
+            let (addr, kind) = (visit.page.addr, kind_of(visit.level).name());
+            checker.problem(self.core.data.corrupt(addr, kind, "the buffer has other messages than its page counts"));
+        }
     }
 }
 
@@ -113,14 +134,18 @@ impl Verification for PinnedTree<'_> {
     }
 }
 
-/// The whole key space as one piece.
+/// The whole key space as one piece, with a source for the buffers of each level and one for the leaves.
 pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
-    let source =
-        TreeSource { range: KeyRange::all(), view: view.clone(), walk: Walk::new(view.source.clone(), view.root) };
-    vec![SalvagePiece { range: KeyRange::all(), sources: vec![Box::new(source)], lost: view.lost.clone() }]
+    let top = view.root.map_or(0, |root| root.level);
+    let levels = (view.buffered_from..=top).rev().chain([0]);
+    let sources = levels.map(|level| {
+        let walk = Walk::new(view.source.clone(), view.root).only(level);
+        Box::new(TreeSource { range: KeyRange::all(), view: view.clone(), walk }) as Box<dyn SalvageSource>
+    });
+    vec![SalvagePiece { range: KeyRange::all(), sources: sources.collect(), lost: view.lost.clone() }]
 }
 
-/// A tree of which all pages except the damaged ones are read.
+/// The messages that the pages of one level have. All pages except the damaged ones are read.
 struct TreeSource {
     range: KeyRange,
     /// The view keeps the pages allocated.
@@ -183,6 +208,9 @@ fn describe_level(page: &PageRef, level: u32, from: &[u8], source: &Arc<PageSour
     }
     match source.page(page, level) {
         Ok(block) if level > 1 => {
+            if let Some(buffer) = Inner::of(&block).buffer() {
+                let _ = writeln!(out, "  buffer of it, level {}: {}", buffer.level, describe_page(&buffer.page));
+            }
             let children = Inner::of(&block).children(from);
             children.iter().for_each(|child| describe_level(&child.page, level - 1, &child.from, source, out));
         }

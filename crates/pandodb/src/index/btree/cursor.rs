@@ -1,4 +1,5 @@
-//! [`TreeCursor`]: a scan of one root, in order or in reverse order.
+//! [`TreeCursor`]: a scan of one root, in order or in reverse order: of the leaves of the tree, or of the buffers of one
+//! level.
 //!
 //! ```text
 //!   path: inner page and child number for each level    ─▶ leaves of the lowest inner page, read ahead
@@ -19,7 +20,7 @@ use super::view::BtreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno, seeded};
 use crate::blocks::BlockSource;
 use crate::index::pages::source::OnceRead;
-use crate::index::pages::{Inner, LeafAhead, PageRef};
+use crate::index::pages::{Inner, LeafAhead, PageRef, Root};
 use crate::index::{IndexView, RawCursor};
 use crate::pool::Block;
 use crate::run::Leaf;
@@ -41,6 +42,8 @@ struct Level {
 /// A scan of one root.
 pub(super) struct TreeCursor {
     view: Arc<BtreeView>,
+    /// The level of the pages whose buffers are scanned; 0 for the leaves of the tree.
+    of: u32,
     /// The range with which the cursor was made.
     whole: Arc<KeyRange>,
     /// The part of it from the last seek on.
@@ -62,10 +65,12 @@ pub(super) struct TreeCursor {
 }
 
 impl TreeCursor {
-    /// A cursor over `range` that leaves out pages without a message above `since`. Reads nothing yet.
-    pub(super) fn new(view: Arc<BtreeView>, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> TreeCursor {
+    /// A cursor over the messages in `range` that the pages of level `of` have, without pages that have no message above
+    /// `since`. Reads nothing yet.
+    pub(super) fn new(view: Arc<BtreeView>, of: u32, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> TreeCursor {
         TreeCursor {
             view,
+            of,
             start: Some(range.clone()),
             whole: range.clone(),
             range,
@@ -86,7 +91,9 @@ impl TreeCursor {
         self.path.clear();
         self.ahead.clear();
         self.entered = 0;
-        let Some(root) = self.view.root()?.filter(|_| !range.is_empty()) else { return Ok(()) };
+        let Some(root) = self.view.root()?.filter(|root| !range.is_empty() && root.level >= self.of) else {
+            return Ok(());
+        };
         if root.level == 0 {
             self.want(root.page);
             return Ok(());
@@ -94,12 +101,24 @@ impl TreeCursor {
         self.descend(root.page, root.level, Some(range))
     }
 
-    /// Enters an inner page and the pages below it, down to level 1. With `range`, enters them at the start of the
-    /// range; else at their first child in the direction of the scan.
+    /// Enters an inner page and the pages below it, down to the page above the leaves that are scanned. With `range`,
+    /// enters them at the start of the range; else at their first child in the direction of the scan.
     fn descend(&mut self, mut page: PageRef, mut level: u32, range: Option<&KeyRange>) -> Result<()> {
+        let mut is_buffer = false;
         loop {
             let block = self.view.source.page(&page, level)?.keep();
             let inner = Inner::of(&block);
+            if level == self.of && !is_buffer {
+                match inner.buffer() {
+                    None => return Ok(()),
+                    Some(Root { page, level: 0 }) => {
+                        self.want(page);
+                        return Ok(());
+                    }
+                    Some(buffer) => (page, level, is_buffer) = (buffer.page, buffer.level, true),
+                }
+                continue;
+            }
             let at = match (range, self.reverse) {
                 (Some(range), false) => inner.search(&range.from),
                 (Some(range), true) if !range.to.is_empty() => inner.search(&range.to),

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::TYPE;
 use super::check::{self, PinnedTree};
 use super::job::union;
 use super::tree::{Btree, Counters};
@@ -25,7 +24,7 @@ const MOST_PIECE: u64 = 16 << 20;
 
 impl Index for Btree {
     fn index_type(&self) -> &'static IndexType {
-        &TYPE
+        self.sizes.kind
     }
 
     fn ingest(&self, batch: SealedBatch) {

@@ -28,158 +28,52 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::choose::choose;
+use super::feed::{Feed, is_below};
+use super::flush::{Flush, Folder};
+use super::reading::Reading;
 use super::sizes::Sizes;
 use super::world::World;
-use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
+use crate::base::{EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::folding::{FoldedValues, Folding};
-use crate::index::pages::source::OnceRead;
-use crate::index::pages::{LeafSink, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
+use crate::index::pages::{
+    LeafSink, Neighbour, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written,
+};
 use crate::index::{Core, SealedBatch};
-use crate::memtable;
 use crate::pool::Pool;
 use crate::resolve::{Stripes, prune_tombstones};
-use crate::run::Leaf;
 use crate::space::values::NewValues;
 
-/// Bytes copied from a memtable at a time.
-const BLOCK: usize = 64 << 10;
+/// Bytes of room in the pool above which new rows count as warm.
+const ROOM: usize = 64 << 10;
 
 /// A unit that is visited without being read costs as much as this number of bytes.
 const VISITED_UNIT: u64 = 64;
 /// A unit that a sweep drops unread counts as this number of swept bytes, so that one job drops a bounded number.
 const DROPPED_UNIT: u64 = 128;
 
-/// The messages of a memtable in order.
-struct Messages {
-    cursor: memtable::Cursor,
-    block: EntryBlock,
-    at: usize,
-}
-
-impl Messages {
-    /// The messages of the keys from `from` on.
-    fn new(batch: &SealedBatch, from: &[u8]) -> Messages {
-        let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::new(from, []), false);
-        let mut messages = Messages { cursor, block: EntryBlock::new(), at: 0 };
-        messages.refill();
-        messages
-    }
-
-    fn refill(&mut self) {
-        self.block.clear();
-        self.at = 0;
-        self.cursor.fill(BLOCK, &mut self.block);
-    }
-
-    /// The next message.
-    fn peek(&self) -> Option<Entry<'_>> {
-        (self.at < self.block.len()).then(|| self.block.get(self.at))
-    }
-
-    /// Whether the message after the next one certainly has another key.
-    fn is_last_of_key(&self) -> bool {
-        self.at + 1 < self.block.len() && self.block.get(self.at).key != self.block.get(self.at + 1).key
-    }
-
-    fn advance(&mut self) {
-        self.at += 1;
-        if self.at == self.block.len() {
-            self.refill();
-        }
-    }
-}
-
-/// A unit whose entries are being merged.
-struct Reading {
-    unit: Unit,
-    /// The number of the current leaf in the unit.
-    number: usize,
-    leaf: Option<OnceRead>,
-    /// The number of the current entry in the leaf.
-    at: usize,
-    key: Vec<u8>,
-    is_warm: bool,
-    through: Seqno,
-}
-
-impl Reading {
-    /// Starts to read a unit. Messages above `through` are left out.
-    fn new(unit: Unit, source: &PageSource, through: Seqno) -> Result<Reading> {
-        let mut reading = Reading { unit, number: 0, leaf: None, at: 0, key: Vec::new(), is_warm: false, through };
-        reading.load(source)?;
-        reading.leave_out(source)?;
-        Ok(reading)
-    }
-
-    /// Passes the messages that a job which was not finished has left.
-    fn leave_out(&mut self, source: &PageSource) -> Result<()> {
-        while let Some(bytes) = &self.leaf
-            && Leaf::of(bytes).slot(self.at).seqno > seeded!(TreeLeftoversKept: Seqno::MAX, self.through)
-        {
-            self.pass(source)?;
-        }
-        Ok(())
-    }
-
-    /// Reads the current leaf of the unit; there is none at the end of the unit.
-    fn load(&mut self, source: &PageSource) -> Result<()> {
-        self.leaf = match self.unit.leaves.get(self.number) {
-            None => None,
-            Some(leaf) => Some(source.leaf_once(&leaf.page)?),
-        };
-        self.at = 0;
-        if let Some(bytes) = &self.leaf {
-            self.is_warm = bytes.is_pooled();
-            let leaf = Leaf::of(bytes);
-            leaf.key(leaf.len() - 1, &mut self.key);
-            let is_above = self.unit.ends_before(&self.key);
-            leaf.key(0, &mut self.key);
-            if is_above || self.key < self.unit.from {
-                return Err(source.corrupt(&self.unit.leaves[self.number].page, "a key outside the leaf's keys"));
-            }
-        }
-        Ok(())
-    }
-
-    /// The current entry.
-    fn entry(&self) -> Option<Entry<'_>> {
-        let leaf = Leaf::of(self.leaf.as_ref()?);
-        let slot = leaf.slot(self.at);
-        Some(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) })
-    }
-
-    /// Whether the next entry certainly has another key.
-    fn is_last_of_key(&self) -> bool {
-        let Some(bytes) = &self.leaf else { return true };
-        let leaf = Leaf::of(bytes);
-        if self.at + 1 == leaf.len() { !leaf.continues() } else { leaf.differ(self.at, self.at + 1) }
-    }
-
-    fn advance(&mut self, source: &PageSource) -> Result<()> {
-        self.pass(source)?;
-        self.leave_out(source)
-    }
-
-    fn pass(&mut self, source: &PageSource) -> Result<()> {
-        let Some(bytes) = &self.leaf else { return Ok(()) };
-        let leaf = Leaf::of(bytes);
-        self.at += 1;
-        if self.at < leaf.len() {
-            leaf.key(self.at, &mut self.key);
-            return Ok(());
-        }
-        self.number += 1;
-        self.load(source)
-    }
-}
-
-/// The large values of the earlier pieces of a job. The log and the memtable refer to them until the last piece is
+/// The large values of a job. Those of the earlier pieces belong to the log and to the memtable until the last piece is
 /// published.
 #[derive(Default)]
-pub(super) struct Carried {
+pub(super) struct LargeValues {
     pub(super) kept: Vec<Extent>,
     pub(super) dropped: Vec<Extent>,
     pub(super) new_values: Vec<NewValues>,
+}
+
+impl LargeValues {
+    fn add(&mut self, values: FoldedValues) {
+        self.kept.extend(values.kept);
+        self.dropped.extend(values.dropped);
+        self.new_values.push(values.new_values);
+    }
+
+    /// Adds those of a later piece.
+    pub(super) fn append(&mut self, mut later: LargeValues) {
+        self.kept.append(&mut later.kept);
+        self.dropped.append(&mut later.dropped);
+        self.new_values.append(&mut later.new_values);
+    }
 }
 
 /// The parts of an index that a job uses.
@@ -204,7 +98,7 @@ pub(super) struct Pieces {
     /// The key of the next message; `None` if all messages are applied.
     pub(super) next: Option<Vec<u8>>,
     pub(super) piece_bytes: u64,
-    pub(super) carried: Carried,
+    pub(super) values: LargeValues,
 }
 
 /// The result of a job, or of a piece of a job, ready to be published.
@@ -217,12 +111,21 @@ pub(super) struct Done {
     pub(super) written: Written,
     /// The number of leaves that were written.
     pub(super) leaves: u64,
-    pub(super) values: FoldedValues,
+    pub(super) values: LargeValues,
     /// The range tombstones of the new tree.
     pub(super) tombstones: Fragments,
     /// The ranges that were swept completely.
     pub(super) swept: Vec<KeyRange>,
     pub(super) keep: Stripes,
+}
+
+/// How a job chooses the children to which a page passes its messages.
+struct Rule {
+    /// The bytes of messages that a page may keep.
+    capacity: u64,
+    buffered_from: u32,
+    /// Whether no page keeps messages: each message of the memtable is brought to its leaf.
+    to_leaves: bool,
 }
 
 /// A job in progress.
@@ -236,8 +139,17 @@ pub(super) struct Job {
     keep: Stripes,
     folding: Folding<LeafSink>,
     rebuild: Rebuild,
-    messages: Option<Messages>,
+    feed: Feed,
     reading: Option<Reading>,
+    /// The open pages with a buffer, root first.
+    flushes: Vec<Flush>,
+    folder: Folder,
+    /// The large values of the buffers that were written.
+    values: LargeValues,
+    rule: Rule,
+    is_started: bool,
+    /// Whether all messages were applied and the open pages with buffers were closed.
+    is_through: bool,
     /// All range tombstones: those of the tree and those of the memtable.
     tombstones: Vec<RangeTombstone>,
     /// The tombstones that every read point sees: disjoint and in order, each with the newest seqno.
@@ -288,7 +200,7 @@ impl Job {
         let pieces = piece_bytes.map(|piece_bytes| Pieces {
             next: batch.as_ref().map(|_| Vec::new()),
             piece_bytes,
-            carried: Carried::default(),
+            values: LargeValues::default(),
         });
         Job::start(tools, from, batch, keep, wanted, pieces)
     }
@@ -314,13 +226,7 @@ impl Job {
     ) -> Job {
         let Tools { core, sizes, source } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
-        let messages = match &pieces {
-            None => batch.as_ref().map(|batch| Messages::new(batch, &[])),
-            Some(pieces) => {
-                let next = pieces.next.as_deref();
-                batch.as_ref().zip(next).map(|(batch, next)| Messages::new(batch, next))
-            }
-        };
+        let feed = Feed::new(batch.as_ref(), pieces.as_ref().map_or(Some(&[]), |pieces| pieces.next.as_deref()));
         let mut tombstones = from.tombstones.clipped(&KeyRange::all());
         let mut most_swept = sizes.memtable_bytes;
         if let Some(batch) = &batch {
@@ -342,14 +248,32 @@ impl Job {
         let operator = sizes.operator.clone();
         let kept = seeded!(TreeSnapshotsIgnored: Vec::new(), keep.snapshots.clone());
         let kept = Stripes { snapshots: kept, horizon: keep.horizon };
-        let folding = Folding::new(core, sink, kept, operator, true, &tombstones).knows_values_to(from.through);
+        let folder = Folder {
+            core: core.clone(),
+            keep: kept.clone(),
+            operator: operator.clone(),
+            tombstones: Arc::new(Fragments::build(&tombstones)),
+            through: from.through,
+            inline_bytes: batch.as_ref().map(|batch| batch.inline_bytes),
+        };
+        let all = folder.tombstones.clone();
+        let folding = Folding::new(core, sink, kept, operator, true, all).knows_values_to(from.through);
         let folding = match &batch {
             Some(batch) => folding.separating(core, batch.inline_bytes, batch.bytes),
             None => folding,
         };
+        let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
+        let has_leftovers = seeded!(LeftoversBelowBuffers: false, has_leftovers);
+        let to_leaves = batch.is_some() && (pieces.is_some() || has_leftovers);
         Job {
-            rebuild: Rebuild::new(from.root, sizes.inner),
-            messages,
+            rebuild: Rebuild::new(from.root, sizes.levels),
+            feed,
+            flushes: Vec::new(),
+            folder,
+            values: LargeValues::default(),
+            rule: Rule { capacity: sizes.buffer_bytes, buffered_from: sizes.levels.buffered_from, to_leaves },
+            is_started: false,
+            is_through: false,
             batch,
             from,
             source: source.clone(),
@@ -387,23 +311,177 @@ impl Job {
     /// If a page cannot be read or written. The job must then be dropped.
     pub(super) fn step(&mut self, budget: u64) -> Result<(u64, Stage)> {
         let (mut moved, mut done) = (0, 0);
+        if !self.is_started {
+            self.is_started = true;
+            self.enter_root()?;
+        }
         while moved < budget {
-            if self.reading.is_none() {
-                let Some(target) = self.next_target() else {
-                    return Ok((done, Stage::Complete));
-                };
-                if self.piece_bytes.is_some_and(|most| self.folding.sink.writer.written() >= most) {
-                    return Ok((done, Stage::Piece));
-                }
-                moved += VISITED_UNIT;
-                self.open(&target)?;
+            if self.reading.is_some() {
+                let (old, new) = self.merge(budget - moved)?;
+                moved += old + new;
+                done += if self.batch.is_some() { new } else { old };
                 continue;
             }
-            let (old, new) = self.merge(budget - moved)?;
-            moved += old + new;
-            done += if self.batch.is_some() { new } else { old };
+            if self.is_through {
+                return Ok((done, Stage::Complete));
+            }
+            if self.piece_bytes.is_some_and(|most| self.folding.sink.writer.written() >= most) {
+                return Ok((done, Stage::Piece));
+            }
+            if self.flushes.last().is_some_and(|flush| flush.depth == self.rebuild.depth()) {
+                let (bytes, new) = self.flush(budget - moved)?;
+                moved += VISITED_UNIT + bytes;
+                done += new;
+                continue;
+            }
+            match self.next_target() {
+                Some(target) => {
+                    moved += VISITED_UNIT;
+                    self.open(&target)?;
+                }
+                None if self.flushes.is_empty() => self.is_through = true,
+                None => self.leave_pages()?,
+            }
         }
         Ok((done, Stage::Busy))
+    }
+
+    /// Opens the root, if it may have a buffer.
+    fn enter_root(&mut self) -> Result<()> {
+        let has_buffer = |rebuild: &Rebuild, rule: &Rule| {
+            rebuild.depth() == 1 && rebuild.top().level > rule.buffered_from && !rebuild.top().rest().is_empty()
+        };
+        while has_buffer(&self.rebuild, &self.rule) {
+            self.rebuild.descend(&self.source)?;
+        }
+        if self.rebuild.depth() > 1 {
+            self.feed.enter(EntryBlock::new(), None);
+            self.enter_page()?;
+        }
+        Ok(())
+    }
+
+    /// Starts to work on the page that was opened last.
+    fn enter_page(&mut self) -> Result<()> {
+        let depth = self.rebuild.depth();
+        let page = self.rebuild.top();
+        if page.level < self.rule.buffered_from {
+            self.rebuild.floor = depth;
+            return Ok(());
+        }
+        let Job { rule, sweeps, folder, feed, source, flushes, .. } = self;
+        // The root passes all its messages on: the memtable is its buffer.
+        let capacity = if flushes.is_empty() { 0 } else { rule.capacity };
+        let mut rule = |bounds: &[Vec<u8>], weights: &[u64], to: Option<&[u8]>| {
+            let capacity = if rule.to_leaves { 0 } else { capacity };
+            let mut chosen = choose(weights, capacity);
+            for (i, is_chosen) in chosen.iter_mut().enumerate() {
+                let to = bounds.get(i + 1).map(Vec::as_slice).or(to);
+                let range = KeyRange::new(bounds[i].as_slice(), to.unwrap_or_default());
+                let first = sweeps.partition_point(|sweep| !sweep.to.is_empty() && sweep.to <= range.from);
+                *is_chosen |= sweeps.get(first).is_some_and(|sweep| sweep.overlaps(&range));
+            }
+            chosen
+        };
+        flushes.push(Flush::open(folder, (depth, page), feed, source, &mut rule)?);
+        Ok(())
+    }
+
+    /// Continues with the lowest page that has a buffer: merges messages into its new buffer, enters its next chosen child,
+    /// or closes it. Returns the bytes that were moved, and the bytes from the memtable among them.
+    fn flush(&mut self, budget: u64) -> Result<(u64, u64)> {
+        let Job { flushes, feed, rebuild, source, from, .. } = self;
+        let flush = flushes.last_mut().expect("a page is being flushed");
+        if std::mem::take(&mut flush.is_entered) {
+            debug_assert!(feed.carried().is_none(), "the child took all its messages");
+            feed.leave();
+        }
+        let next = flush.next_chosen(rebuild.top().rest().len());
+        let (moved, new, is_done) = flush.run(next.from.as_deref(), feed, source, from.through, budget)?;
+        if !is_done {
+            return Ok((moved, new));
+        }
+        rebuild.top_mut().pass(next.left);
+        match next.group {
+            Some(group) => self.enter_child(group)?,
+            None => self.close_flush()?,
+        }
+        Ok((moved, new))
+    }
+
+    /// Enters a chosen child with the messages for it.
+    fn enter_child(&mut self, group: usize) -> Result<()> {
+        let Job { flushes, feed, rebuild, source, folder, values, .. } = self;
+        let flush = flushes.last_mut().expect("a page is being flushed");
+        let (block, dropped) = flush.extract(group, folder, feed, source)?;
+        values.add(dropped);
+        let block = seeded!(CarriedMessagesLost: EntryBlock::new(), block);
+        feed.enter(block, flush.end_of(group));
+        flush.is_entered = true;
+        if rebuild.top().level > 1 {
+            rebuild.descend(source)?;
+            return self.enter_page();
+        }
+        let unit = rebuild.next_unit().expect("a child is left");
+        self.visit(unit)
+    }
+
+    /// Closes the pages below the lowest page with a buffer.
+    fn leave_pages(&mut self) -> Result<()> {
+        let Job { flushes, rebuild, source, folding, .. } = self;
+        let flush = flushes.last().expect("a page is being flushed");
+        while rebuild.depth() > flush.depth {
+            let is_child = rebuild.depth() == flush.depth + 1;
+            let neighbour = if is_child { flush.neighbour(rebuild.left_above()) } else { Neighbour::Join };
+            rebuild.close(source, &mut folding.sink, neighbour)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the lowest page with a buffer.
+    fn close_flush(&mut self) -> Result<()> {
+        let Job { flushes, rebuild, source, folding, values, .. } = self;
+        let flush = flushes.pop().expect("a page is being flushed");
+        let replaced = &mut Vec::new();
+        values.add(flush.finish(rebuild.top_mut(), replaced)?);
+        rebuild.replaced.append(replaced);
+        if flushes.is_empty() {
+            self.feed.leave();
+            self.is_through = true;
+        }
+        loop {
+            let neighbour =
+                flushes.last().map_or(Neighbour::Join, |above| above.neighbour(rebuild.left_above()));
+            if rebuild.close(source, &mut folding.sink, neighbour)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ends a piece: puts the messages that were carried back to the buffers above, and closes all pages with buffers.
+    fn wind_up(&mut self) -> Result<()> {
+        self.feed.end_memtable();
+        self.flushes.iter_mut().for_each(Flush::choose_no_more);
+        while !self.flushes.is_empty() {
+            self.leave_pages()?;
+            let flush = self.flushes.last_mut().expect("looked at");
+            if std::mem::take(&mut flush.is_entered) {
+                self.feed.leave();
+            }
+            self.rebuild.settle(&self.source, &mut self.folding.sink)?;
+            self.flush(u64::MAX)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the leaves that are still in memory to the tree.
+    fn put_pending(&mut self) -> Result<()> {
+        self.folding.close_group()?;
+        if !self.folding.sink.is_empty() {
+            let leaves = self.folding.sink.end_unit()?;
+            self.rebuild.put(leaves);
+        }
+        Ok(())
     }
 
     /// The key at which the job has to continue.
@@ -411,20 +489,26 @@ impl Job {
         if self.swept_bytes >= self.most_swept {
             self.sweeps.clear();
         }
-        let message = self.messages.as_ref().and_then(Messages::peek).map(|message| message.key);
+        let message = self.feed.peek().map(|message| message.key);
         let sweep = self.sweeps.front().map(|range| range.from.as_slice());
+        let sweep = sweep.filter(|key| is_below(key, self.feed.to()));
         match (message, sweep) {
             (Some(key), Some(from)) => Some(key.min(from).to_vec()),
             (key, from) => key.or(from).map(<[u8]>::to_vec),
         }
     }
 
-    /// Opens the unit for a target: keeps or drops it without reading it, or starts to read it.
+    /// Opens the unit for a target.
     fn open(&mut self, target: &[u8]) -> Result<()> {
-        let unit = self.rebuild.seek(target, &self.source, &mut self.folding.sink.writer)?;
-        let has_message =
-            self.messages.as_ref().and_then(Messages::peek).is_some_and(|next| !unit.ends_before(next.key));
+        let unit = self.rebuild.seek(target, &self.source, &mut self.folding.sink)?;
+        self.visit(unit)
+    }
+
+    /// Keeps or drops a unit without reading it, or starts to read it.
+    fn visit(&mut self, unit: Unit) -> Result<()> {
+        let has_message = self.feed.peek().is_some_and(|next| !unit.ends_before(next.key));
         if !has_message && !self.is_worth_reading(&unit) {
+            self.put_pending()?;
             self.sweep_to(unit.to.as_deref());
             self.rebuild.keep(unit);
             return Ok(());
@@ -494,21 +578,20 @@ impl Job {
     /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries
     /// and of messages.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
-        let Job { folding, messages, reading, source, pool, .. } = self;
+        let Job { folding, feed, reading, source, pool, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");
         let (mut old, mut new) = (0, 0);
-        let is_fresh_warm = pool.has_room(BLOCK);
+        let is_fresh_warm = pool.has_room(ROOM);
         while old + new < budget {
-            let message =
-                messages.as_ref().and_then(Messages::peek).filter(|next| !reading_now.unit.ends_before(next.key));
+            let message = feed.next().filter(|(next, _)| !reading_now.unit.ends_before(next.key));
             let entry = reading_now.entry();
             match (message, entry) {
-                (Some(message), entry) if entry.is_none_or(|entry| message.key <= entry.key) => {
+                (Some((message, origin)), entry) if entry.is_none_or(|entry| message.key <= entry.key) => {
                     let is_other = entry.is_none_or(|entry| message.key < entry.key);
-                    let is_last = is_other && messages.as_ref().is_some_and(Messages::is_last_of_key);
+                    let is_last = is_other && feed.is_last_of_key();
                     new += (message.key.len() + message.value.len() + 8) as u64;
                     folding.push(message, is_last, is_fresh_warm || reading_now.is_warm)?;
-                    messages.as_mut().expect("it has a message").advance();
+                    feed.advance(origin);
                 }
                 (_, Some(entry)) => {
                     old += (entry.key.len() + entry.value.len() + 8) as u64;
@@ -532,11 +615,19 @@ impl Job {
         self.folding.close_group()?;
         let unit = self.reading.take().expect("a unit is being read").unit;
         self.sweep_to(unit.to.as_deref());
-        if self.folding.sink.is_small()
-            && let Some(next) = self.rebuild.next_unit()
-        {
-            let next = seeded!(TreeJoinLosesLeaf: Unit { leaves: Vec::new(), ..next }, next);
-            return self.read(next);
+        if self.folding.sink.is_small() {
+            let above = self.flushes.last().filter(|flush| flush.depth == self.rebuild.depth());
+            let left = self.rebuild.top().rest().len();
+            let neighbour = above.map_or(Neighbour::Join, |flush| flush.neighbour(left));
+            if neighbour == Neighbour::Wait {
+                return Ok(());
+            }
+            if neighbour == Neighbour::Join
+                && let Some(next) = self.rebuild.next_unit()
+            {
+                let next = seeded!(TreeJoinLosesLeaf: Unit { leaves: Vec::new(), ..next }, next);
+                return self.read(next);
+            }
         }
         let leaves = self.folding.sink.end_unit()?;
         self.rebuild.put(leaves);
@@ -547,19 +638,24 @@ impl Job {
     ///
     /// # Errors
     /// If a page cannot be read or written. Everything that the job has written is freed.
-    pub(super) fn finish(self, stage: Stage) -> Result<Done> {
-        let Job { from, source, keep, folding, rebuild, tombstones, swept, reading, messages, .. } = self;
-        debug_assert!(reading.is_none(), "the last unit is complete");
-        let (mut sink, values) = folding.finish()?;
+    pub(super) fn finish(mut self, stage: Stage) -> Result<Done> {
+        debug_assert!(self.reading.is_none(), "the last unit is complete");
+        let next = self.feed.next_key().map(<[u8]>::to_vec);
+        if stage == Stage::Piece {
+            self.put_pending()?;
+            self.wind_up()?;
+        }
+        let Job { from, source, keep, folding, rebuild, tombstones, swept, mut values, .. } = self;
+        let (mut sink, folded) = folding.finish()?;
+        values.add(folded);
         debug_assert!(sink.is_empty(), "all leaves are in the new tree");
-        let (root, replaced) = rebuild.finish(&source, &mut sink.writer)?;
+        let (root, replaced) = rebuild.finish(&source, &mut sink)?;
         let leaves = sink.writer.leaf_count();
         let written = sink.writer.finish()?;
         // A sweep may end after any piece.
         let is_piece = stage == Stage::Piece && self.batch.is_some();
-        let next = messages.as_ref().and_then(Messages::peek).map(|message| message.key.to_vec());
         let piece_bytes = self.piece_bytes.filter(|_| is_piece);
-        let rest = piece_bytes.map(|piece_bytes| Pieces { next, piece_bytes, carried: Carried::default() });
+        let rest = piece_bytes.map(|piece_bytes| Pieces { next, piece_bytes, values: LargeValues::default() });
         // The tombstones of the memtable are published with its last piece.
         let tombstones = if is_piece { from.tombstones.clipped(&KeyRange::all()) } else { tombstones };
         let tombstones = prune_tombstones(&remaining(&tombstones, &swept, &keep), &keep, false);

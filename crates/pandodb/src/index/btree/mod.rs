@@ -34,11 +34,16 @@
 //! or freed.
 
 mod check;
+mod choose;
 mod cursor;
+mod feed;
+mod flush;
 mod index;
 mod job;
+mod levels;
 mod options;
 mod read;
+mod reading;
 mod sizes;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Btree, Sizes};
-use crate::index::pages::{InnerLimits, LeafLimits, inspect, root};
+use crate::index::pages::{InnerLimits, LeafLimits, Levels, inspect, root};
 use crate::index::spec::{OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
@@ -55,8 +55,10 @@ impl Sizes {
         let leaf = usize::try_from(memtable / MEMTABLE_PER_LEAF).unwrap_or(usize::MAX).clamp(LEAST_LEAF, page);
         let children = (memtable / MEMTABLE_PER_CHILD).max(FEWEST_CHILDREN);
         Sizes {
+            kind: &TYPE,
             leaf: LeafLimits::new(leaf),
-            inner: InnerLimits { bytes: page, children: usize::try_from(children).unwrap_or(usize::MAX) },
+            levels: Levels::plain(InnerLimits { bytes: page, children: usize::try_from(children).unwrap_or(usize::MAX) }),
+            buffer_bytes: 0,
             memtable_bytes: memtable,
             piece_bytes: (memtable < TINY_MEMTABLE).then_some(4 * leaf as u64),
             operator: settings.operator.clone(),

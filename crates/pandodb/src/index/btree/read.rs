@@ -1,13 +1,14 @@
 //! Reading: the point lookup, and the search for changes.
 //!
-//! A lookup first asks the range tombstones, then walks from the root to the leaf of the key. Each page comes from the
-//! pool, or is requested from the caller.
+//! A lookup first asks the range tombstones, then walks from the root to the leaf of the key. On its way it searches the
+//! buffer of each page before the child, because the messages in the buffer are newer. Each page comes from the pool, or is
+//! requested from the caller.
 
 use std::sync::Arc;
 
-use super::cursor::TreeCursor;
+use super::levels::cursor_of;
 use super::view::BtreeView;
-use crate::base::{Entry, Error, HashedKey, KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{Entry, Error, HashedKey, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::pages::{Inner, PageRef, Root};
 use crate::index::{Base, Changes, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
@@ -28,7 +29,7 @@ impl IndexView for BtreeView {
 
     fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>> {
         self.root()?;
-        Ok(Box::new(TreeCursor::new(self, range, reverse, Seqno(0))))
+        Ok(cursor_of(self, range, reverse, Seqno(0)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
@@ -43,7 +44,7 @@ impl IndexView for BtreeView {
 
     fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
         self.root()?;
-        Ok(Box::new(TreeCursor::new(self, Arc::new(range.clone()), false, since)))
+        Ok(cursor_of(self, Arc::new(range.clone()), false, since))
     }
 }
 
@@ -55,35 +56,67 @@ fn changed(view: &BtreeView, key: &[u8], since: Seqno, changes: Changes) -> Resu
     if view.tombstones.covering(key, Seqno::MAX) > since {
         return Ok(true);
     }
-    let mut after: Vec<PageRef> = Vec::new();
+    let (mut after, mut below) = (Vec::new(), None);
     loop {
-        if page.totals.newest <= since {
-            return Ok(false);
-        }
-        let block = view.source.page(&page, level)?;
-        if level > 0 {
-            let inner = Inner::of(&block);
-            let at = inner.search(key);
-            page = inner.page(at);
-            level -= 1;
-            after = inner.continued_after(at);
-            continue;
-        }
-        let leaf = Leaf::of(&block);
-        for i in leaf.find(key) {
-            let slot = leaf.slot(i);
-            // All older messages of the key have smaller seqnos.
-            if slot.seqno <= since {
-                return Ok(false);
+        let mut continues = false;
+        if page.totals.newest > since {
+            let block = view.source.page(&page, level)?;
+            if level > 0 {
+                let down = Down::search(&Inner::of(&block), key, below.take());
+                (page, level, after, below) = (down.page, down.level, down.after, down.below);
+                continue;
             }
-            // A message above `through` is also in a memtable.
-            if slot.seqno <= view.through && changes.include(slot.kind) {
-                return Ok(true);
+            let leaf = Leaf::of(&block);
+            for i in leaf.find(key) {
+                let slot = leaf.slot(i);
+                // All older messages of the key have smaller seqnos.
+                if slot.seqno <= since {
+                    return Ok(false);
+                }
+                // A message above `through` is also in a memtable.
+                if slot.seqno <= view.through && changes.include(slot.kind) {
+                    return Ok(true);
+                }
             }
+            continues = leaf.continues();
         }
-        match after.pop() {
-            Some(next) if leaf.continues() => page = next,
-            _ => return Ok(false),
+        match (after.pop(), below.take()) {
+            (Some(next), rest) if continues => (page, below) = (next, rest),
+            (_, Some(Below { page: next, level: next_level, after: next_after })) => {
+                (page, level, after) = (next, next_level, next_after);
+            }
+            (_, None) => return Ok(false),
+        }
+    }
+}
+
+/// A child that is searched after the buffer of its parent.
+struct Below {
+    page: PageRef,
+    level: u32,
+    /// The leaves that continue the messages of the last key of the child, last first.
+    after: Vec<PageRef>,
+}
+
+/// The page that is searched after an inner page.
+struct Down {
+    page: PageRef,
+    level: u32,
+    after: Vec<PageRef>,
+    below: Option<Below>,
+}
+
+impl Down {
+    /// Searches an inner page for `key`. `below` is set if the page is the inner page of a buffer.
+    fn search(inner: &Inner<'_>, key: &[u8], below: Option<Below>) -> Down {
+        let at = inner.search(key);
+        let (page, level, after) = (inner.page(at), inner.level() - 1, inner.continued_after(at));
+        match seeded!(BufferNotSearched: None, inner.buffer()) {
+            Some(buffer) => {
+                let below = Some(Below { page, level, after });
+                Down { page: buffer.page, level: buffer.level, after: Vec::new(), below }
+            }
+            None => Down { page, level, after, below },
         }
     }
 }
@@ -100,6 +133,8 @@ enum At {
         copy: usize,
         /// The leaves that continue the messages of the last key of the requested leaf, last first.
         after: Vec<PageRef>,
+        /// The child that is searched next, if the page belongs to a buffer.
+        below: Option<Below>,
     },
 }
 
@@ -111,15 +146,16 @@ struct TreeProbe<'v> {
 
 impl<'v> TreeProbe<'v> {
     /// Requests a page. Pages that the pool has are used at once.
-    fn ask(&mut self, page: PageRef, level: u32, copy: usize, after: Vec<PageRef>) -> Step<'v> {
-        self.at = At::Page { page, level, copy, after };
+    fn ask(&mut self, down: Down, copy: usize) -> Step<'v> {
+        let Down { page, level, after, below } = down;
+        self.at = At::Page { page, level, copy, after, below };
         Step::Need(self.view.source.request(&page, level, copy))
     }
 }
 
 impl<'v> Probe<'v> for TreeProbe<'v> {
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
-        let (page, level, copy, after) = match std::mem::replace(&mut self.at, At::Start) {
+        let (page, level, copy, after, below) = match std::mem::replace(&mut self.at, At::Start) {
             At::Start => {
                 let root = self.view.root()?;
                 lookup.enter(self.view.tombstones.covering(lookup.key, lookup.at));
@@ -127,32 +163,34 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
                     lookup.leave();
                     return Ok(Step::Done);
                 };
-                return Ok(self.ask(page, level, 0, Vec::new()));
+                return Ok(self.ask(Down { page, level, after: Vec::new(), below: None }, 0));
             }
-            At::Page { page, level, copy, after } => (page, level, copy, after),
+            At::Page { page, level, copy, after, below } => (page, level, copy, after, below),
         };
         let source = &self.view.source;
         let good = block.map(|block| source.expect(&block, &page, level).map(|()| block)).transpose();
         let block = match good {
             Ok(Some(block)) => block,
             // The first copy of an inner page is damaged or out of date.
-            Ok(None) | Err(_) if copy == 0 && page.second.is_some() => return Ok(self.ask(page, level, 1, after)),
+            Ok(None) | Err(_) if copy == 0 && page.second.is_some() => {
+                return Ok(self.ask(Down { page, level, after, below }, 1));
+            }
             Ok(None) => return Err(Error::invalid("a page that is not optional was not loaded")),
             Err(e) => return Err(e),
         };
         if level > 0 {
-            let inner = Inner::of(&block);
-            let at = inner.search(lookup.key);
-            return Ok(self.ask(inner.page(at), level - 1, 0, inner.continued_after(at)));
+            return Ok(self.ask(Down::search(&Inner::of(&block), lookup.key, below), 0));
         }
         lookup.tally.leaves += 1;
         let continues = search(block, lookup)?;
         let mut after = after;
-        if !lookup.is_done()
-            && continues
-            && let Some(next) = after.pop()
-        {
-            return Ok(self.ask(next, 0, 0, after));
+        if !lookup.is_done() {
+            if continues && let Some(page) = after.pop() {
+                return Ok(self.ask(Down { page, level: 0, after, below }, 0));
+            }
+            if let Some(Below { page, level, after }) = below {
+                return Ok(self.ask(Down { page, level, after, below: None }, 0));
+            }
         }
         lookup.leave();
         Ok(Step::Done)

@@ -1,15 +1,20 @@
 //! [`Sizes`]: the settings of a tree.
 
-use crate::index::pages::{InnerLimits, LeafLimits};
+use crate::index::IndexType;
+use crate::index::pages::{LeafLimits, Levels};
 use crate::resolve::Operator;
 
 /// The settings of an index of this type.
 #[derive(Clone)]
 pub struct Sizes {
+    /// The type of the index.
+    pub kind: &'static IndexType,
     /// The sizes of leaves.
     pub leaf: LeafLimits,
-    /// The sizes of inner pages.
-    pub inner: InnerLimits,
+    /// The sizes of inner pages, and which of them have buffers.
+    pub levels: Levels,
+    /// The bytes of messages in the buffer of a page, above which some are passed on.
+    pub buffer_bytes: u64,
     /// The unit of sizes of the store.
     pub memtable_bytes: u64,
     /// The bytes of a piece, if some jobs run in pieces although the disk is not full.

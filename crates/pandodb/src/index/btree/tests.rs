@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Btree, Sizes};
 use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
 use crate::index::pages::walk::Walk;
-use crate::index::pages::{InnerLimits, LeafLimits, Totals};
+use crate::index::pages::{InnerLimits, LeafLimits, Levels, Totals};
 use crate::index::testing::{Bench, changes_are_found, mark, operator, scan, suspend_jobs};
 use crate::index::{Core, Index, Room, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
@@ -15,8 +15,10 @@ use crate::space::{DataFile, Prefetch};
 
 fn sizes(leaf: usize, children: usize) -> Sizes {
     Sizes {
+        kind: &super::TYPE,
         leaf: LeafLimits::new(leaf),
-        inner: InnerLimits { bytes: 4096, children },
+        levels: Levels::plain(InnerLimits { bytes: 4096, children }),
+        buffer_bytes: 0,
         memtable_bytes: 8 << 10,
         piece_bytes: None,
         operator: Some(operator()),
@@ -25,6 +27,69 @@ fn sizes(leaf: usize, children: usize) -> Sizes {
 
 fn bench(seed: u64, children: usize) -> Bench<Btree> {
     Bench::of(seed, |core| Btree::create(core, sizes(512, children), Seqno(0)))
+}
+
+/// Settings with buffers of `bytes` in the pages of the levels from `level` on.
+fn with_buffers(children: usize, level: u32, bytes: u64) -> Sizes {
+    let mut sizes = sizes(512, children);
+    sizes.levels.buffered_from = level;
+    sizes.buffer_bytes = bytes;
+    sizes
+}
+
+fn buffered(seed: u64, children: usize, level: u32, bytes: u64) -> Bench<Btree> {
+    Bench::of(seed, |core| Btree::create(core, with_buffers(children, level, bytes), Seqno(0)))
+}
+
+/// Checks everything that a verification checks.
+fn verify(bench: &Bench<Btree>) {
+    struct Problems(Vec<crate::Error>);
+    impl crate::index::Visitor for Problems {
+        fn block(&mut self, _: crate::space::BlockKind, _: u64) {}
+        fn entry(&mut self, _: &Entry<'_>) {}
+        fn problem(&mut self, problem: crate::Error) {
+            self.0.push(problem);
+        }
+    }
+    let mut problems = Problems(Vec::new());
+    bench.tree.inspect().pin().check(&mut problems).unwrap();
+    assert!(problems.0.is_empty(), "{:?}", problems.0);
+}
+
+/// The bytes of messages in buffers.
+fn waiting_bytes(tree: &Btree) -> u64 {
+    let world = tree.inner.lock().world.clone();
+    let buffers = Walk::new(tree.source.clone(), world.root).filter(|visit| visit.level == 0 && visit.buffer_of.is_some());
+    buffers.map(|visit| visit.page.totals.bytes).sum()
+}
+
+const SHAPES: [(usize, u32, u64); 6] = [(4, 1, 300), (4, 2, 2000), (6, 1, 5000), (5, 2, 600), (16, 1, 1500), (7, 3, 4000)];
+
+#[test]
+fn buffers_keep_messages_until_they_are_passed_on() {
+    for (seed, (children, level, bytes)) in (10..).zip(SHAPES) {
+        let mut bench = buffered(seed, children, level, bytes);
+        let mut most = 0;
+        suspend_jobs(&mut bench, seed, 70, |tree| {
+            shape(tree);
+            most = most.max(waiting_bytes(tree));
+        });
+        verify(&bench);
+        bench.check();
+        assert!(most > 0, "seed {seed}: no buffer was used");
+        bench.tree.compact(&KeyRange::all()).unwrap();
+        bench.drain();
+        assert_eq!(waiting_bytes(&bench.tree), 0, "seed {seed}: a compaction brings all messages to the leaves");
+        verify(&bench);
+        bench.check();
+    }
+}
+
+#[test]
+fn changes_in_buffers_are_found() {
+    for (seed, (children, level, bytes)) in (20..).zip(SHAPES) {
+        changes_are_found(&mut buffered(seed, children, level, bytes));
+    }
 }
 
 /// Checks the structure, and returns the number of levels and of leaves.
@@ -37,7 +102,7 @@ fn shape(tree: &Btree) -> (u32, usize) {
         visit.block.unwrap();
         pages += visit.page.extents().map(|extent| u64::from(extent.pages)).sum::<u64>();
         if visit.level == 0 {
-            leaves += 1;
+            leaves += usize::from(visit.buffer_of.is_none());
             sum += visit.page.totals;
         }
     }

@@ -5,7 +5,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::job::{Carried, Done, Job, Pieces, Stage, Tools, Wanted, seen_by_all, subtract, union};
+use super::job::{Done, Job, LargeValues, Pieces, Stage, Tools, Wanted, seen_by_all, subtract, union};
 use super::sizes::Sizes;
 use super::view::{BtreeView, estimate};
 use super::world::{Described, World};
@@ -119,6 +119,7 @@ impl Btree {
             root: from.root,
             through,
             horizon: Seqno(0),
+            buffered_from: sizes.levels.buffered_from,
             tombstones: Arc::new(Fragments::build(&from.tombstones)),
             pages: from.pages.with_fanout(fanout),
             blobs: from.blobs.with_fanout(fanout),
@@ -285,10 +286,8 @@ impl Btree {
         check_values(&self.core, batch, &unknown)?;
         world.blobs.remove_all(&known, &self.core.data)?;
         let in_pieces = pieces.is_some();
-        let mut values = pieces.take().map_or_else(Carried::default, |pieces| pieces.carried);
-        values.kept.append(&mut done.values.kept);
-        values.dropped.extend(unknown);
-        values.new_values.push(done.values.new_values);
+        let mut values = pieces.take().map_or_else(LargeValues::default, |pieces| pieces.values);
+        values.append(LargeValues { dropped: unknown, ..std::mem::take(&mut done.values) });
         if done.rest.is_none() {
             world.blobs.insert_all(&values.kept);
         }
@@ -310,7 +309,7 @@ impl Btree {
         if let Some(rest) = done.rest.take() {
             // The memtable and the log still own the values that the memtable has brought.
             let old = self.publish(&mut inner, world, &done.replaced, &known);
-            inner.slot = Slot::Interrupted(Box::new(Pieces { carried: values, ..rest }));
+            inner.slot = Slot::Interrupted(Box::new(Pieces { values, ..rest }));
             drop(inner);
             drop(old);
             return Ok(());

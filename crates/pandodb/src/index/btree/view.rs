@@ -16,6 +16,8 @@ pub struct BtreeView {
     pub(super) lost: Option<Error>,
     pub(super) through: Seqno,
     pub(super) horizon: Seqno,
+    /// The lowest level of pages that may have a buffer.
+    pub(super) buffered_from: u32,
     page_bytes: u64,
     blob_bytes: u64,
     /// No function reads this field. While the view exists, the field keeps the pages and large values allocated that
@@ -32,6 +34,7 @@ impl BtreeView {
             lost: world.lost.clone(),
             through: world.through,
             horizon: world.horizon,
+            buffered_from: world.buffered_from,
             page_bytes: world.pages.pages() * PAGE as u64,
             blob_bytes: world.blobs.pages() * PAGE as u64,
             _deferred_frees: world.deferred_frees.clone(),
@@ -61,8 +64,8 @@ impl BtreeView {
     }
 }
 
-/// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends it
-/// counts a half.
+/// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends, and of
+/// the buffers of these inner pages, it counts a half.
 pub(super) fn estimate(root: Option<Root>, source: &PageSource, range: &KeyRange) -> Result<Estimate> {
     let Some(Root { page, level }) = root else { return Ok(Estimate::default()) };
     let mut sum = Estimate::default();
@@ -89,6 +92,10 @@ fn add_estimate(
         return Ok(());
     }
     let block = source.page(page, level)?;
+    if let Some(buffer) = Inner::of(&block).buffer() {
+        sum.entries = sum.entries.saturating_add(buffer.page.totals.entries / 2);
+        sum.bytes = sum.bytes.saturating_add(buffer.page.totals.bytes / 2);
+    }
     let children = Inner::of(&block).children(&keys.from);
     for (i, child) in children.iter().enumerate() {
         let to = children.get(i + 1).map_or(keys.to.as_slice(), |next| next.from.as_slice());

@@ -18,6 +18,8 @@ pub(super) struct World {
     pub(super) root: Option<Root>,
     pub(super) through: Seqno,
     pub(super) horizon: Seqno,
+    /// The lowest level of pages that may have a buffer.
+    pub(super) buffered_from: u32,
     /// The range tombstones that may hide messages of the tree.
     pub(super) tombstones: Arc<Fragments>,
     /// The pages of the tree.

@@ -25,11 +25,14 @@ pub fn describe_block(kind: BlockKind, bytes: &[u8], out: &mut String) -> bool {
 }
 
 fn describe_inner(inner: &Inner<'_>, out: &mut String) {
-    let mut key = Vec::new();
     let _ = writeln!(out, "  level {}, {} children", inner.level(), inner.len());
-    for i in 0..inner.len() {
-        inner.separator(i, &mut key);
-        let _ = writeln!(out, "  from \"{}\": {}", key.escape_ascii(), describe(&inner.page(i)));
+    if let Some(buffer) = inner.buffer() {
+        let _ = writeln!(out, "  buffer, level {}: {}", buffer.level, describe(&buffer.page));
+    }
+    for child in inner.children(&[]) {
+        let (key, pending) = (child.from.escape_ascii(), child.pending);
+        let waiting = if pending > 0 { format!(", {pending} bytes in the buffer") } else { String::new() };
+        let _ = writeln!(out, "  from \"{key}\": {}{waiting}", describe(&child.page));
     }
 }
 

@@ -156,7 +156,7 @@ impl LeafSink {
     fn emit(&mut self, leaf: Pending, more: u16) -> Result<()> {
         let page = self.writer.leaf(&leaf.builder, leaf.flags | more, leaf.is_warm())?;
         debug_assert!(self.out.last().is_none_or(|last| last.from <= leaf.from), "leaves are written in key order");
-        self.out.push(Child { from: leaf.from, page });
+        self.out.push(Child::new(leaf.from, page));
         Ok(())
     }
 

@@ -27,6 +27,7 @@
 //! | `writer` | writes pages to fresh space |
 //! | `leaves` | divides messages into leaves |
 //! | `rebuild` | writes the inner pages above changed leaves |
+//! | `waiting` | the messages of a buffer while its page is written anew |
 //! | `root` | the description of a tree on disk |
 //!
 //! Invariants: every page is reached from one parent; pages that a durable root reaches are never overwritten; a page
@@ -40,14 +41,16 @@ pub mod rebuild;
 pub mod reference;
 pub mod root;
 pub mod source;
+pub mod waiting;
 pub mod walk;
 pub mod writer;
 
 pub use self::ahead::LeafAhead;
 pub use self::inner::{Child, Inner};
 pub use self::leaves::{LeafLimits, LeafSink};
-pub use self::rebuild::{InnerLimits, Rebuild, Root, Unit};
-pub use self::reference::{PageRef, Totals};
+pub use self::rebuild::{InnerLimits, Levels, Neighbour, Rebuild, Unit};
+pub use self::reference::{PageRef, Root, Totals};
 pub use self::root::Description;
 pub use self::source::PageSource;
+pub use self::waiting::Waiting;
 pub use self::writer::{TreeWriter, Written};

@@ -21,20 +21,12 @@
 //! Invariants: keys are visited in ascending order; the leaves that hold the messages of one key are children of one
 //! page, and the first of them is opened with all others ([`Unit`]).
 
-use super::inner::{Child, encoded_bytes};
-use super::reference::PageRef;
+use super::inner::{Child, Inner, encoded_bytes};
+use super::leaves::LeafSink;
+use super::reference::{PageRef, Root};
 use super::source::PageSource;
-use super::writer::TreeWriter;
-use crate::base::{Extent, Result};
-
-/// The root of a tree that is not empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Root {
-    /// The root page.
-    pub page: PageRef,
-    /// The level of the root page; 0 if it is a leaf.
-    pub level: u32,
-}
+use super::waiting::Waiting;
+use crate::base::{Extent, Result, seeded};
 
 /// The sizes of inner pages.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +35,28 @@ pub struct InnerLimits {
     pub bytes: usize,
     /// The most children of an inner page.
     pub children: usize,
+}
+
+/// The sizes of the inner pages of each level.
+#[derive(Clone, Copy, Debug)]
+pub struct Levels {
+    /// Pages without a buffer.
+    pub plain: InnerLimits,
+    /// Pages that may have a buffer.
+    pub buffered: InnerLimits,
+    /// The lowest level of pages that may have a buffer.
+    pub buffered_from: u32,
+}
+
+impl Levels {
+    /// No page has a buffer.
+    pub fn plain(limits: InnerLimits) -> Levels {
+        Levels { plain: limits, buffered: limits, buffered_from: u32::MAX }
+    }
+
+    fn limits(&self, level: u32) -> InnerLimits {
+        if level < self.buffered_from { self.plain } else { self.buffered }
+    }
 }
 
 /// Children are divided by bytes into parts of at least about this number of children.
@@ -66,58 +80,175 @@ impl Unit {
     }
 }
 
+/// Takes the first unit from leaves, which are given last first. `end` is the upper bound of the last leaf.
+pub fn pop_unit(rest: &mut Vec<Child>, end: Option<&[u8]>) -> Option<Unit> {
+    let first = rest.pop()?;
+    let from = first.from.clone();
+    let mut leaves = vec![first];
+    while rest.last().is_some_and(|child| child.page.is_continued) {
+        leaves.push(rest.pop().expect("looked at"));
+    }
+    let to = rest.last().map(|child| child.from.as_slice()).or(end);
+    Some(Unit { leaves, from, to: to.map(<[u8]>::to_vec) })
+}
+
+/// What is done with a page that has become small and has a page behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neighbour {
+    /// It is joined with the page behind it at once.
+    Join,
+    /// It is joined with the page behind it when that page is closed, because the job will open that page.
+    Wait,
+    /// It stays alone.
+    Leave,
+}
+
 /// An inner page of the old tree that is being rewritten, or the place above the root.
-struct Open {
-    level: u32,
+pub struct Open {
+    /// The level of the page.
+    pub level: u32,
     /// The page; `None` for the place above the root.
     page: Option<PageRef>,
-    from: Vec<u8>,
-    to: Option<Vec<u8>>,
+    /// The smallest key that may be below the page.
+    pub from: Vec<u8>,
+    /// The smallest key above the page; `None` if there is none.
+    pub to: Option<Vec<u8>>,
+    /// The buffer of the old page.
+    pub buffer: Option<Root>,
     /// The children that were not visited yet, last first.
     rest: Vec<Child>,
     /// The children of the new page, up to the current position.
     out: Vec<Child>,
-    is_changed: bool,
+    /// The messages of the new buffer; `None` if the buffer stays as it is.
+    pub waiting: Option<Waiting>,
+    /// A small page that was closed and is joined with the next child that is closed.
+    small: Option<Small>,
+    /// Whether the page is written anew.
+    pub is_changed: bool,
+}
+
+/// The contents of a page that is not written yet.
+struct Small {
+    from: Vec<u8>,
+    children: Vec<Child>,
+    waiting: Waiting,
 }
 
 impl Open {
+    /// The place above the root, or a page of which nothing but its children is known. They are given last first.
+    fn new(level: u32, rest: Vec<Child>) -> Open {
+        Open {
+            level,
+            page: None,
+            from: Vec::new(),
+            to: None,
+            buffer: None,
+            rest,
+            out: Vec::new(),
+            waiting: None,
+            small: None,
+            is_changed: false,
+        }
+    }
+
     /// The lower bound of the next child, or the upper bound of the page.
     fn next_from(&self) -> Option<Vec<u8>> {
         self.rest.last().map(|child| child.from.clone()).or_else(|| self.to.clone())
+    }
+
+    /// The children that were not visited yet, last first.
+    pub fn rest(&self) -> &[Child] {
+        &self.rest
+    }
+
+    /// The children of the new page, up to the current position.
+    pub fn children_mut(&mut self) -> &mut [Child] {
+        &mut self.out
+    }
+
+    /// Passes children without a change, until `left` children are left.
+    pub fn pass(&mut self, left: usize) {
+        let passed = self.rest.split_off(left);
+        self.out.extend(passed.into_iter().rev());
+    }
+
+    /// The messages of the buffer. From now on the buffer counts as changed.
+    fn take_waiting(&mut self, source: &PageSource, replaced: &mut Vec<Extent>) -> Result<Waiting> {
+        match self.waiting.take() {
+            Some(waiting) => Ok(waiting),
+            None => Waiting::of(self.buffer.take().as_ref(), (&self.from, self.to.as_deref()), source, replaced),
+        }
     }
 }
 
 /// A new tree in the making.
 pub struct Rebuild {
-    limits: InnerLimits,
+    levels: Levels,
     /// The open pages, from the place above the root down to level 1, or further up after a seek has closed some.
     open: Vec<Open>,
+    /// [`Rebuild::seek`] leaves this number of pages open.
+    pub floor: usize,
     /// The pages of the old tree that the new tree lacks.
     pub replaced: Vec<Extent>,
 }
 
 impl Rebuild {
     /// Starts a new tree from the old one.
-    pub fn new(root: Option<Root>, limits: InnerLimits) -> Rebuild {
-        assert!(limits.children >= LEAST_CHILDREN, "a page can be divided");
+    pub fn new(root: Option<Root>, levels: Levels) -> Rebuild {
+        assert!(levels.plain.children >= LEAST_CHILDREN, "a page can be divided");
         let (level, rest) = match root {
-            Some(Root { page, level }) => (level + 1, vec![Child { from: Vec::new(), page }]),
+            Some(Root { page, level }) => (level + 1, vec![Child::new(Vec::new(), page)]),
             None => (1, Vec::new()),
         };
-        let top = Open { level, page: None, from: Vec::new(), to: None, rest, out: Vec::new(), is_changed: false };
-        Rebuild { limits, open: vec![top], replaced: Vec::new() }
+        Rebuild { levels, open: vec![Open::new(level, rest)], floor: 1, replaced: Vec::new() }
     }
 
-    /// Moves to the unit that holds `key`. REQUIRES: the last unit was put, kept or dropped, and ends before the key.
+    /// The number of open pages, with the place above the root.
+    pub fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The lowest open page.
+    pub fn top(&self) -> &Open {
+        self.open.last().expect("the place above the root stays open")
+    }
+
+    /// The lowest open page.
+    pub fn top_mut(&mut self) -> &mut Open {
+        self.open.last_mut().expect("the place above the root stays open")
+    }
+
+    /// The number of children of the page above the lowest open page that were not visited yet.
+    pub fn left_above(&self) -> usize {
+        let [.., parent, _] = &self.open[..] else { unreachable!("two levels are open") };
+        parent.rest.len()
+    }
+
+    /// Writes a small page that waits for the next child of the lowest open page to be closed.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written.
+    pub fn settle(&mut self, source: &PageSource, sink: &mut LeafSink) -> Result<()> {
+        let top = self.top_mut();
+        let Some(Small { from, children, waiting }) = top.small.take() else { return Ok(()) };
+        let level = top.level - 1;
+        let page = Open { from, out: children, waiting: Some(waiting), ..Open::new(level, Vec::new()) };
+        let new = self.write_page(page, source, sink)?;
+        self.put(new);
+        Ok(())
+    }
+
+    /// Moves to the unit that holds `key`. REQUIRES: the last unit was put, kept or dropped, and ends before the key. The
+    /// key belongs to the last page that stays open, and no page below that page has a buffer.
     ///
     /// # Errors
     /// If an inner page cannot be read or written.
-    pub fn seek(&mut self, key: &[u8], source: &PageSource, writer: &mut TreeWriter) -> Result<Unit> {
+    pub fn seek(&mut self, key: &[u8], source: &PageSource, sink: &mut LeafSink) -> Result<Unit> {
         loop {
             let depth = self.open.len();
             let top = self.open.last_mut().expect("the place above the root stays open");
-            if top.to.as_ref().is_some_and(|to| key >= to.as_slice()) {
-                self.close(source, writer)?;
+            if depth > self.floor && top.to.as_ref().is_some_and(|to| key >= to.as_slice()) {
+                self.close(source, sink, Neighbour::Join)?;
                 continue;
             }
             // The children are in reverse order, so this counts the children behind the one for the key.
@@ -131,8 +262,7 @@ impl Rebuild {
                 return Ok(Unit { leaves: Vec::new(), from: Vec::new(), to: None });
             }
             assert!(at < top.rest.len(), "the child for a key was not visited yet");
-            let passed = top.rest.split_off(at + 1);
-            top.out.extend(passed.into_iter().rev());
+            top.pass(at + 1);
             if top.level == 1 {
                 return Ok(self.next_unit().expect("a child is left"));
             }
@@ -140,16 +270,20 @@ impl Rebuild {
         }
     }
 
-    /// Opens the next child of the last open page, which is an inner page.
-    fn descend(&mut self, source: &PageSource) -> Result<()> {
+    /// Opens the next child of the lowest open page, which is an inner page.
+    ///
+    /// # Errors
+    /// If the child cannot be read.
+    pub fn descend(&mut self, source: &PageSource) -> Result<()> {
         let is_root = self.open.len() == 1;
         let top = self.open.last_mut().expect("a page is open");
         let level = top.level - 1;
         let [.., child] = &top.rest[..] else { unreachable!("a child is left") };
         let end = top.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(top.to.as_deref());
+        let buffer = Inner::of(&source.page(&child.page, level)?).buffer();
         let mut children = source.children(&child.page, level, &child.from, end)?;
-        let Child { from, page } = top.rest.pop().expect("a child is left");
-        if is_root && children.len() == 1 {
+        let Child { from, page, .. } = top.rest.pop().expect("a child is left");
+        if is_root && children.len() == 1 && buffer.is_none() && level < self.levels.buffered_from {
             // A root with one child is superfluous.
             (top.level, top.is_changed) = (level, true);
             top.rest = children;
@@ -158,21 +292,15 @@ impl Rebuild {
         }
         let to = top.next_from();
         children.reverse();
-        self.open.push(Open { level, page: Some(page), from, to, rest: children, out: Vec::new(), is_changed: false });
+        self.open.push(Open { page: Some(page), from, to, buffer, ..Open::new(level, children) });
         Ok(())
     }
 
-    /// Takes the next unit of the page of the last unit; `None` if the page has no further leaves.
+    /// Takes the next unit of the lowest open page; `None` if the page has no further leaves.
     pub fn next_unit(&mut self) -> Option<Unit> {
         let top = self.open.last_mut().expect("a page is open");
         assert_eq!(top.level, 1, "the children are leaves");
-        let first = top.rest.pop()?;
-        let from = first.from.clone();
-        let mut leaves = vec![first];
-        while top.rest.last().is_some_and(|child| child.page.is_continued) {
-            leaves.push(top.rest.pop().expect("looked at"));
-        }
-        Some(Unit { leaves, from, to: top.next_from() })
+        pop_unit(&mut top.rest, top.to.as_deref())
     }
 
     /// Keeps a unit as it is.
@@ -198,64 +326,90 @@ impl Rebuild {
         top.out.extend(leaves);
     }
 
-    /// Closes the last open page. If the page has become small and its parent has another child behind it, the page is
-    /// joined with that child instead and stays open.
-    fn close(&mut self, source: &PageSource, writer: &mut TreeWriter) -> Result<()> {
+    /// Closes the lowest open page. If the page has become small and its parent has another child behind it, `neighbour`
+    /// says what happens. Returns whether the page was closed: if it is joined at once, it stays open with the contents of
+    /// both pages, and no child is left to be visited.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written.
+    pub fn close(&mut self, source: &PageSource, sink: &mut LeafSink, neighbour: Neighbour) -> Result<bool> {
         assert!(self.open.len() > 1, "the place above the root is closed at the end");
-        let limits = self.limits;
-        let [.., parent, top] = &mut self.open[..] else { unreachable!("two levels are open") };
-        let rest = std::mem::take(&mut top.rest);
-        top.out.extend(rest.into_iter().rev());
-        if top.is_changed
-            && is_small(&top.out, limits)
-            && let Some(next) = parent.rest.last()
-        {
-            let end = parent.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(parent.to.as_deref());
-            top.rest = source.children(&next.page, top.level, &next.from, end)?;
-            top.rest.reverse();
-            let next = parent.rest.pop().expect("looked at");
-            top.to = parent.next_from();
-            self.replaced.extend(next.page.extents());
-            return Ok(());
+        let Rebuild { levels, open, replaced, .. } = self;
+        let [.., parent, top] = &mut open[..] else { unreachable!("two levels are open") };
+        top.pass(0);
+        if let Some(Small { from, mut children, mut waiting }) = parent.small.take() {
+            waiting.append(top.take_waiting(source, replaced)?);
+            children.append(&mut top.out);
+            (top.from, top.out, top.waiting, top.is_changed) = (from, children, Some(waiting), true);
+        }
+        let may_join = top.is_changed && !parent.rest.is_empty() && neighbour != Neighbour::Leave;
+        if may_join && is_small(&top.out, levels.limits(top.level)) {
+            if neighbour == Neighbour::Join {
+                join(parent, top, source, replaced)?;
+                return Ok(false);
+            }
+            let waiting = top.take_waiting(source, replaced)?;
+            let Open { page, from, out, .. } = open.pop().expect("a page is open");
+            replaced.extend(page.iter().flat_map(PageRef::extents));
+            let parent = open.last_mut().expect("the parent is open");
+            parent.is_changed = true;
+            parent.small = Some(Small { from, children: out, waiting });
+            return Ok(true);
         }
         debug_assert!(parent.page.is_some() || parent.out.is_empty(), "a root is the only child of the place above it");
-        let Open { level, page, from, out, is_changed, .. } = self.open.pop().expect("a page is open");
-        let page = page.expect("only the place above the root has no page");
+        let top = self.open.pop().expect("a page is open");
+        let page = top.page.expect("only the place above the root has no page");
+        let is_changed = top.is_changed;
         let new = match is_changed {
-            false => vec![Child { from, page }],
+            false => vec![Child::new(top.from, page)],
             true => {
                 self.replaced.extend(page.extents());
-                self.write(out, level, writer)?
+                self.write_page(top, source, sink)?
             }
         };
         let parent = self.open.last_mut().expect("the parent is open");
         parent.is_changed |= is_changed;
         parent.out.extend(new);
-        Ok(())
+        Ok(true)
     }
 
-    /// Writes pages of a level with these children. Returns the references to the new pages.
-    fn write(&self, children: Vec<Child>, level: u32, writer: &mut TreeWriter) -> Result<Vec<Child>> {
-        let mut new = Vec::new();
-        for mut part in divide(children, self.limits) {
-            let page = writer.inner(&part, level)?;
-            new.push(Child { from: std::mem::take(&mut part[0].from), page });
+    /// Writes the contents of a page that is closed, as one or several pages. Each page gets the messages for its
+    /// children.
+    fn write_page(&mut self, mut page: Open, source: &PageSource, sink: &mut LeafSink) -> Result<Vec<Child>> {
+        let children = std::mem::take(&mut page.out);
+        let parts = divide(children, self.levels.limits(page.level));
+        if parts.len() < 2 && page.waiting.is_none() {
+            return write(parts, &mut std::iter::once(page.buffer), page.level, sink);
         }
-        Ok(new)
+        let mut waiting = page.take_waiting(source, &mut self.replaced)?;
+        let mut buffers = Vec::with_capacity(parts.len());
+        for (i, part) in parts.iter().enumerate() {
+            let above = match parts.get(i + 1) {
+                Some(next) if seeded!(BufferNotDivided: false, true) => {
+                    waiting.split_off(&next[0].from, source, &mut self.replaced)?
+                }
+                _ => Waiting::default(),
+            };
+            let from = if i == 0 { &page.from } else { &part[0].from };
+            let own = std::mem::replace(&mut waiting, above);
+            buffers.push(own.write(from, sink, source, &mut self.replaced)?);
+        }
+        write(parts, &mut buffers.into_iter(), page.level, sink)
     }
 
     /// Closes all pages. Returns the root of the new tree.
     ///
     /// # Errors
     /// If an inner page cannot be read or written.
-    pub fn finish(mut self, source: &PageSource, writer: &mut TreeWriter) -> Result<(Option<Root>, Vec<Extent>)> {
+    pub fn finish(mut self, source: &PageSource, sink: &mut LeafSink) -> Result<(Option<Root>, Vec<Extent>)> {
         while self.open.len() > 1 {
-            self.close(source, writer)?;
+            self.close(source, sink, Neighbour::Join)?;
         }
         let Open { mut level, rest, mut out, .. } = self.open.pop().expect("the place above the root");
         out.extend(rest.into_iter().rev());
         while out.len() > 1 {
-            out = self.write(out, level, writer)?;
+            let parts = divide(out, self.levels.limits(level));
+            out = write(parts, &mut std::iter::empty(), level, sink)?;
             level += 1;
         }
         let root = out.pop().map(|child| Root { page: child.page, level: level - 1 });
@@ -263,9 +417,44 @@ impl Rebuild {
     }
 }
 
+/// Adds the contents of the page behind a small page to the small page.
+fn join(parent: &mut Open, top: &mut Open, source: &PageSource, replaced: &mut Vec<Extent>) -> Result<()> {
+    let end = parent.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(parent.to.as_deref());
+    let next = parent.rest.last().expect("a child is left");
+    let buffer = Inner::of(&source.page(&next.page, top.level)?).buffer();
+    let mut children = source.children(&next.page, top.level, &next.from, end)?;
+    if buffer.is_some() || top.buffer.is_some() || top.waiting.is_some() {
+        let mut waiting = top.take_waiting(source, replaced)?;
+        waiting.append(Waiting::of(buffer.as_ref(), (&next.from, end), source, replaced)?);
+        top.waiting = Some(waiting);
+    }
+    children.reverse();
+    top.rest = children;
+    let next = parent.rest.pop().expect("looked at");
+    top.to = parent.next_from();
+    replaced.extend(next.page.extents());
+    Ok(())
+}
+
+/// Writes pages of a level: one for each part of the children, with its buffer. Returns the references to the new pages.
+fn write(
+    parts: Vec<Vec<Child>>,
+    buffers: &mut dyn Iterator<Item = Option<Root>>,
+    level: u32,
+    sink: &mut LeafSink,
+) -> Result<Vec<Child>> {
+    let mut new = Vec::new();
+    for mut part in parts {
+        let buffer = buffers.next().flatten();
+        let page = sink.writer.inner(&part, buffer.as_ref(), level)?;
+        new.push(Child::new(std::mem::take(&mut part[0].from), page));
+    }
+    Ok(new)
+}
+
 /// Whether these children are too few for a page of their own.
 fn is_small(children: &[Child], limits: InnerLimits) -> bool {
-    !children.is_empty() && children.len() < (limits.children / 4).max(2) && encoded_bytes(children) < limits.bytes / 4
+    !children.is_empty() && children.len() < (limits.children / 4).max(2) && encoded_bytes(children, None) < limits.bytes / 4
 }
 
 /// Divides children into parts of about equal size that fit a page each.
@@ -273,7 +462,7 @@ fn divide(children: Vec<Child>, limits: InnerLimits) -> Vec<Vec<Child>> {
     if children.is_empty() {
         return Vec::new();
     }
-    let total = encoded_bytes(&children);
+    let total = encoded_bytes(&children, None);
     let by_bytes = total.div_ceil(limits.bytes).min(children.len() / LEAST_CHILDREN);
     let parts = by_bytes.max(children.len().div_ceil(limits.children)).max(1);
     let per_child = |child: &Child| child.from.len() + child.page.encoded_len(0) + 8;
@@ -304,7 +493,7 @@ mod tests {
     #[test]
     fn children_are_divided_into_parts_of_equal_size() {
         let children: Vec<Child> = (0..1000u64)
-            .map(|i| Child { from: format!("key{i:06}").into_bytes(), page: sample(i * 2 + 9, 0) })
+            .map(|i| Child::new(format!("key{i:06}").into_bytes(), sample(i * 2 + 9, 0)))
             .collect();
         for (bytes, most) in [(4096, 1000), (16 << 10, 1000), (1 << 20, 64), (1 << 20, 2000)] {
             let parts = divide(children.clone(), InnerLimits { bytes, children: most });
@@ -312,14 +501,14 @@ mod tests {
             let longest = parts.iter().map(Vec::len).max().unwrap();
             let shortest = parts.iter().map(Vec::len).min().unwrap();
             assert!(longest <= most && shortest * 3 >= longest * 2, "{shortest} to {longest}");
-            assert!(parts.iter().all(|part| encoded_bytes(part) <= bytes + 64), "{bytes}");
+            assert!(parts.iter().all(|part| encoded_bytes(part, None) <= bytes + 64), "{bytes}");
         }
     }
 
     #[test]
     fn long_separators_do_not_make_pages_of_one_child() {
         let children: Vec<Child> =
-            (0..9u64).map(|i| Child { from: vec![i as u8; 60_000], page: sample(i * 2 + 9, 0) }).collect();
+            (0..9u64).map(|i| Child::new(vec![i as u8; 60_000], sample(i * 2 + 9, 0))).collect();
         let parts = divide(children, InnerLimits { bytes: 4096, children: 100 });
         assert!(parts.iter().all(|part| part.len() >= LEAST_CHILDREN), "{}", parts.len());
     }
@@ -327,7 +516,7 @@ mod tests {
     #[test]
     fn leaves_of_one_key_stay_together() {
         let mut children: Vec<Child> =
-            (0..40u64).map(|i| Child { from: vec![i as u8], page: sample(i * 2 + 9, 0) }).collect();
+            (0..40u64).map(|i| Child::new(vec![i as u8], sample(i * 2 + 9, 0))).collect();
         children[10..30].iter_mut().for_each(|child| {
             child.from = vec![10, 0];
             child.page.is_continued = true;

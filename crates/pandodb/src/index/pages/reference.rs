@@ -53,6 +53,15 @@ impl AddAssign for Totals {
     }
 }
 
+/// The root of a tree, or of a buffer, that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// The root page.
+    pub page: PageRef,
+    /// The level of the root page; 0 if it is a leaf.
+    pub level: u32,
+}
+
 /// A reference to a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRef {

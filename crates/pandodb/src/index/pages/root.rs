@@ -16,8 +16,7 @@
 //! Decoding trusts no field.
 
 use super::inner::MAX_HEIGHT;
-use super::rebuild::Root;
-use super::reference::PageRef;
+use super::reference::{PageRef, Root};
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, KeyRange, MAX_KEY, OwnerId, RangeTombstone, Result, Seqno};
 use crate::index::blobs::{BlobMap, MapRoot};

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use super::inner::Inner;
-use super::rebuild::Root;
-use super::reference::{PageRef, Totals};
+use super::reference::{PageRef, Root, Totals};
 use super::source::{PageSource, kind_of};
 use super::writer::totals_of_entries;
 use crate::base::{Entry, Error, KeyRange, Result};
@@ -19,24 +18,42 @@ pub struct Visit {
     pub page: PageRef,
     /// The level; 0 for a leaf.
     pub level: u32,
+    /// The level of the page to whose buffer the page belongs; `None` for a page of the tree itself.
+    pub buffer_of: Option<u32>,
     /// The keys that may be below the page.
     pub range: KeyRange,
     /// The page, or the error that makes it and everything below it unreadable.
     pub block: Result<Block>,
 }
 
-/// A walk through all pages, parents before children.
+/// A page that is visited next.
+struct Next {
+    root: Root,
+    range: KeyRange,
+    buffer_of: Option<u32>,
+}
+
+/// A walk through all pages, parents before children, and buffers before children.
 pub struct Walk {
     source: Arc<PageSource>,
     /// The pages that are visited next, last first.
-    next: Vec<(PageRef, u32, KeyRange)>,
+    next: Vec<Next>,
+    /// If set, only the messages that pages of this level have are visited: those in their buffers; for level 0, those in
+    /// the leaves of the tree.
+    only: Option<u32>,
 }
 
 impl Walk {
     /// A walk from the root.
     pub fn new(source: Arc<PageSource>, root: Option<Root>) -> Walk {
-        let next = root.into_iter().map(|Root { page, level }| (page, level, KeyRange::all())).collect();
-        Walk { source, next }
+        let next = root.into_iter().map(|root| Next { root, range: KeyRange::all(), buffer_of: None }).collect();
+        Walk { source, next, only: None }
+    }
+
+    /// Visits only the messages that pages of this level have, and the pages that lead to them.
+    #[must_use]
+    pub fn only(self, level: u32) -> Walk {
+        Walk { only: Some(level), ..self }
     }
 
     /// Reads a page, and checks it against the description that its parent has.
@@ -44,8 +61,8 @@ impl Walk {
         let block = self.source.page(page, level)?.keep();
         let wrong = |detail: &str| self.source.data().corrupt(page.addr, kind_of(level).name(), detail);
         if level > 0 {
-            let mut totals = Totals::default();
             let inner = Inner::of(&block);
+            let mut totals = inner.buffer().map(|buffer| buffer.page.totals).unwrap_or_default();
             (0..inner.len()).for_each(|i| totals += inner.page(i).totals);
             let mut last = Vec::new();
             inner.separator(inner.len() - 1, &mut last);
@@ -91,10 +108,21 @@ impl Iterator for Walk {
     type Item = Visit;
 
     fn next(&mut self) -> Option<Visit> {
-        let (page, level, range) = self.next.pop()?;
+        let Next { root: Root { page, level }, range, buffer_of } = self.next.pop()?;
         let block = self.read(&page, level, &range);
         if let (Ok(block), true) = (&block, level > 0) {
-            let children = Inner::of(block).children(&range.from);
+            self.enter(&Inner::of(block), &range, buffer_of);
+        }
+        Some(Visit { page, level, buffer_of, range, block })
+    }
+}
+
+impl Walk {
+    /// Visits the buffer and the children of a page next.
+    fn enter(&mut self, inner: &Inner<'_>, range: &KeyRange, buffer_of: Option<u32>) {
+        let level = inner.level();
+        if buffer_of.is_some() || self.only.is_none_or(|only| level > only) {
+            let children = inner.children(&range.from);
             // The leaves of one key have the bounds of all these leaves together.
             let first = |i: usize| (0..=i).rev().find(|&i| !children[i].page.is_continued).unwrap_or(0);
             let end = |i: usize| (i + 1..children.len()).find(|&i| !children[i].page.is_continued);
@@ -104,12 +132,20 @@ impl Iterator for Walk {
                     KeyRange::new(children[first(i)].from.as_slice(), to)
                 })
                 .collect();
-            let below = children.into_iter().zip(ranges).map(|(child, range)| (child.page, level - 1, range));
+            let below = children.into_iter().zip(ranges).map(|(child, range)| {
+                let root = Root { page: child.page, level: level - 1 };
+                Next { root, range, buffer_of }
+            });
             let mut below: Vec<_> = below.collect();
             below.reverse();
             self.next.append(&mut below);
         }
-        Some(Visit { page, level, range, block })
+        if buffer_of.is_none()
+            && self.only.is_none_or(|only| level == only)
+            && let Some(root) = inner.buffer()
+        {
+            self.next.push(Next { root, range: range.clone(), buffer_of: Some(level) });
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::inner::{Child, encode, pages_for, totals_of};
-use super::reference::{PageRef, Totals};
+use super::reference::{PageRef, Root, Totals};
 use super::source::PageSource;
 use crate::base::{BlobRef, BlockAddr, Entry, Extent, Kind, OwnerId, PageNo, Result};
 use crate::blocks::BlockSource;
@@ -131,12 +131,12 @@ impl TreeWriter {
         Ok(PageRef { addr, second: None, mark: self.mark, is_continued, totals: totals_of_entries(leaf.entries()) })
     }
 
-    /// Writes both copies of an inner page.
+    /// Writes both copies of an inner page with these children and this buffer.
     ///
     /// # Errors
     /// An I/O error or a full disk.
-    pub fn inner(&mut self, children: &[Child], level: u32) -> Result<PageRef> {
-        let (pages, mark) = (pages_for(children), self.mark);
+    pub fn inner(&mut self, children: &[Child], buffer: Option<&Root>, level: u32) -> Result<PageRef> {
+        let (pages, mark) = (pages_for(children, buffer), self.mark);
         let Written { data, pool, owner, extents, .. } = &mut self.inners;
         let first = data.alloc(pages)?;
         extents.push(first);
@@ -146,7 +146,7 @@ impl TreeWriter {
         if buf.pages() != pages as usize {
             buf = AlignedBuf::zeroed(pages as usize);
         }
-        encode(children, level, mark, &mut buf);
+        encode(children, buffer, level, mark, &mut buf);
         for extent in [first, second] {
             let addr = BlockAddr { page: extent.start, pages };
             data.seal_block(&mut buf, addr, *owner, BlockKind::TreeInner);
@@ -158,7 +158,8 @@ impl TreeWriter {
         }
         self.buffer = buf;
         let addr = BlockAddr { page: first.start, pages };
-        Ok(PageRef { addr, second: Some(second.start), mark, is_continued: false, totals: totals_of(children) })
+        let totals = totals_of(children, buffer);
+        Ok(PageRef { addr, second: Some(second.start), mark, is_continued: false, totals })
     }
 
     /// Writes what is still in memory. The pages belong to the caller from now on.

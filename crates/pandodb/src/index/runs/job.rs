@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use super::deletes::{Deletes, Tally};
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Extent, KeyRange, Kind, OwnerId, PAGE, RangeTombstone, Result, Seqno, key_hash,
+    BlobRef, Entry, EntryBlock, Error, Extent, Fragments, KeyRange, Kind, OwnerId, PAGE, RangeTombstone, Result, Seqno,
+    key_hash,
 };
 use crate::filter::FilterBuilder;
 use crate::index::folding::{FoldedValues, Folding, Sink};
@@ -118,7 +119,7 @@ fn folding(
         builder.push_tombstone(tombstone);
     }
     let sink = RunSink { builder, deletes: Tally::default() };
-    Folding::new(core, sink, stripes, operator, bottom, tombstones)
+    Folding::new(core, sink, stripes, operator, bottom, Arc::new(Fragments::build(tombstones)))
 }
 
 /// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be

@@ -1,0 +1,380 @@
+//! [`Flush`]: a page with a buffer, while a job passes messages on to some of its children.
+//!
+//! ```text
+//!   messages from above ─┐          children:   c0     c1     c2     c3     c4
+//!   own buffer ──────────┴─▶ fold ─▶            ·      ■      ·      ·      ■      ■ chosen
+//!                             │                        │                    │
+//!                 ┌───────────┴── c0, c2, c3           └── carried down ────┘
+//!                 ▼
+//!             new buffer
+//! ```
+//!
+//! 1. [`Flush::open`] adds up the messages for each child and chooses the children that get theirs.
+//! 2. In key order: messages for the other children are merged into the new buffer ([`Flush::run`]); those for a chosen
+//!    child are taken out ([`Flush::extract`]) and the job enters the child with them.
+//! 3. [`Flush::finish`] hands the new buffer to the page, which is then closed.
+//!
+//! Leaves of the buffer for which no message arrives, and from which none is taken, stay as they are.
+//!
+//! Invariant: what the page counts as pending for a child is exactly the weight of the messages for it in the buffer.
+
+use std::sync::Arc;
+
+use super::feed::{Feed, Origin, is_below};
+use super::reading::Reading;
+use crate::base::{Entry, EntryBlock, Extent, Fragments, Result, Seqno, seeded};
+use crate::index::Core;
+use crate::index::folding::{BlockSink, FoldedValues, Folding};
+use crate::index::pages::rebuild::{Open, pop_unit};
+use crate::index::pages::waiting::{leaves_of, weight};
+use crate::index::pages::{Child, Neighbour, PageRef, PageSource, Unit, Waiting};
+use crate::resolve::{Operator, Stripes};
+
+/// Makes the foldings of a job that do not reach the leaves.
+pub(super) struct Folder {
+    pub(super) core: Core,
+    pub(super) keep: Stripes,
+    pub(super) operator: Option<Operator>,
+    pub(super) tombstones: Arc<Fragments>,
+    /// The job knows the large values of messages up to this seqno.
+    pub(super) through: Seqno,
+    /// Larger values are moved out of the tree, if the job applies a memtable.
+    pub(super) inline_bytes: Option<usize>,
+}
+
+impl Folder {
+    /// A folding that collects messages in memory.
+    fn folding(&self) -> Folding<BlockSink> {
+        let Folder { core, keep, operator, tombstones, through, inline_bytes } = self;
+        let sink = BlockSink::default();
+        let folding = Folding::new(core, sink, keep.clone(), operator.clone(), false, tombstones.clone());
+        let folding = folding.of_newest().knows_values_to(*through);
+        match *inline_bytes {
+            Some(inline_bytes) => folding.separating(core, inline_bytes, 0),
+            None => folding,
+        }
+    }
+}
+
+/// A group of children that are chosen together: a child, with the leaves that continue the messages of its last key.
+struct Group {
+    from: Vec<u8>,
+    /// The number of children that are left when the group is the next one.
+    left: usize,
+    /// The weight of the messages for the group in leaves of the old buffer that were not read.
+    pending: u64,
+    is_chosen: bool,
+    /// Whether no message is for the group.
+    is_quiet: bool,
+}
+
+/// A page whose messages are being distributed.
+pub(super) struct Flush {
+    /// The number of open pages, with the page itself.
+    pub(super) depth: usize,
+    page: Option<PageRef>,
+    to: Option<Vec<u8>>,
+    groups: Vec<Group>,
+    /// The leaves of the old buffer that were not visited yet, last first.
+    units: Vec<Child>,
+    reading: Option<Reading>,
+    /// The group of the last message that was taken from the old buffer.
+    taken_at: usize,
+    folding: Folding<BlockSink>,
+    waiting: Waiting,
+    /// The pages of the old buffer that the new one lacks.
+    replaced: Vec<Extent>,
+    is_changed: bool,
+    /// Whether the job is below a chosen child.
+    pub(super) is_entered: bool,
+}
+
+/// The next child of a page that is flushed.
+pub(super) struct Next {
+    /// The number of its group; `None` at the end of the page.
+    pub(super) group: Option<usize>,
+    /// The smallest key of the child, or the upper bound of the page.
+    pub(super) from: Option<Vec<u8>>,
+    /// The number of children that are left when it is the next child.
+    pub(super) left: usize,
+}
+
+impl Flush {
+    /// Starts to flush the page `open`. `rule` chooses children by the weights of their messages.
+    ///
+    /// # Errors
+    /// If the inner page of the buffer cannot be read.
+    pub(super) fn open(
+        folder: &Folder,
+        (depth, open): (usize, &Open),
+        feed: &Feed,
+        source: &PageSource,
+        rule: &mut dyn FnMut(&[Vec<u8>], &[u64], Option<&[u8]>) -> Vec<bool>,
+    ) -> Result<Flush> {
+        let mut groups: Vec<Group> = Vec::new();
+        let count = open.rest().len();
+        for (i, child) in open.rest().iter().rev().enumerate() {
+            match groups.last_mut() {
+                Some(last) if child.page.is_continued => last.pending += child.pending,
+                _ => groups.push(Group {
+                    from: child.from.clone(),
+                    left: count - i,
+                    pending: child.pending,
+                    is_chosen: false,
+                    is_quiet: false,
+                }),
+            }
+        }
+        let bounds: Vec<Vec<u8>> = groups.iter().map(|group| group.from.clone()).collect();
+        let mut weights: Vec<u64> = groups.iter().map(|group| group.pending).collect();
+        feed.add_weights(&bounds, &mut weights);
+        let chosen = rule(&bounds, &weights, open.to.as_deref());
+        for ((group, is_chosen), weight) in groups.iter_mut().zip(chosen).zip(weights) {
+            (group.is_chosen, group.is_quiet) = (is_chosen, weight == 0);
+        }
+        let mut units = match &open.buffer {
+            Some(buffer) => leaves_of(buffer, &open.from, open.to.as_deref(), source)?,
+            None => Vec::new(),
+        };
+        units.reverse();
+        Ok(Flush {
+            depth,
+            page: open.buffer.map(|buffer| buffer.page),
+            to: open.to.clone(),
+            groups,
+            units,
+            reading: None,
+            taken_at: 0,
+            folding: folder.folding(),
+            waiting: Waiting::default(),
+            replaced: Vec::new(),
+            is_changed: false,
+            is_entered: false,
+        })
+    }
+
+    /// The group of the next child, if `left` children are left.
+    fn at(&self, left: usize) -> usize {
+        self.groups.partition_point(|group| group.left > left)
+    }
+
+    /// The next chosen child, if `left` children are left.
+    pub(super) fn next_chosen(&self, left: usize) -> Next {
+        let group = (self.at(left)..self.groups.len()).find(|&i| self.groups[i].is_chosen);
+        let from = group.map(|i| self.groups[i].from.clone()).or_else(|| self.to.clone());
+        Next { group, from, left: group.map_or(0, |i| self.groups[i].left) }
+    }
+
+    /// The upper bound of a group.
+    pub(super) fn end_of(&self, group: usize) -> Option<Vec<u8>> {
+        self.groups.get(group + 1).map(|next| next.from.clone()).or_else(|| self.to.clone())
+    }
+
+    /// What is done with a small page before the next child, if `left` children are left.
+    pub(super) fn neighbour(&self, left: usize) -> Neighbour {
+        match self.groups.get(self.at(left)) {
+            Some(group) if group.is_chosen => Neighbour::Wait,
+            Some(group) if group.is_quiet => Neighbour::Join,
+            _ => Neighbour::Leave,
+        }
+    }
+
+    /// Chooses no further child.
+    pub(super) fn choose_no_more(&mut self) {
+        self.groups.iter_mut().for_each(|group| group.is_chosen = false);
+    }
+
+    /// Merges the messages for children that are not chosen into the new buffer, up to the key `to`, at most about `budget`
+    /// bytes. Returns the bytes that were moved, the bytes from the memtable among them, and whether it is done.
+    pub(super) fn run(
+        &mut self,
+        to: Option<&[u8]>,
+        feed: &mut Feed,
+        source: &PageSource,
+        through: Seqno,
+        budget: u64,
+    ) -> Result<(u64, u64, bool)> {
+        let (mut moved, mut new) = (0, 0);
+        while moved < budget {
+            let message = feed.next().filter(|(message, _)| is_below(message.key, to));
+            let Some(reading) = &mut self.reading else {
+                let hit = message.map(|(message, _)| message.key);
+                if self.pass_unit(to, hit, source, through)? {
+                    continue;
+                }
+                let Some((message, origin)) = message else { return Ok((moved, new, true)) };
+                moved += weight(&message);
+                new += if origin == Origin::Memtable { weight(&message) } else { 0 };
+                self.folding.push(message, false, true)?;
+                self.is_changed = true;
+                feed.advance(origin);
+                continue;
+            };
+            match (message, reading.entry()) {
+                (_, None) => self.reading = None,
+                (Some((message, origin)), Some(entry)) if message.key <= entry.key => {
+                    moved += weight(&message);
+                    new += if origin == Origin::Memtable { weight(&message) } else { 0 };
+                    self.folding.push(message, false, true)?;
+                    feed.advance(origin);
+                }
+                (_, Some(entry)) if is_below(entry.key, to) => {
+                    let bytes = weight(&entry);
+                    moved += bytes;
+                    self.folding.push(entry, false, true)?;
+                    take(&mut self.groups, &mut self.taken_at, &entry, self.page.as_ref(), source)?;
+                    reading.advance(source)?;
+                }
+                _ => return Ok((moved, new, true)),
+            }
+        }
+        Ok((moved, new, false))
+    }
+
+    /// Passes the next leaf of the old buffer, or starts to read it, if it begins below `to`: a leaf that the message with
+    /// the key `hit` is for, or of which a part belongs to the chosen child at `to`, is read. Returns false if the
+    /// leaf is for later keys.
+    fn pass_unit(
+        &mut self,
+        to: Option<&[u8]>,
+        hit: Option<&[u8]>,
+        source: &PageSource,
+        through: Seqno,
+    ) -> Result<bool> {
+        if self.units.last().is_none_or(|next| !is_below(&next.from, to)) {
+            return Ok(false);
+        }
+        let behind = self.units.iter().rev().skip(1).find(|leaf| !leaf.page.is_continued);
+        let end = behind.map(|leaf| leaf.from.as_slice()).or(self.to.as_deref());
+        let is_hit = hit.is_some_and(|key| is_below(key, end));
+        // The last leaf before `to` may have messages for the child behind it.
+        let is_inside = to.is_none_or(|to| end.is_some_and(|end| end <= to));
+        let is_taken = || {
+            let at = self.groups.partition_point(|group| to.is_some_and(|to| group.from.as_slice() < to));
+            self.groups.get(at).is_some_and(|group| group.is_chosen && group.pending > 0)
+        };
+        if !is_hit && !is_inside && !is_taken() {
+            return Ok(false);
+        }
+        let unit = pop_unit(&mut self.units, self.to.as_deref()).expect("a leaf is left");
+        if is_hit || !is_inside {
+            self.read(unit, source, through)?;
+        } else {
+            self.end_block()?;
+            self.waiting.keep(unit);
+        }
+        Ok(true)
+    }
+
+    /// Starts to read a leaf of the old buffer.
+    fn read(&mut self, unit: Unit, source: &PageSource, through: Seqno) -> Result<()> {
+        self.is_changed = true;
+        let replaced = unit.leaves.iter().flat_map(|leaf| leaf.page.extents());
+        self.replaced.extend(replaced.take(seeded!(BufferLeafKept: 0, usize::MAX)));
+        self.reading = Some(Reading::new(unit, source, through)?);
+        Ok(())
+    }
+
+    /// Ends the messages in memory, because a leaf that stays as it is follows.
+    fn end_block(&mut self) -> Result<()> {
+        self.folding.close_group()?;
+        self.waiting.add(std::mem::take(&mut self.folding.sink.0));
+        Ok(())
+    }
+
+    /// Takes the messages for a chosen group out of the buffer and of the carried messages.
+    ///
+    /// # Errors
+    /// If a leaf of the buffer cannot be read, or differs from what the page counts.
+    pub(super) fn extract(
+        &mut self,
+        group: usize,
+        folder: &Folder,
+        feed: &mut Feed,
+        source: &PageSource,
+    ) -> Result<(EntryBlock, FoldedValues)> {
+        let end = self.end_of(group);
+        let to = end.as_deref();
+        let mut folding = folder.folding();
+        loop {
+            if self.reading.is_none()
+                && self.groups[group].pending > 0
+                && self.units.last().is_some_and(|next| is_below(&next.from, to))
+            {
+                let unit = pop_unit(&mut self.units, self.to.as_deref()).expect("a leaf is left");
+                self.read(unit, source, folder.through)?;
+            }
+            if self.reading.as_ref().is_some_and(|reading| reading.entry().is_none()) {
+                self.reading = None;
+                continue;
+            }
+            let own = self.reading.as_ref().and_then(Reading::entry).filter(|entry| is_below(entry.key, to));
+            let carried = feed.carried().filter(|message| is_below(message.key, to));
+            match (carried, own) {
+                (Some(message), own) if own.is_none_or(|own| message.key <= own.key) => {
+                    folding.push(message, false, true)?;
+                    feed.advance(Origin::Carried);
+                }
+                (_, Some(own)) => {
+                    folding.push(own, false, true)?;
+                    take(&mut self.groups, &mut self.taken_at, &own, self.page.as_ref(), source)?;
+                    self.reading.as_mut().expect("it has the entry").advance(source)?;
+                }
+                (_, None) => break,
+            }
+        }
+        if self.groups[group].pending > 0 {
+            return Err(differs(self.page.as_ref(), source));
+        }
+        let (sink, values) = folding.finish()?;
+        Ok((sink.0, values))
+    }
+
+    /// Hands the new buffer to its page, which is closed next.
+    ///
+    /// # Errors
+    /// If a large value cannot be written.
+    pub(super) fn finish(mut self, page: &mut Open, replaced: &mut Vec<Extent>) -> Result<FoldedValues> {
+        debug_assert!(self.reading.is_none() && self.units.is_empty(), "all leaves of the buffer were visited");
+        self.end_block()?;
+        let Flush { groups, folding, waiting, is_changed, replaced: mut pages, .. } = self;
+        let (_, values) = folding.finish()?;
+        if !is_changed {
+            return Ok(values);
+        }
+        for child in page.children_mut() {
+            let same = groups.binary_search_by(|group| group.from.cmp(&child.from));
+            child.pending = same.ok().filter(|_| !child.page.is_continued).map_or(0, |same| groups[same].pending);
+        }
+        waiting.add_weights(page.children_mut());
+        if let Some(buffer) = page.buffer.take().filter(|buffer| buffer.level > 0) {
+            replaced.extend(buffer.page.extents());
+        }
+        replaced.append(&mut pages);
+        page.waiting = Some(waiting);
+        page.is_changed = true;
+        Ok(values)
+    }
+}
+
+/// Notes that a message was taken from the old buffer.
+fn take(
+    groups: &mut [Group],
+    at: &mut usize,
+    entry: &Entry<'_>,
+    buffer: Option<&PageRef>,
+    source: &PageSource,
+) -> Result<()> {
+    while groups.get(*at + 1).is_some_and(|next| next.from.as_slice() <= entry.key) {
+        *at += 1;
+    }
+    let pending = &mut groups[*at].pending;
+    *pending = pending.checked_sub(weight(entry)).ok_or_else(|| differs(buffer, source))?;
+    Ok(())
+}
+
+/// The error for a buffer that has other messages than its page counts.
+fn differs(buffer: Option<&PageRef>, source: &PageSource) -> crate::Error {
+    let buffer = buffer.expect("a page without a buffer counts no messages");
+    source.corrupt(buffer, "the buffer has other messages than its page counts")
+}

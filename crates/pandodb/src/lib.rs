@@ -141,7 +141,7 @@ pub use device::Io;
 pub use filter::Filters;
 #[doc(inline)]
 pub use index::{
-    BtreeOptions, ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions, IndexStats, Mode,
+    BetreeOptions, BtreeOptions, ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions, IndexStats, Mode,
     OptionSpec, StbeOptions, Values,
 };
 #[doc(inline)]

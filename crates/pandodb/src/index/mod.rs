@@ -32,6 +32,7 @@
 //! invisible. Writes may bypass the memtable: [`Index::direct`]. The test index `stub` implements all of these
 //! features. Data may be bulk-loaded in key order: [`Index::loader`], which the registered indexes implement.
 
+pub mod betree;
 pub mod blobs;
 pub mod btree;
 pub mod cola;
@@ -55,6 +56,7 @@ mod stub;
 mod testing;
 pub mod types;
 
+pub use self::betree::BetreeOptions;
 pub use self::btree::BtreeOptions;
 pub use self::cola::ColaOptions;
 pub use self::core::{Core, IdSource, SealedBatch};

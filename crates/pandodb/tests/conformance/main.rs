@@ -57,6 +57,9 @@ pub const CASES: &[Case] = &[
     Case { index: "btree", ..STBE },
     Case { memtable_bytes: 4 << 10, index: "btree:page_kib=4", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "btree:page_kib=16", threads: 2, io: Some(Io::Auto), ..STBE },
+    Case { index: "betree", ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "betree:node_kib=4,page_kib=4,epsilon=80", ..STBE },
+    Case { memtable_bytes: 32 << 10, index: "betree:node_kib=16,page_kib=4", threads: 2, io: Some(Io::Auto), ..STBE },
 ];
 
 /// The settings that the cases have unless they say otherwise.

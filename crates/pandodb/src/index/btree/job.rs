@@ -514,6 +514,7 @@ impl Job {
             return Ok(());
         }
         if !has_message && self.is_dead(&unit) {
+            self.put_pending()?;
             self.swept_bytes += DROPPED_UNIT;
             self.rebuild.drop_unit(&unit);
             self.sweep_to(unit.to.as_deref());

@@ -1,5 +1,6 @@
 //! `btree`: a B+-tree. It is the yardstick for the other indexes, and the right index for data that is mostly read
-//! (sources: 000 §5.2 and §6.1, the baseline; 002 ch. 5, the insertion buffer in front of it).
+//! (sources: 000 §5.2 and §6.1, the baseline; 002 ch. 5, the insertion buffer in front of it). [`super::betree`] is the
+//! same tree with buffers in its inner pages.
 //!
 //! ```text
 //!   memtable ──sealed──▶ queue ──▶ job: merges the messages with the leaves that hold their keys

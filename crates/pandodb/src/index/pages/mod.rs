@@ -1,4 +1,4 @@
-//! The pages of a tree whose pages are replaced one by one. The index `btree` uses them.
+//! The pages of a tree whose pages are replaced one by one. The indexes `btree` and `betree` use them.
 //!
 //! ```text
 //!   root record ─▶ description (two copies): root, pages that the tree owns, range tombstones

@@ -1,6 +1,6 @@
 //! Compressed data at the bottom of the tree, tested through the public interface. Compressed data is smaller. A
-//! keyspace whose option was altered holds both kinds of leaves. The superblock has the feature flag from the first
-//! checkpoint on that may reach compressed leaves.
+//! keyspace whose option was altered holds both kinds of leaves, also if its index is a B+-tree. The superblock has the
+//! feature flag from the first checkpoint on that may reach compressed leaves.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use pandodb::base::random::mix;
 use pandodb::device::MemDevice;
 use pandodb::space::COMPRESSED_LEAVES;
 use pandodb::space::{DataFile, Superblock};
-use pandodb::{Compression, Error, Keyspace, Result, StbeOptions, Store};
+use pandodb::{BtreeOptions, Compression, Error, Keyspace, KeyspaceOptions, Result, StbeOptions, Store};
 
 fn open(device: &Arc<MemDevice>, compression: Compression) -> Result<Store> {
     let builder = Store::builder("s").device(device.clone()).memory_budget(4 << 20).memtable_bytes(128 << 10);
@@ -87,6 +87,47 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
     let store = Store::builder("s").device(device).read_only(true).open()?;
     check(&store.open_keyspace("k")?.expect("it was made"), 2);
     assert!(store.verify()?.is_clean());
+    Ok(())
+}
+
+#[test]
+fn the_leaves_of_a_btree_are_compressed() -> Result<()> {
+    let mut disk = Vec::new();
+    for compression in [Compression::None, Compression::Lz4] {
+        let device = MemDevice::new();
+        let store = open(&device, compression)?;
+        let options = KeyspaceOptions::new().index(BtreeOptions::new().page_kib(16));
+        let keyspace = store.keyspace_with("k", options)?;
+        for round in 0..3 {
+            load(&keyspace, round)?;
+            store.settle()?;
+            check(&keyspace, round);
+        }
+        assert!(store.verify()?.is_clean());
+        disk.push(store.stats()?.allocated_bytes);
+        store.close()?;
+        let flag = u64::from(compression == Compression::Lz4);
+        assert_eq!(flags(&device), [flag, flag]);
+        // The keyspace keeps its compression, whatever the default of the store is.
+        let store = open(&device, Compression::None)?;
+        let keyspace = store.keyspace("k")?;
+        check(&keyspace, 2);
+        load(&keyspace, 3)?;
+        store.settle()?;
+        check(&keyspace, 3);
+        disk.push(store.stats()?.allocated_bytes);
+        // New leaves have the new compression; the others stay as they are.
+        store.alter_keyspace("k", BtreeOptions::new().page_kib(16).compression(Compression::None))?;
+        drop(keyspace);
+        store.close()?;
+        let store = open(&device, Compression::None)?;
+        let keyspace = store.keyspace("k")?;
+        (0..ROWS / 50).try_for_each(|i| keyspace.put(key(i), value(i, if i.is_multiple_of(3) { 3 } else { 0 })))?;
+        store.settle()?;
+        check(&keyspace, 3);
+        assert!(store.verify()?.is_clean());
+    }
+    assert!(disk[2] * 100 < disk[0] * 85 && disk[3] * 100 < disk[1] * 85, "{disk:?}");
     Ok(())
 }
 

@@ -170,6 +170,7 @@ fn judge(report: &SalvageReport, copy: &State, right: &State, what: &str) -> BTr
 /// damage by kind.
 fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&'static str, u64>) {
     let kind = kind(&specimen.image, page);
+    let is_tree_leaf = matches!(kind, Some(BlockKind::TreeLeaf | BlockKind::TreeCompressedLeaf));
     let what = format!("page {page} ({kind:?})");
     let image = spoil(&specimen.image, DATA, page, rng);
     // The store is opened read-only, so that it repairs no block.
@@ -193,7 +194,7 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
             assert!(strangers <= 2, "{what}: {strangers} keys outside the leaf cannot be read");
         }
         // This test does not decompress the leaf, so it does not know the keys of the leaf.
-        Some(BlockKind::RunCompressedLeaf) => {}
+        Some(BlockKind::RunCompressedLeaf | BlockKind::TreeCompressedLeaf) => {}
         Some(BlockKind::RunInner) => assert!(report_of.is_complete(), "{what}: salvage must read leaves without it"),
         Some(BlockKind::RunTombstones) => {}
         // The block has a second copy, or it is a filter or a footer. No data may be lost.
@@ -211,7 +212,7 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
     ks.put("beside", "damage").unwrap_or_else(|e| panic!("{what}: a put failed: {e}"));
     match store.checkpoint() {
         // A tree whose leaves are rewritten cannot apply a message to a damaged leaf. The message stays in the log.
-        Err(e) if kind == Some(BlockKind::TreeLeaf) && is_named(&e) => return,
+        Err(e) if is_tree_leaf && is_named(&e) => return,
         done => done.unwrap_or_else(|e| panic!("{what}: a checkpoint failed: {e}")),
     }
     drop(ks);

@@ -16,9 +16,7 @@
 use std::sync::Arc;
 
 use super::Core;
-use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, Kind, Result, Seqno, seeded,
-};
+use crate::base::{BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, Kind, Result, Seqno, seeded};
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, fold_newest};
 use crate::space::data::DATA_FILE;
 use crate::space::values::{NewValues, ValueWriter};

@@ -125,6 +125,12 @@ pub const COMPRESSION: OptionSpec = OptionSpec {
     values: Values::Words(&["none", "lz4"]),
 };
 
+/// The option for compressing the leaves of a tree whose pages are rewritten.
+pub const LEAF_COMPRESSION: OptionSpec = OptionSpec {
+    about: "Compression of leaves. A leaf stays uncompressed unless this saves 4 KiB, so it suits pages of 16 KiB or more.",
+    ..COMPRESSION
+};
+
 /// The value of [`FILTERS`] for `filters`.
 pub(crate) fn filters_value(filters: Filters) -> u64 {
     match filters {

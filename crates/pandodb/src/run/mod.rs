@@ -60,7 +60,7 @@ pub mod tombstones;
 mod verify;
 
 pub use builder::RunBuilder;
-pub use compressed::{Compression, Compressor, unpack};
+pub use compressed::{Compression, Compressor, MOST_TREE_PAGES, unpack, unpack_into, unpacked_pages};
 pub use cursor::RunCursor;
 pub(crate) use cursor::beyond;
 pub use filter_prefetch::FilterPrefetch;

@@ -204,6 +204,14 @@ impl PageWriter {
         }
     }
 
+    /// Offers a block to the pool. `bytes` are the bytes that the pool holds, which may be more than those at `addr`.
+    pub(crate) fn offer(&mut self, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
+        if let Some(pool) = &self.pool {
+            pool.offer(self.owner, addr, keep, bytes);
+            self.offered.push(addr.page);
+        }
+    }
+
     /// Assigns a position and an address to a block, and writes the block at this address.
     pub(crate) fn append(&mut self, pages: u32, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<Placed> {
         let placed = self.place(pages)?;

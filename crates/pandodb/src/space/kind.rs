@@ -14,8 +14,9 @@ pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
 const _: () = assert!(MAX_BLOCK_PAGES as usize * PAGE == MAX_VALUE + (1 << 20), "the largest block is whole pages");
 const _: () = assert!(MAX_BLOCK_PAGES as u64 * (PAGE as u64) < 1 << 32, "offsets in a block have four bytes");
 const _: () = assert!(MAX_KEY + BLOCK_HEADER < 1 << 20, "the reserve holds the largest key");
-/// The incompatible feature of a store whose runs may have compressed leaves
-/// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
+/// The incompatible feature of a store that may have compressed leaves
+/// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf),
+/// [`BlockKind::TreeCompressedLeaf`](super::BlockKind::TreeCompressedLeaf)).
 pub const COMPRESSED_LEAVES: u64 = 1;
 /// The incompatible feature of a store whose runs may have entries without a seqno of their own, because a sorted load
 /// built them. The seqno of these entries is in the description of their run.
@@ -51,6 +52,9 @@ pub enum BlockKind {
     TreeInner = 12,
     /// The description of such a tree: its root, the pages that it owns, its range tombstones.
     TreeRoot = 13,
+    /// Entries of such a tree, compressed. Such a block occurs only if the superblock has the feature
+    /// [`COMPRESSED_LEAVES`].
+    TreeCompressedLeaf = 14,
     /// The table of levels of an index that has levels. The kinds from 16 on belong to single types of indexes, eight
     /// kinds to each type.
     LevelTable = 16,
@@ -73,6 +77,7 @@ impl BlockKind {
             BlockKind::TreeLeaf => "leaf page",
             BlockKind::TreeInner => "inner page",
             BlockKind::TreeRoot => "description of a tree",
+            BlockKind::TreeCompressedLeaf => "compressed leaf page",
             BlockKind::LevelTable => "level table",
         }
     }
@@ -80,7 +85,8 @@ impl BlockKind {
     /// The incompatible feature bit that a superblock must have if a block of this kind is written. 0 for a kind that
     /// every version supports.
     pub fn feature(self) -> u64 {
-        if self == BlockKind::RunCompressedLeaf { COMPRESSED_LEAVES } else { 0 }
+        let is_compressed = matches!(self, BlockKind::RunCompressedLeaf | BlockKind::TreeCompressedLeaf);
+        if is_compressed { COMPRESSED_LEAVES } else { 0 }
     }
 
     /// Whether blocks of this kind describe the runs of which an index consists.
@@ -105,6 +111,7 @@ impl BlockKind {
             TreeLeaf,
             TreeInner,
             TreeRoot,
+            TreeCompressedLeaf,
             LevelTable,
         ];
         kinds.into_iter().find(|&kind| kind as u8 == byte)

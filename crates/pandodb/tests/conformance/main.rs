@@ -25,7 +25,7 @@ pub struct Case {
     pub threads: usize,
     /// The mode of the index: paper or product.
     pub mode: Mode,
-    /// The compression of the bottom runs.
+    /// The compression of the bottom runs, or of the leaves of a tree.
     pub compression: Compression,
     /// How the data file is read, if the store is in a directory. It is `None` if the store is in memory.
     pub io: Option<Io>,
@@ -57,6 +57,7 @@ pub const CASES: &[Case] = &[
     Case { index: "btree", ..STBE },
     Case { memtable_bytes: 4 << 10, index: "btree:page_kib=4", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "btree:page_kib=16", threads: 2, io: Some(Io::Auto), ..STBE },
+    Case { memtable_bytes: 128 << 10, index: "btree:page_kib=16", compression: Compression::Lz4, ..STBE },
     Case { index: "betree", ..STBE },
     Case { memtable_bytes: 4 << 10, index: "betree:node_kib=4,page_kib=4,epsilon=80", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "betree:node_kib=16,page_kib=4", threads: 2, io: Some(Io::Auto), ..STBE },

@@ -1,5 +1,6 @@
 //! Conformance tests of keyspaces, opening and closing, locks and errors.
 
+use pandodb::base::random::mix;
 use pandodb::{AddU64, Durability, Error, IndexOptions, KeyspaceOptions, Store};
 
 use crate::{each, keys};
@@ -42,7 +43,9 @@ fn dropping_a_keyspace_frees_its_space() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         let before = store.stats().unwrap().disk_bytes;
-        (0..2000u32).for_each(|i| ks.put(i.to_be_bytes(), vec![i as u8; 3000]).unwrap());
+        // The values are incompressible.
+        let value = |i: u32| (0..375u64).flat_map(move |at| mix(u64::from(i) << 32 | at).to_le_bytes());
+        (0..2000u32).for_each(|i| ks.put(i.to_be_bytes(), value(i).collect::<Vec<u8>>()).unwrap());
         store.settle().unwrap();
         let full = store.stats().unwrap().disk_bytes;
         store.drop_keyspace("k").unwrap();

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use super::shape::Shape;
 use crate::index::btree::{Btree, Sizes};
 use crate::index::pages::{InnerLimits, LeafLimits, Levels, inspect, root};
-use crate::index::spec::{OptionSpec, Settings, Values};
+use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
+use crate::run::Compression;
 
 /// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
@@ -16,7 +17,7 @@ pub static TYPE: IndexType = IndexType {
     order: Order::Sorted,
     modes: &[Mode::Product],
     feature: 1 << 18,
-    options: &[NODE_KIB, PAGE_KIB, EPSILON],
+    options: &[NODE_KIB, PAGE_KIB, EPSILON, LEAF_COMPRESSION],
     create: |core, settings, through| {
         Ok(Arc::new(Btree::create(core.clone(), sizes(settings), through)) as Arc<dyn Index>)
     },
@@ -82,6 +83,7 @@ fn sizes(settings: &Settings) -> Sizes {
             buffered_from: if shape.leaves == 1 { 1 } else { 2 },
         },
         buffer_bytes: shape.buffer_bytes.min((memtable / MEMTABLE_PER_BUFFER).max(LEAST_LEAF as u64)),
+        compression: settings.compression(),
         memtable_bytes: memtable,
         piece_bytes: (memtable < TINY_MEMTABLE).then_some(4 * leaf as u64),
         operator: settings.operator.clone(),
@@ -128,6 +130,13 @@ impl BetreeOptions {
     #[must_use]
     pub fn epsilon(self, percent: u64) -> BetreeOptions {
         BetreeOptions(self.0.set(&EPSILON, percent))
+    }
+
+    /// The compression of leaves, those of buffers included. The default is [`Compression::None`]. With
+    /// [`Compression::Lz4`], a leaf is stored compressed if this saves at least 4 KiB. In memory, leaves are uncompressed.
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> BetreeOptions {
+        BetreeOptions(self.0.set_compression(compression))
     }
 }
 

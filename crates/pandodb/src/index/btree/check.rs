@@ -54,7 +54,7 @@ impl PinnedTree<'_> {
             Err(e) => return checker.lost(e.clone()),
         };
         for addr in visit.page.copies() {
-            checker.read(kind_of(visit.level), self.source.copy(&visit.page, visit.level, addr));
+            checker.read(visit.page.stored_kind(), self.source.copy(&visit.page, visit.level, addr));
         }
         if visit.level > 0 && visit.buffer_of.is_none() {
             self.pending(visit, &Inner::of(block), checker);

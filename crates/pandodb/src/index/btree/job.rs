@@ -36,9 +36,7 @@ use super::sizes::Sizes;
 use super::world::World;
 use crate::base::{EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::folding::{FoldedValues, Folding};
-use crate::index::pages::{
-    LeafSink, Neighbour, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written,
-};
+use crate::index::pages::{LeafSink, Neighbour, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
 use crate::index::{Core, SealedBatch};
 use crate::pool::Pool;
 use crate::resolve::{Stripes, prune_tombstones};
@@ -244,6 +242,7 @@ impl Job {
         };
         let expected = batch.as_ref().map_or(0, |batch| 2 * batch.bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
+        let writer = writer.with_compression(sizes.compression);
         let sink = LeafSink::new(writer, sizes.leaf);
         let operator = sizes.operator.clone();
         let kept = seeded!(TreeSnapshotsIgnored: Vec::new(), keep.snapshots.clone());
@@ -450,8 +449,7 @@ impl Job {
             self.is_through = true;
         }
         loop {
-            let neighbour =
-                flushes.last().map_or(Neighbour::Join, |above| above.neighbour(rebuild.left_above()));
+            let neighbour = flushes.last().map_or(Neighbour::Join, |above| above.neighbour(rebuild.left_above()));
             if rebuild.close(source, &mut folding.sink, neighbour)? {
                 return Ok(());
             }

@@ -21,12 +21,7 @@ use crate::index::RawCursor;
 const BLOCK: usize = 16 << 10;
 
 /// A cursor over the messages of a view in `range`. Pages that have no message above `since` are left out.
-pub(super) fn cursor_of(
-    view: Arc<BtreeView>,
-    range: Arc<KeyRange>,
-    reverse: bool,
-    since: Seqno,
-) -> Box<dyn RawCursor> {
+pub(super) fn cursor_of(view: Arc<BtreeView>, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> Box<dyn RawCursor> {
     let top = view.root.map_or(0, |root| root.level);
     if top < view.buffered_from {
         return Box::new(TreeCursor::new(view, 0, range, reverse, since));

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::{Btree, Sizes};
 use crate::index::pages::{InnerLimits, LeafLimits, Levels, inspect, root};
-use crate::index::spec::{OptionSpec, Settings, Values};
+use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
+use crate::run::Compression;
 
 /// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
@@ -15,7 +16,7 @@ pub static TYPE: IndexType = IndexType {
     order: Order::Sorted,
     modes: &[Mode::Product],
     feature: 1 << 17,
-    options: &[PAGE_KIB],
+    options: &[PAGE_KIB, LEAF_COMPRESSION],
     create: |core, settings, through| {
         Ok(Arc::new(Btree::create(core.clone(), Sizes::of(settings), through)) as Arc<dyn Index>)
     },
@@ -57,8 +58,12 @@ impl Sizes {
         Sizes {
             kind: &TYPE,
             leaf: LeafLimits::new(leaf),
-            levels: Levels::plain(InnerLimits { bytes: page, children: usize::try_from(children).unwrap_or(usize::MAX) }),
+            levels: Levels::plain(InnerLimits {
+                bytes: page,
+                children: usize::try_from(children).unwrap_or(usize::MAX),
+            }),
             buffer_bytes: 0,
+            compression: settings.compression(),
             memtable_bytes: memtable,
             piece_bytes: (memtable < TINY_MEMTABLE).then_some(4 * leaf as u64),
             operator: settings.operator.clone(),
@@ -92,6 +97,14 @@ impl BtreeOptions {
     #[must_use]
     pub fn page_kib(self, kib: u64) -> BtreeOptions {
         BtreeOptions(self.0.set(&PAGE_KIB, kib))
+    }
+
+    /// The compression of leaves. The default is [`Compression::None`]. With [`Compression::Lz4`], a leaf is stored
+    /// compressed if this saves at least 4 KiB. So compression saves most space with pages of 16 KiB or more. In memory,
+    /// leaves are uncompressed.
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> BtreeOptions {
+        BtreeOptions(self.0.set_compression(compression))
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::index::IndexType;
 use crate::index::pages::{LeafLimits, Levels};
 use crate::resolve::Operator;
+use crate::run::Compression;
 
 /// The settings of an index of this type.
 #[derive(Clone)]
@@ -15,6 +16,8 @@ pub struct Sizes {
     pub levels: Levels,
     /// The bytes of messages in the buffer of a page, above which some are passed on.
     pub buffer_bytes: u64,
+    /// The compression of leaves.
+    pub compression: Compression,
     /// The unit of sizes of the store.
     pub memtable_bytes: u64,
     /// The bytes of a piece, if some jobs run in pieces although the disk is not full.

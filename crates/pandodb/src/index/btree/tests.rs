@@ -1,6 +1,8 @@
 //! Tests of jobs, sweeps and the shape of the tree. The behaviour that a user sees is covered by test suites that run
 //! with every index.
 
+mod compressed;
+
 use std::sync::Arc;
 
 use super::{Btree, Sizes};
@@ -11,6 +13,7 @@ use crate::index::testing::{Bench, changes_are_found, mark, operator, scan, susp
 use crate::index::{Core, Index, Room, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::resolve::Stripes;
+use crate::run::Compression;
 use crate::space::{DataFile, Prefetch};
 
 fn sizes(leaf: usize, children: usize) -> Sizes {
@@ -19,6 +22,7 @@ fn sizes(leaf: usize, children: usize) -> Sizes {
         leaf: LeafLimits::new(leaf),
         levels: Levels::plain(InnerLimits { bytes: 4096, children }),
         buffer_bytes: 0,
+        compression: Compression::None,
         memtable_bytes: 8 << 10,
         piece_bytes: None,
         operator: Some(operator()),
@@ -59,11 +63,13 @@ fn verify(bench: &Bench<Btree>) {
 /// The bytes of messages in buffers.
 fn waiting_bytes(tree: &Btree) -> u64 {
     let world = tree.inner.lock().world.clone();
-    let buffers = Walk::new(tree.source.clone(), world.root).filter(|visit| visit.level == 0 && visit.buffer_of.is_some());
+    let buffers =
+        Walk::new(tree.source.clone(), world.root).filter(|visit| visit.level == 0 && visit.buffer_of.is_some());
     buffers.map(|visit| visit.page.totals.bytes).sum()
 }
 
-const SHAPES: [(usize, u32, u64); 6] = [(4, 1, 300), (4, 2, 2000), (6, 1, 5000), (5, 2, 600), (16, 1, 1500), (7, 3, 4000)];
+const SHAPES: [(usize, u32, u64); 6] =
+    [(4, 1, 300), (4, 2, 2000), (6, 1, 5000), (5, 2, 600), (16, 1, 1500), (7, 3, 4000)];
 
 #[test]
 fn buffers_keep_messages_until_they_are_passed_on() {

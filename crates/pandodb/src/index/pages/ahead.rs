@@ -41,9 +41,9 @@ impl LeafAhead {
         self.wanted.len()
     }
 
-    /// The bytes of these leaves on disk.
+    /// The bytes of these leaves in memory.
     pub fn bytes(&self) -> usize {
-        self.wanted.iter().map(|wanted| wanted.page.addr.bytes()).sum()
+        self.wanted.iter().map(|wanted| wanted.page.memory_bytes()).sum()
     }
 
     /// Whether no leaf is waiting to be taken.

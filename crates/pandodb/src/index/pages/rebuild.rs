@@ -454,7 +454,9 @@ fn write(
 
 /// Whether these children are too few for a page of their own.
 fn is_small(children: &[Child], limits: InnerLimits) -> bool {
-    !children.is_empty() && children.len() < (limits.children / 4).max(2) && encoded_bytes(children, None) < limits.bytes / 4
+    !children.is_empty()
+        && children.len() < (limits.children / 4).max(2)
+        && encoded_bytes(children, None) < limits.bytes / 4
 }
 
 /// Divides children into parts of about equal size that fit a page each.
@@ -492,9 +494,8 @@ mod tests {
 
     #[test]
     fn children_are_divided_into_parts_of_equal_size() {
-        let children: Vec<Child> = (0..1000u64)
-            .map(|i| Child::new(format!("key{i:06}").into_bytes(), sample(i * 2 + 9, 0)))
-            .collect();
+        let children: Vec<Child> =
+            (0..1000u64).map(|i| Child::new(format!("key{i:06}").into_bytes(), sample(i * 2 + 9, 0))).collect();
         for (bytes, most) in [(4096, 1000), (16 << 10, 1000), (1 << 20, 64), (1 << 20, 2000)] {
             let parts = divide(children.clone(), InnerLimits { bytes, children: most });
             assert_eq!(parts.concat(), children);
@@ -507,16 +508,14 @@ mod tests {
 
     #[test]
     fn long_separators_do_not_make_pages_of_one_child() {
-        let children: Vec<Child> =
-            (0..9u64).map(|i| Child::new(vec![i as u8; 60_000], sample(i * 2 + 9, 0))).collect();
+        let children: Vec<Child> = (0..9u64).map(|i| Child::new(vec![i as u8; 60_000], sample(i * 2 + 9, 0))).collect();
         let parts = divide(children, InnerLimits { bytes: 4096, children: 100 });
         assert!(parts.iter().all(|part| part.len() >= LEAST_CHILDREN), "{}", parts.len());
     }
 
     #[test]
     fn leaves_of_one_key_stay_together() {
-        let mut children: Vec<Child> =
-            (0..40u64).map(|i| Child::new(vec![i as u8], sample(i * 2 + 9, 0))).collect();
+        let mut children: Vec<Child> = (0..40u64).map(|i| Child::new(vec![i as u8], sample(i * 2 + 9, 0))).collect();
         children[10..30].iter_mut().for_each(|child| {
             child.from = vec![10, 0];
             child.page.is_continued = true;

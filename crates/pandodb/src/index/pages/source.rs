@@ -2,6 +2,9 @@
 //!
 //! A leaf has one copy, an inner page two: damage to one page costs at most the keys of one leaf. If the first copy of
 //! an inner page is damaged, readers use the second one; the next job that rewrites the page writes both copies anew.
+//!
+//! A leaf may be stored compressed ([`PageRef::is_compressed`]). It is decompressed when it is read, so the pool and all
+//! readers have leaves that are not compressed. The header of such a leaf has the number of pages on disk, in memory too.
 
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use crate::base::{BlockAddr, Error, OwnerId, Result, seeded};
 use crate::blocks::{BlockRequest, BlockSource};
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
-use crate::run::Leaf;
+use crate::run::{Leaf, MOST_TREE_PAGES, unpack_into, unpacked_pages};
 use crate::space::data::stored_pages;
 use crate::space::{BlockKind, DataFile};
 
@@ -26,7 +29,7 @@ pub struct PageSource {
 pub enum OnceRead {
     /// The pool had the leaf.
     Pooled(Block),
-    /// The leaf was read from disk.
+    /// The leaf was read from disk, and decompressed if it is stored compressed.
     Read(AlignedBuf),
 }
 
@@ -47,13 +50,18 @@ impl std::ops::Deref for OnceRead {
     }
 }
 
-/// The kind of the pages of a level; level 0 is that of the leaves.
+/// The kind of the pages of a level in memory; level 0 is that of the leaves.
 pub fn kind_of(level: u32) -> BlockKind {
     if level == 0 { BlockKind::TreeLeaf } else { BlockKind::TreeInner }
 }
 
+/// The kind that a block of this kind has in memory.
+fn kind_in_memory(kind: BlockKind) -> BlockKind {
+    if kind == BlockKind::TreeCompressedLeaf { BlockKind::TreeLeaf } else { kind }
+}
+
 fn keep(kind: BlockKind) -> Keep {
-    if kind == BlockKind::TreeLeaf { Keep::Short } else { Keep::Long }
+    if kind_in_memory(kind) == BlockKind::TreeLeaf { Keep::Short } else { Keep::Long }
 }
 
 impl PageSource {
@@ -72,17 +80,18 @@ impl PageSource {
     pub fn request(&self, page: &PageRef, level: u32, copy: usize) -> BlockRequest<'_> {
         let addr = page.copies().nth(copy).expect("the page has this copy");
         let optional = page.second.is_some() && copy == 0;
-        BlockRequest { source: self, addr, kind: kind_of(level), optional }
+        debug_assert_eq!(level == 0, page.second.is_none(), "an inner page has two copies");
+        BlockRequest { source: self, addr, kind: page.stored_kind(), optional }
     }
 
-    /// Reads one copy of a page from disk, and checks it.
+    /// Reads one copy of a page from disk, and checks it. Returns the bytes on disk.
     ///
     /// # Errors
     /// An I/O error, or [`Error::Corruption`].
     pub fn copy(&self, page: &PageRef, level: u32, copy: BlockAddr) -> Result<AlignedBuf> {
         let bytes = self.data.read(copy)?;
-        self.check(&bytes, copy, kind_of(level))?;
-        self.expect(&bytes, page, level)?;
+        let unpacked = self.unpack(&bytes, copy, page.stored_kind())?;
+        self.expect(unpacked.as_ref().unwrap_or(&bytes), page, level)?;
         Ok(bytes)
     }
 
@@ -132,35 +141,39 @@ impl PageSource {
     /// Checks that a block is the page that its parent refers to.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if another job wrote the block, or if it is of another level.
+    /// [`Error::Corruption`] if another job wrote the block, or if it is of another level or length.
     #[inline]
     pub fn expect(&self, block: &[u8], page: &PageRef, level: u32) -> Result<()> {
         // The field is at the same place in leaves and inner pages.
         let mark = u32::from_le_bytes([block[28], block[29], block[30], block[31]]);
-        let is_right = seeded!(TreeMarkIgnored: true, mark == page.mark);
+        let is_right = seeded!(TreeMarkIgnored: true, mark == page.mark) && block.len() == page.memory_bytes();
         if is_right && (level == 0 || Inner::of(block).level() == level) {
             return Ok(());
         }
         let kind = kind_of(level);
-        Err(self.data.corrupt(page.addr, kind.name(), "an older page, or one of another level, is at this address"))
+        let detail = "an older page, or one of another level or length, is at this address";
+        Err(self.data.corrupt(page.addr, kind.name(), detail))
     }
 
-    /// Checks bytes that were read from `addr`.
+    /// Checks bytes that were read from `addr`. Returns the page in memory if it differs from these bytes, because it is
+    /// compressed on disk.
     ///
     /// # Errors
     /// [`Error::Corruption`] if the bytes are not a valid page of this kind and owner.
-    pub fn check(&self, bytes: &[u8], addr: BlockAddr, kind: BlockKind) -> Result<()> {
+    fn unpack(&self, bytes: &[u8], addr: BlockAddr, kind: BlockKind) -> Result<Option<AlignedBuf>> {
         self.data.check_block(bytes, addr, self.owner, kind)?;
         let checked = match kind {
-            BlockKind::TreeLeaf => Leaf::check(bytes).map(drop),
-            BlockKind::TreeInner => Inner::check(bytes).map(drop),
+            BlockKind::TreeLeaf => Leaf::check(bytes).map(|_| None),
+            BlockKind::TreeInner => Inner::check(bytes).map(|_| None),
+            BlockKind::TreeCompressedLeaf => unpack_leaf(bytes).map(Some),
             _ => Err("not a page of a tree"),
         };
         checked.map_err(|flaw| self.data.corrupt(addr, kind.name(), flaw))
     }
 
-    /// Checks that a block from the pool has the requested kind and length.
+    /// Checks that a block from the pool has the requested kind and length on disk.
     fn expect_kind(&self, block: &Block, addr: BlockAddr, kind: BlockKind) -> Result<()> {
+        let kind = kind_in_memory(kind);
         if stored_pages(block) == addr.pages && block[4] == kind as u8 {
             return Ok(());
         }
@@ -187,15 +200,26 @@ impl PageSource {
         }
     }
 
-    /// Checks a leaf that was read without the pool.
+    /// Checks a leaf that was read without the pool, and decompresses it if it is stored compressed.
     ///
     /// # Errors
     /// [`Error::Corruption`] if it is not the leaf that `page` refers to.
     pub fn check_once(&self, buf: AlignedBuf, page: &PageRef) -> Result<OnceRead> {
-        self.check(&buf, page.addr, BlockKind::TreeLeaf)?;
-        self.expect(&buf, page, 0)?;
-        Ok(OnceRead::Read(buf))
+        let leaf = self.unpack(&buf, page.addr, page.stored_kind())?.unwrap_or(buf);
+        self.expect(&leaf, page, 0)?;
+        Ok(OnceRead::Read(leaf))
     }
+}
+
+/// Decompresses a compressed leaf whose checksum was right, and checks the result.
+///
+/// # Errors
+/// A description of the flaw.
+pub fn unpack_leaf(stored: &[u8]) -> std::result::Result<AlignedBuf, &'static str> {
+    let mut leaf = AlignedBuf::zeroed(unpacked_pages(stored, MOST_TREE_PAGES)?);
+    unpack_into(stored, BlockKind::TreeLeaf, &mut leaf)?;
+    Leaf::check(&leaf)?;
+    Ok(leaf)
 }
 
 impl BlockSource for PageSource {
@@ -220,8 +244,8 @@ impl BlockSource for PageSource {
     fn admit(&self, read: BlockAddr, buf: Result<AlignedBuf>, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
         debug_assert_eq!(read, addr, "pages are read one by one");
         let bytes = buf?;
-        self.check(&bytes, addr, kind)?;
-        let block = self.pool.insert(self.owner, addr, keep(kind), &bytes);
+        let page = self.unpack(&bytes, addr, kind)?.unwrap_or(bytes);
+        let block = self.pool.insert(self.owner, addr, keep(kind), &page);
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
     }

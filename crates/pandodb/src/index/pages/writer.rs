@@ -1,7 +1,7 @@
 //! [`TreeWriter`]: writes new pages of a tree to fresh space, and remembers the pages that they replace.
 //!
 //! ```text
-//!   leaves        ──▶ one stream of large writes
+//!   leaves        ──▶ one stream of large writes; compressed if the index asks for it and this saves a page
 //!   inner pages   ──▶ two copies, at least an extent apart, written at once
 //! ```
 //!
@@ -17,14 +17,16 @@ use crate::base::{BlobRef, BlockAddr, Entry, Extent, Kind, OwnerId, PageNo, Resu
 use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::pool::{Keep, Pool};
-use crate::run::LeafBuilder;
 use crate::run::pages::PageWriter;
 use crate::run::slots::CONTINUED;
+use crate::run::{Compression, Compressor, LeafBuilder};
 use crate::space::{BlockKind, DataFile};
 
 /// Writes the pages of one job.
 pub struct TreeWriter {
     leaves: PageWriter,
+    /// Compresses leaves; `None` if leaves are stored uncompressed.
+    compressor: Option<Box<Compressor>>,
     /// The inner pages that were written.
     inners: Written,
     mark: u32,
@@ -101,7 +103,16 @@ impl TreeWriter {
         #[expect(clippy::cast_possible_truncation, reason = "a mark is the low half of an identity")]
         let mark = job.0 as u32;
         let inners = Written { data, pool, owner, extents: Vec::new(), bytes: 0 };
-        TreeWriter { leaves, inners, mark, written: 0, leaf_count: 0, buffer: AlignedBuf::default() }
+        let buffer = AlignedBuf::default();
+        TreeWriter { leaves, compressor: None, inners, mark, written: 0, leaf_count: 0, buffer }
+    }
+
+    /// Sets the compression of leaves. To be called before the first leaf.
+    #[must_use]
+    pub fn with_compression(mut self, compression: Compression) -> TreeWriter {
+        assert_eq!(self.leaf_count, 0, "the compression is set before the first leaf");
+        self.compressor = (compression == Compression::Lz4).then(Box::default);
+        self
     }
 
     /// Bytes that were written.
@@ -120,15 +131,34 @@ impl TreeWriter {
     /// An I/O error or a full disk.
     pub fn leaf(&mut self, leaf: &LeafBuilder, flags: u16, is_warm: bool) -> Result<PageRef> {
         assert!(!leaf.is_empty(), "a leaf has entries");
-        let fill = |block: &mut [u8]| leaf.encode(block, self.mark, flags);
-        let addr = self.leaves.append(leaf.pages(), BlockKind::TreeLeaf, fill)?.addr;
-        if is_warm {
-            self.leaves.offer_last(addr, Keep::Short);
-        }
+        let (mark, memory_pages) = (self.mark, leaf.pages());
+        let addr = match self.compressed_leaf(leaf, flags, is_warm)? {
+            Some(addr) => addr,
+            None => {
+                let fill = |block: &mut [u8]| leaf.encode(block, mark, flags);
+                let addr = self.leaves.append(memory_pages, BlockKind::TreeLeaf, fill)?.addr;
+                if is_warm {
+                    self.leaves.offer_last(addr, Keep::Short);
+                }
+                addr
+            }
+        };
         self.written += addr.bytes() as u64;
         self.leaf_count += 1;
         let is_continued = flags & CONTINUED != 0;
-        Ok(PageRef { addr, second: None, mark: self.mark, is_continued, totals: totals_of_entries(leaf.entries()) })
+        let totals = totals_of_entries(leaf.entries());
+        Ok(PageRef { addr, memory_pages, second: None, mark, is_continued, totals })
+    }
+
+    /// Writes a leaf compressed, if leaves are to be compressed and this saves a page.
+    fn compressed_leaf(&mut self, leaf: &LeafBuilder, flags: u16, is_warm: bool) -> Result<Option<BlockAddr>> {
+        let Some(compressor) = &mut self.compressor else { return Ok(None) };
+        let Some(pages) = compressor.compress_page(leaf, self.mark, flags) else { return Ok(None) };
+        let addr = self.leaves.append(pages, BlockKind::TreeCompressedLeaf, |block| compressor.fill(block))?.addr;
+        if is_warm {
+            self.leaves.offer(addr, Keep::Short, compressor.in_memory(BlockKind::TreeLeaf));
+        }
+        Ok(Some(addr))
     }
 
     /// Writes both copies of an inner page with these children and this buffer.
@@ -157,9 +187,8 @@ impl TreeWriter {
             self.written += addr.bytes() as u64;
         }
         self.buffer = buf;
-        let addr = BlockAddr { page: first.start, pages };
-        let totals = totals_of(children, buffer);
-        Ok(PageRef { addr, second: Some(second.start), mark, is_continued: false, totals })
+        let (addr, totals) = (BlockAddr { page: first.start, pages }, totals_of(children, buffer));
+        Ok(PageRef { addr, memory_pages: pages, second: Some(second.start), mark, is_continued: false, totals })
     }
 
     /// Writes what is still in memory. The pages belong to the caller from now on.

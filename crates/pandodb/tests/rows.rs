@@ -1,6 +1,15 @@
 //! Tests that rows from the row cache equal the rows of the index after every kind of change to their keys.
 
-use pandodb::{Append, Keyspace, KeyspaceOptions, Store};
+use pandodb::{Append, IndexOptions, Keyspace, KeyspaceOptions, Store};
+
+/// Every index that uses the row cache.
+const INDEXES: [&str; 4] = ["stbe", "cola", "btree", "betree"];
+
+/// The options of a keyspace with an index.
+fn options(index: &str) -> KeyspaceOptions {
+    println!("{index}");
+    KeyspaceOptions::new().index(index.parse::<IndexOptions>().unwrap())
+}
 
 const ROWS: u64 = 2_000;
 /// The key that the tests change.
@@ -23,11 +32,11 @@ fn hits(store: &Store) -> u64 {
 }
 
 /// Makes a store whose rows are all in the index. The row with the key [`HOT`] is also in the row cache.
-fn warm() -> (tempfile::TempDir, Store, Keyspace) {
+fn warm(index: &str) -> (tempfile::TempDir, Store, Keyspace) {
     let dir = tempfile::tempdir().unwrap();
     let builder = Store::builder(dir.path().join("s")).memory_budget(8 << 20).background_threads(0);
     let store = builder.open().unwrap();
-    let rows = store.keyspace_with("rows", KeyspaceOptions::new().merge(Append)).unwrap();
+    let rows = store.keyspace_with("rows", options(index).merge(Append)).unwrap();
     (0..ROWS).for_each(|i| rows.put(key(i), value(i)).unwrap());
     store.pack().unwrap();
     let before = hits(&store);
@@ -38,8 +47,8 @@ fn warm() -> (tempfile::TempDir, Store, Keyspace) {
 
 /// Changes the hot row by `act` and packs the change. Returns the value that the row has after packing. It is read by
 /// two gets and one scan, which must agree.
-fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
-    let (_dir, store, rows) = warm();
+fn after(index: &str, act: impl FnOnce(&Keyspace)) -> Option<String> {
+    let (_dir, store, rows) = warm(index);
     let before = store.snapshot();
     act(&rows);
     let in_memory = get(&rows, HOT);
@@ -55,30 +64,39 @@ fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
 
 #[test]
 fn a_cached_row_follows_changes_of_its_key() {
-    assert_eq!(after(|rows| rows.put(key(HOT), "NEW").unwrap()).unwrap(), "NEW");
+    INDEXES.into_iter().for_each(follows_changes);
+}
+
+fn follows_changes(index: &str) {
+    let after = |act: &dyn Fn(&Keyspace)| after(index, act);
+    assert_eq!(after(&|rows: &Keyspace| rows.put(key(HOT), "NEW").unwrap()).unwrap(), "NEW");
     let as_long = "VALUE".to_owned() + &value(HOT)[5..];
-    assert_eq!(after(|rows| rows.put(key(HOT), &as_long).unwrap()).unwrap(), as_long);
-    assert_eq!(after(|rows| rows.delete(key(HOT)).unwrap()), None);
-    assert_eq!(after(|rows| rows.merge(key(HOT), "!").unwrap()).unwrap(), value(HOT) + "!");
-    assert_eq!(after(|rows| rows.delete_range(key(HOT - 5)..key(HOT + 5)).unwrap()), None);
-    assert_eq!(after(|rows| rows.delete_range(..key(HOT)).unwrap()), Some(value(HOT)));
+    assert_eq!(after(&|rows: &Keyspace| rows.put(key(HOT), &as_long).unwrap()).unwrap(), as_long);
+    assert_eq!(after(&|rows: &Keyspace| rows.delete(key(HOT)).unwrap()), None);
+    assert_eq!(after(&|rows: &Keyspace| rows.merge(key(HOT), "!").unwrap()).unwrap(), value(HOT) + "!");
+    assert_eq!(after(&|rows: &Keyspace| rows.delete_range(key(HOT - 5)..key(HOT + 5)).unwrap()), None);
+    assert_eq!(after(&|rows: &Keyspace| rows.delete_range(..key(HOT)).unwrap()), Some(value(HOT)));
     let large = "x".repeat(40_000);
-    assert_eq!(after(|rows| rows.put(key(HOT), &large).unwrap()).unwrap(), large);
+    assert_eq!(after(&|rows: &Keyspace| rows.put(key(HOT), &large).unwrap()).unwrap(), large);
     let again = |rows: &Keyspace| {
         rows.delete_range(key(HOT)..).unwrap();
         rows.put(key(HOT), "back").unwrap();
     };
-    assert_eq!(after(again).unwrap(), "back");
+    assert_eq!(after(&again).unwrap(), "back");
     let gone = |rows: &Keyspace| {
         rows.put(key(HOT), "there").unwrap();
         rows.delete_range(key(HOT)..).unwrap();
     };
-    assert_eq!(after(gone), None);
+    assert_eq!(after(&gone), None);
 }
 
 #[test]
 fn a_cached_row_stays_when_others_are_packed() {
-    let (_dir, store, rows) = warm();
+    INDEXES.into_iter().for_each(stays_when_others_are_packed);
+}
+
+fn stays_when_others_are_packed(index: &str) {
+    let (_dir, store, rows) = warm(index);
     for round in 0..3 {
         (0..ROWS).filter(|i| *i != HOT).for_each(|i| rows.put(key(i), format!("{round}")).unwrap());
         store.pack().unwrap();
@@ -102,7 +120,11 @@ fn leaves(store: &Store, act: impl FnOnce()) -> u64 {
 
 #[test]
 fn operands_of_the_index_are_folded_into_a_cached_row() {
-    let (_dir, store, rows) = warm();
+    INDEXES.into_iter().for_each(operands_are_folded);
+}
+
+fn operands_are_folded(index: &str) {
+    let (_dir, store, rows) = warm(index);
     let older = store.snapshot();
     let mut expected = value(HOT);
     for round in 0..3 {
@@ -143,26 +165,30 @@ fn operands_of_the_index_are_folded_into_a_cached_row() {
 
 #[test]
 fn cached_rows_of_a_dropped_keyspace_are_not_returned_for_the_next() {
-    let (_dir, store, rows) = warm();
-    drop(rows);
-    store.drop_keyspace("rows").unwrap();
-    let rows = store.keyspace("rows").unwrap();
-    assert_eq!(get(&rows, HOT), None);
-    rows.put(key(HOT), "another").unwrap();
-    store.pack().unwrap();
-    assert_eq!(get(&rows, HOT).unwrap(), "another");
+    for index in INDEXES {
+        let (_dir, store, rows) = warm(index);
+        drop(rows);
+        store.drop_keyspace("rows").unwrap();
+        let rows = store.keyspace_with("rows", options(index)).unwrap();
+        assert_eq!(get(&rows, HOT), None);
+        rows.put(key(HOT), "another").unwrap();
+        store.pack().unwrap();
+        assert_eq!(get(&rows, HOT).unwrap(), "another");
+    }
 }
 
 #[test]
 fn without_a_row_cache_nothing_is_found_in_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = Store::builder(dir.path().join("s")).row_cache_bytes(0).background_threads(0).open().unwrap();
-    let rows = store.keyspace("rows").unwrap();
-    rows.put(key(1), value(1)).unwrap();
-    store.pack().unwrap();
-    (0..5).for_each(|_| assert_eq!(get(&rows, 1), Some(value(1))));
-    let stats = store.stats().unwrap();
-    assert_eq!((stats.row_hits, stats.memory.rows), (0, 0));
+    for index in INDEXES {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::builder(dir.path().join("s")).row_cache_bytes(0).background_threads(0).open().unwrap();
+        let rows = store.keyspace_with("rows", options(index)).unwrap();
+        rows.put(key(1), value(1)).unwrap();
+        store.pack().unwrap();
+        (0..5).for_each(|_| assert_eq!(get(&rows, 1), Some(value(1))));
+        let stats = store.stats().unwrap();
+        assert_eq!((stats.row_hits, stats.memory.rows), (0, 0));
+    }
 }
 
 #[test]

@@ -35,6 +35,7 @@
 pub mod betree;
 pub mod blobs;
 pub mod btree;
+mod cached_rows;
 pub mod cola;
 mod core;
 mod deferred_frees;

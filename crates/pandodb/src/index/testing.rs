@@ -310,6 +310,7 @@ pub fn get(tree: &impl Index, key: &[u8], at: Seqno) -> Option<i64> {
     }
     let base = match &lookup.base {
         Base::Inline(block, range) => Some(block[range.clone()].to_vec()),
+        Base::Owned(row) => Some(row.to_vec()),
         Base::Absent => None,
         other => panic!("unexpected base {other:?}"),
     };

@@ -7,7 +7,7 @@
 //! ```text
 //!   lookup ─▶ memtables ─▶ row cache ─▶ filters, inner blocks, leaf ─▶ found ─▶ offer: cached at the second offer
 //!                             ▲
-//!   sealed memtable ─▶ packed ┴▶ absorb: new values in, deleted rows out ─▶ new root published
+//!   sealed memtable ─▶ packed ┴▶ absorb: new values in, deleted rows out ─▶ new root published     index/cached_rows
 //! ```
 //!
 //! A cached row is the newest value that the *index* holds for a key, with the seqno of the newest message that the value
@@ -21,10 +21,11 @@
 //!   not hold are in memtables, where the lookup has already found them. If such a message were also folded into the
 //!   cached row, the lookup would apply the message twice.
 //! * **A memtable is absorbed before the root that holds its messages is published** ([`IndexRows::absorb`]): while the
-//!   memtable is packed, the cached rows of its keys are updated or removed.
+//!   memtable is packed, or applied to a tree, the cached rows of its keys are updated or removed.
 //! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]). The offer is
 //!   refused if the absorption of another memtable has begun since this root was published. This check is made under
-//!   the lock of the row's shard, which `absorb` also takes to change the row.
+//!   the lock of the row's shard, which `absorb` also takes to change the row. A tree that publishes a memtable in pieces
+//!   keeps its `through` until the last piece, so the cache accepts no row before that.
 //! * Large values are not cached. Compactions do not change the newest value that the index holds for a key, so they need
 //!   not update the cache.
 //!
@@ -167,6 +168,12 @@ impl RowCache {
             stats.misses += shard.misses;
         }
         stats
+    }
+
+    /// The number of leaves that scans have read.
+    #[cfg(test)]
+    pub fn scanned_leaves(&self) -> u64 {
+        self.scanned.load(Ordering::Relaxed)
     }
 
     fn shard(&self, hash: u64) -> &Mutex<Shard> {

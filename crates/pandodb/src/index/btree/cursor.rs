@@ -229,6 +229,7 @@ impl TreeCursor {
         {
             let source = &self.view.source;
             source.pool().insert_scanned(source.owner(), page.addr, self.entered > LONG, buf);
+            self.view.rows.scanned(1);
         }
         let view = Leaf::of(&leaf);
         let from = if self.range.from.is_empty() { 0 } else { view.search(&self.range.from) };

@@ -17,6 +17,7 @@ use std::cmp::Ordering;
 
 use crate::base::{Entry, EntryBlock, KeyRange};
 use crate::index::SealedBatch;
+use crate::index::cached_rows::RowUpdates;
 use crate::index::pages::waiting::weight;
 use crate::memtable;
 
@@ -28,13 +29,14 @@ struct Messages {
     cursor: memtable::Cursor,
     block: EntryBlock,
     at: usize,
+    rows: RowUpdates,
 }
 
 impl Messages {
-    /// The messages of the keys from `from` on.
-    fn new(batch: &SealedBatch, from: &[u8]) -> Messages {
+    /// The messages of the keys from `from` on. Each message that is read updates `rows`.
+    fn new(batch: &SealedBatch, from: &[u8], rows: &RowUpdates) -> Messages {
         let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::new(from, []), false);
-        let mut messages = Messages { cursor, block: EntryBlock::new(), at: 0 };
+        let mut messages = Messages { cursor, block: EntryBlock::new(), at: 0, rows: rows.clone() };
         messages.refill();
         messages
     }
@@ -43,6 +45,7 @@ impl Messages {
         self.block.clear();
         self.at = 0;
         self.cursor.fill(BLOCK, &mut self.block);
+        self.rows.absorb(self.cursor.continues_key(), &self.block);
     }
 
     /// The next message.
@@ -101,9 +104,10 @@ pub(super) fn is_below(key: &[u8], to: Option<&[u8]>) -> bool {
 }
 
 impl Feed {
-    /// The messages of a memtable whose keys are at or above `from`; with `None`, no messages.
-    pub(super) fn new(batch: Option<&SealedBatch>, from: Option<&[u8]>) -> Feed {
-        let memtable = batch.zip(from).map(|(batch, from)| Messages::new(batch, from));
+    /// The messages of a memtable whose keys are at or above `from`; with `None`, no messages. Each message of the memtable
+    /// that is read updates `rows`.
+    pub(super) fn new(batch: Option<&SealedBatch>, from: Option<&[u8]>, rows: &RowUpdates) -> Feed {
+        let memtable = batch.zip(from).map(|(batch, from)| Messages::new(batch, from, rows));
         Feed { batch: batch.cloned(), memtable, carried: Vec::new() }
     }
 

@@ -149,7 +149,7 @@ impl Checkpoint for TreeCheckpoint<'_> {
 
     /// Writes the description of the tree. All its pages are on disk already.
     fn write(self: Box<Self>) -> Result<Cut> {
-        let (Btree { core, source, .. }, world) = (self.tree, &self.world);
+        let (Btree { core, source, rows, .. }, world) = (self.tree, &self.world);
         assert!(world.lost.is_none(), "a lost tree is never written");
         let is_empty = world.root.is_none() && world.blobs.is_empty() && world.tombstones.is_empty();
         let bytes = match world.described.stored() {
@@ -170,7 +170,7 @@ impl Checkpoint for TreeCheckpoint<'_> {
             }
         };
         assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
-        let pin = Arc::new(BtreeView::of(world, source));
+        let pin = Arc::new(BtreeView::of(world, source, rows));
         Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
     }
 }

@@ -35,6 +35,7 @@ use super::reading::Reading;
 use super::sizes::Sizes;
 use super::world::World;
 use crate::base::{EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
+use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding};
 use crate::index::pages::{LeafSink, Neighbour, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
 use crate::index::{Core, SealedBatch};
@@ -80,6 +81,8 @@ pub(super) struct Tools<'a> {
     pub(super) core: &'a Core,
     pub(super) sizes: &'a Sizes,
     pub(super) source: &'a Arc<PageSource>,
+    /// The row cache, made ready for the memtable of the job.
+    pub(super) rows: &'a RowUpdates,
 }
 
 /// What a job does beside applying its memtable.
@@ -222,9 +225,10 @@ impl Job {
         wanted: Wanted,
         pieces: Option<Pieces>,
     ) -> Job {
-        let Tools { core, sizes, source } = tools;
+        let Tools { core, sizes, source, rows } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
-        let feed = Feed::new(batch.as_ref(), pieces.as_ref().map_or(Some(&[]), |pieces| pieces.next.as_deref()));
+        let from_key = pieces.as_ref().map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
+        let feed = Feed::new(batch.as_ref(), from_key, rows);
         let mut tombstones = from.tombstones.clipped(&KeyRange::all());
         let mut most_swept = sizes.memtable_bytes;
         if let Some(batch) = &batch {

@@ -1,14 +1,15 @@
 //! Reading: the point lookup, and the search for changes.
 //!
-//! A lookup first asks the range tombstones, then walks from the root to the leaf of the key. On its way it searches the
-//! buffer of each page before the child, because the messages in the buffer are newer. Each page comes from the pool, or is
-//! requested from the caller.
+//! A lookup first searches the row cache and the range tombstones, then walks from the root to the leaf of the key. On its
+//! way it searches the buffer of each page before the child, because the messages in the buffer are newer. Each page comes
+//! from the pool, or is requested from the caller. A plain value that was found is offered to the row cache.
 
 use std::sync::Arc;
 
 use super::levels::cursor_of;
 use super::view::BtreeView;
 use crate::base::{Entry, Error, HashedKey, KeyRange, RangeTombstone, Result, Seqno, seeded};
+use crate::index::cached_rows::{offer, recall};
 use crate::index::pages::{Inner, PageRef, Root};
 use crate::index::{Base, Changes, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
@@ -25,6 +26,10 @@ impl IndexView for BtreeView {
 
     fn probe<'v>(&'v self, _: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
         Box::new(TreeProbe { view: self, at: At::Start })
+    }
+
+    fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
+        self.rows.offer(key, hash, value, seqno, self.through);
     }
 
     fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>> {
@@ -158,6 +163,9 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
         let (page, level, copy, after, below) = match std::mem::replace(&mut self.at, At::Start) {
             At::Start => {
                 let root = self.view.root()?;
+                if lookup.is_done() || recall(&self.view.rows, self.view.through, lookup) {
+                    return Ok(Step::Done);
+                }
                 lookup.enter(self.view.tombstones.covering(lookup.key, lookup.at));
                 let Some(Root { page, level }) = root else {
                     lookup.leave();
@@ -183,6 +191,7 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
         }
         lookup.tally.leaves += 1;
         let continues = search(block, lookup)?;
+        offer(&self.view.rows, self.view.through, lookup);
         let mut after = after;
         if !lookup.is_done() {
             if continues && let Some(page) = after.pop() {

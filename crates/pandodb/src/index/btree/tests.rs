@@ -2,6 +2,7 @@
 //! with every index.
 
 mod compressed;
+mod rows;
 
 use std::sync::Arc;
 

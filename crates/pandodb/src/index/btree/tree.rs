@@ -13,12 +13,14 @@ use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, Result, Seqno, events, seeded};
 use crate::blocks::BlockSource;
 use crate::index::blobs::{BlobMap, Fanout};
+use crate::index::cached_rows::RowUpdates;
 use crate::index::deferred_frees::DeferredFrees;
 use crate::index::owed::Owing;
 use crate::index::pages::{Description, PageSource};
 use crate::index::runs::blobs_of;
 use crate::index::{Core, Progress, RootRecord, SealedBatch};
 use crate::resolve::Stripes;
+use crate::rows::IndexRows;
 use crate::space::Prefetch;
 
 /// Approximate memory of an empty index, including the keyspace that it belongs to.
@@ -32,6 +34,8 @@ pub struct Btree {
     pub(super) core: Core,
     pub(super) sizes: Sizes,
     pub(super) source: Arc<PageSource>,
+    /// The rows of this index in the row cache.
+    pub(super) rows: Arc<IndexRows>,
     pub(super) published: ArcSwap<BtreeView>,
     pub(super) inner: Mutex<Inner>,
     /// Bytes of memtables that wait or are being applied, and of ranges to sweep.
@@ -127,13 +131,15 @@ impl Btree {
             described: Arc::new(Described::new(core.data.clone())),
             deferred_frees: DeferredFrees::new(&core),
         };
-        let view = BtreeView::of(&world, &source);
+        let rows = Arc::new(core.rows.of_index(through));
+        let view = BtreeView::of(&world, &source, &rows);
         core.pool.hold(EMPTY_BYTES);
         let owing = Owing::new(core.share.clone());
         let tree = Btree {
             core,
             sizes,
             source,
+            rows,
             published: ArcSwap::from_pointee(view),
             inner: Mutex::new(Inner {
                 world,
@@ -171,7 +177,6 @@ impl Btree {
         let mut unneeded = None;
         let mut inner = self.inner.lock();
         let Btree { core, sizes, source, .. } = self;
-        let tools = Tools { core, sizes, source };
         match std::mem::replace(&mut inner.slot, Slot::Working) {
             Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Ok(Some(job)),
             Slot::Working => return Ok(None),
@@ -179,6 +184,7 @@ impl Btree {
                 let piece_bytes = piece_bytes.unwrap_or(pieces.piece_bytes);
                 let pieces = Pieces { piece_bytes, ..*pieces };
                 let (from, batch) = (inner.world.clone(), inner.batches.front().cloned());
+                let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()) };
                 return Ok(Some(Box::new(Job::resume(tools, from, batch, keep(), pieces))));
             }
             Slot::Interrupted(pieces) => {
@@ -200,9 +206,16 @@ impl Btree {
         let requested = if batch.is_none() { inner.requested.clone() } else { Vec::new() };
         let wanted = Wanted { sweeps: inner.damage.is_none(), requested };
         let from = inner.world.clone();
+        let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()) };
         drop(inner);
         drop(unneeded);
         Ok(Some(Box::new(Job::new(tools, from, batch, stripes, wanted, piece_bytes))))
+    }
+
+    /// Makes the row cache ready for a job that applies `batch`. A sweep changes no row. REQUIRES: the caller holds `inner`,
+    /// so that the memtable is not that of a dropped keyspace; no other job exists.
+    fn row_updates(&self, batch: Option<&SealedBatch>) -> RowUpdates {
+        batch.map_or_else(RowUpdates::default, |batch| RowUpdates::begin(&self.rows, batch))
     }
 
     /// Whether a sweep would do anything. If not, sweeps no longer count as debt. REQUIRES: the caller holds `inner`.
@@ -390,7 +403,7 @@ impl Btree {
         let described = || Arc::new(Described::new(self.core.data.clone()));
         world.described = seeded!(TreeDescriptionRepeated: world.described.clone(), described());
         inner.world = world;
-        self.published.swap(Arc::new(BtreeView::of(&inner.world, &self.source)))
+        self.published.swap(Arc::new(BtreeView::of(&inner.world, &self.source, &self.rows)))
     }
 
     /// Frees pages that readers may still need. Only a seeded bug calls this.
@@ -416,6 +429,8 @@ impl Btree {
         values.extend(all(&mut world.blobs));
         (world.root, world.tombstones) = (None, Arc::default());
         inner.requested.clear();
+        self.rows.begin(Seqno::MAX);
+        self.rows.remove_where(|_, _| true);
         let old = self.publish(&mut inner, world, &pages, &values);
         drop(inner);
         drop(old);

@@ -7,6 +7,7 @@ use crate::base::{Error, Fragments, KeyRange, PAGE, Result, Seqno};
 use crate::index::deferred_frees::DeferredFrees;
 use crate::index::pages::{Inner, PageRef, PageSource, Root};
 use crate::index::{Estimate, IndexStats};
+use crate::rows::IndexRows;
 
 /// An immutable root and what belongs to it.
 pub struct BtreeView {
@@ -23,10 +24,12 @@ pub struct BtreeView {
     /// No function reads this field. While the view exists, the field keeps the pages and large values allocated that
     /// later swaps drop.
     _deferred_frees: Arc<DeferredFrees>,
+    /// The rows of this index in the row cache.
+    pub(super) rows: Arc<IndexRows>,
 }
 
 impl BtreeView {
-    pub(super) fn of(world: &World, source: &Arc<PageSource>) -> BtreeView {
+    pub(super) fn of(world: &World, source: &Arc<PageSource>, rows: &Arc<IndexRows>) -> BtreeView {
         BtreeView {
             root: world.root,
             source: source.clone(),
@@ -38,6 +41,7 @@ impl BtreeView {
             page_bytes: world.pages.pages() * PAGE as u64,
             blob_bytes: world.blobs.pages() * PAGE as u64,
             _deferred_frees: world.deferred_frees.clone(),
+            rows: rows.clone(),
         }
     }
 

@@ -15,15 +15,15 @@ use std::sync::Arc;
 use super::deletes::{Deletes, Tally};
 use crate::base::{
     BlobRef, Entry, EntryBlock, Error, Extent, Fragments, KeyRange, Kind, OwnerId, PAGE, RangeTombstone, Result, Seqno,
-    key_hash,
 };
 use crate::filter::FilterBuilder;
+use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding, Sink};
 use crate::index::{Core, SealedBatch};
 use crate::memtable::{self, Memtable};
 use crate::pool::Pool;
 use crate::resolve::{Operator, Stripes, prune_tombstones};
-use crate::rows::{Change, IndexRows};
+use crate::rows::IndexRows;
 use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
 use crate::space::values::NewValues;
 
@@ -148,8 +148,8 @@ pub struct PackJob {
     folding: Folding<RunSink>,
     block: EntryBlock,
     cursor: memtable::Cursor,
-    /// The rows of this index in the row cache, which the job updates.
-    rows: Option<Arc<IndexRows>>,
+    /// Updates the rows of this index in the row cache.
+    rows: RowUpdates,
     pool: Arc<Pool>,
 }
 
@@ -166,12 +166,8 @@ impl PackJob {
         operator: Option<Operator>,
         bottom: bool,
     ) -> PackJob {
-        let ranges = batch.memtable.fragments();
-        let tombstones = ranges.clipped(&KeyRange::all());
-        let rows = rows.begin(batch.through).then(|| rows.clone());
-        if let Some(rows) = rows.as_ref().filter(|_| !ranges.is_empty()) {
-            rows.remove_where(|key, seqno| ranges.covering(key, Seqno::MAX) > seqno);
-        }
+        let tombstones = batch.memtable.fragments().clipped(&KeyRange::all());
+        let rows = RowUpdates::begin(rows, &batch);
         let folding = folding(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
         let folding = folding.separating(core, batch.inline_bytes, batch.bytes);
         let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
@@ -196,9 +192,7 @@ impl PackJob {
                 let last_of_key = entries.peek().is_some_and(|next| next.key != entry.key);
                 self.folding.push(entry, last_of_key, is_warm)?;
             }
-            if let Some(rows) = &self.rows {
-                absorb(rows, self.cursor.continues_key(), &self.block);
-            }
+            self.rows.absorb(self.cursor.continues_key(), &self.block);
             done += self.block.bytes() as u64;
         }
         Ok((done, false))
@@ -207,23 +201,6 @@ impl PackJob {
     /// Completes the run.
     pub fn finish(self) -> Result<Output> {
         finish(self.folding)
-    }
-}
-
-/// Updates the row cache with the newest message of each key in a block. `continued` says that the first key of the
-/// block equals the key of the previous message.
-fn absorb(rows: &IndexRows, continued: bool, block: &EntryBlock) {
-    let mut before = block.iter().next().filter(|_| continued).map(|entry| entry.key);
-    for entry in block.iter() {
-        // The newest message of a key comes first, so use only the first message of each key.
-        if before != Some(entry.key) {
-            let change = match entry.kind {
-                Kind::Put => Change::Value(entry.value, entry.seqno),
-                _ => Change::Other,
-            };
-            rows.absorb(entry.key, key_hash(entry.key), change);
-        }
-        before = Some(entry.key);
     }
 }
 

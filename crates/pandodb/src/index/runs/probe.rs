@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use crate::base::{BlockAddr, OwnerId, Result, Seqno};
 use crate::blocks::BlockRequest;
+use crate::index::cached_rows::{offer, recall};
 use crate::index::{Base, Lookup, Probe, Step};
 use crate::pool::Block;
 use crate::rows::IndexRows;
@@ -185,31 +186,13 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         ahead.look(lookup.hash);
     }
 
-    /// Searches the row cache for a row that is valid for this view. A lookup does this only once. A row of a newer
-    /// root is not valid, because it may include operands that this lookup has already found in a memtable.
+    /// Searches the row cache for a row that is valid for this view. A lookup does this only once.
     fn recall(&mut self, lookup: &mut Lookup<'_>) {
         if !std::mem::take(&mut self.fresh) || lookup.is_done() {
             return;
         }
-        match self.rows.get(lookup.key, lookup.hash, lookup.at, self.through) {
-            Some(value) => lookup.take_row(value),
-            None if lookup.prefetch => self.prefetch(lookup),
-            None => {}
-        }
-    }
-
-    /// Offers a plain value without operands to the row cache, if the lookup sees all messages of the view.
-    fn offer(&self, lookup: &Lookup<'_>) {
-        if let Base::Inline(block, value) = &lookup.base
-            && lookup.gather.is_empty()
-            && self.through <= lookup.at
-        {
-            debug_assert!(
-                lookup.is_done() && lookup.base_seqno <= self.through,
-                "a view holds messages up to `through`"
-            );
-            let value = &block[value.clone()];
-            self.rows.offer(lookup.key, lookup.hash, value, lookup.base_seqno, self.through);
+        if !recall(self.rows, self.through, lookup) && lookup.prefetch {
+            self.prefetch(lookup);
         }
     }
 
@@ -318,7 +301,7 @@ impl<'v, P: Path<'v>> Probe<'v> for PathProbe<'v, P> {
                 ProbeStep::Found(hit) => {
                     self.searched = false;
                     take(hit, lookup)?;
-                    self.offer(lookup);
+                    offer(self.rows, self.through, lookup);
                     // The run's next leaf may hold older messages of the key.
                     continue;
                 }

@@ -162,6 +162,32 @@ impl Feed {
         }
     }
 
+    /// Whether a message has a key from `from` to `to`; `None` if this is unknown, because the messages of the memtable that
+    /// are in memory end before `to`.
+    pub(super) fn has_in_memory(&self, from: &[u8], to: Option<&[u8]>) -> Option<bool> {
+        let has = |block: &EntryBlock, at: usize| {
+            let (mut low, mut high) = (at, block.len());
+            while low < high {
+                let middle = low + (high - low) / 2;
+                if block.get(middle).key < from { low = middle + 1 } else { high = middle }
+            }
+            low < block.len() && is_below(block.get(low).key, to)
+        };
+        if self.carried.last().is_some_and(|open| has(&open.block, open.at)) {
+            return Some(true);
+        }
+        let Some(messages) = &self.memtable else { return Some(false) };
+        match has(&messages.block, messages.at) {
+            true => Some(true),
+            // The block ends with the memtable only if no message is left.
+            false if messages.block.is_empty() => Some(false),
+            false => {
+                let last = messages.block.get(messages.block.len() - 1);
+                (!is_below(last.key, to)).then_some(false)
+            }
+        }
+    }
+
     /// Passes the next message.
     pub(super) fn advance(&mut self, origin: Origin) {
         match origin {

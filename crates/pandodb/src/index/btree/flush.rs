@@ -20,6 +20,7 @@
 
 use std::sync::Arc;
 
+use super::ahead::JobAhead;
 use super::feed::{Feed, Origin, is_below};
 use super::reading::Reading;
 use crate::base::{Entry, EntryBlock, Extent, Fragments, Result, Seqno, seeded};
@@ -78,6 +79,7 @@ pub(super) struct Flush {
     /// The leaves of the old buffer that were not visited yet, last first.
     units: Vec<Child>,
     reading: Option<Reading>,
+    ahead: JobAhead,
     /// The group of the last message that was taken from the old buffer.
     taken_at: usize,
     folding: Folding<BlockSink>,
@@ -144,6 +146,7 @@ impl Flush {
             groups,
             units,
             reading: None,
+            ahead: JobAhead::default(),
             taken_at: 0,
             folding: folder.folding(),
             waiting: Waiting::default(),
@@ -223,7 +226,7 @@ impl Flush {
                     moved += bytes;
                     self.folding.push(entry, false, true)?;
                     take(&mut self.groups, &mut self.taken_at, &entry, self.page.as_ref(), source)?;
-                    reading.advance(source)?;
+                    reading.advance(source, &mut self.ahead)?;
                 }
                 _ => return Ok((moved, new, true)),
             }
@@ -271,7 +274,7 @@ impl Flush {
         self.is_changed = true;
         let replaced = unit.leaves.iter().flat_map(|leaf| leaf.page.extents());
         self.replaced.extend(replaced.take(seeded!(BufferLeafKept: 0, usize::MAX)));
-        self.reading = Some(Reading::new(unit, source, through)?);
+        self.reading = Some(Reading::new(unit, source, through, &mut self.ahead)?);
         Ok(())
     }
 
@@ -318,7 +321,7 @@ impl Flush {
                 (_, Some(own)) => {
                     folding.push(own, false, true)?;
                     take(&mut self.groups, &mut self.taken_at, &own, self.page.as_ref(), source)?;
-                    self.reading.as_mut().expect("it has the entry").advance(source)?;
+                    self.reading.as_mut().expect("it has the entry").advance(source, &mut self.ahead)?;
                 }
                 (_, None) => break,
             }

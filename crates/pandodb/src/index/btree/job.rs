@@ -28,6 +28,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::ahead::JobAhead;
 use super::choose::choose;
 use super::feed::{Feed, is_below};
 use super::flush::{Flush, Folder};
@@ -142,6 +143,7 @@ pub(super) struct Job {
     rebuild: Rebuild,
     feed: Feed,
     reading: Option<Reading>,
+    ahead: JobAhead,
     /// The open pages with a buffer, root first.
     flushes: Vec<Flush>,
     folder: Folder,
@@ -284,6 +286,7 @@ impl Job {
             keep,
             folding,
             reading: None,
+            ahead: JobAhead::default(),
             tombstones,
             seen,
             sweeps,
@@ -529,7 +532,8 @@ impl Job {
     fn read(&mut self, unit: Unit) -> Result<()> {
         self.rebuild.drop_unit(&unit);
         self.folding.sink.begin_unit(&unit.from);
-        self.reading = Some(Reading::new(unit, &self.source, self.from.through)?);
+        self.reading = Some(Reading::new(unit, &self.source, self.from.through, &mut self.ahead)?);
+        self.ahead.look(self.rebuild.top(), &self.feed, &self.source);
         Ok(())
     }
 
@@ -581,7 +585,7 @@ impl Job {
     /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries
     /// and of messages.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
-        let Job { folding, feed, reading, source, pool, .. } = self;
+        let Job { folding, feed, reading, ahead, source, pool, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");
         let (mut old, mut new) = (0, 0);
         let is_fresh_warm = pool.has_room(ROOM);
@@ -599,7 +603,7 @@ impl Job {
                 (_, Some(entry)) => {
                     old += (entry.key.len() + entry.value.len() + 8) as u64;
                     folding.push(entry, reading_now.is_last_of_key(), reading_now.is_warm)?;
-                    reading_now.advance(source)?;
+                    reading_now.advance(source, ahead)?;
                 }
                 (_, None) => {
                     self.end_unit()?;

@@ -34,6 +34,7 @@
 //! Locks: `inner` is held while a job is claimed and while a root is published, but not while pages are read, written
 //! or freed.
 
+mod ahead;
 mod check;
 mod choose;
 mod cursor;

@@ -1,5 +1,6 @@
 //! [`Reading`]: the entries of a unit, one after the other.
 
+use super::ahead::JobAhead;
 use crate::base::{Entry, Result, Seqno, seeded};
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{PageSource, Unit};
@@ -25,28 +26,28 @@ impl Reading {
     ///
     /// # Errors
     /// If a leaf cannot be read, or is damaged.
-    pub(super) fn new(unit: Unit, source: &PageSource, through: Seqno) -> Result<Reading> {
+    pub(super) fn new(unit: Unit, source: &PageSource, through: Seqno, ahead: &mut JobAhead) -> Result<Reading> {
         let mut reading = Reading { unit, number: 0, leaf: None, at: 0, key: Vec::new(), is_warm: false, through };
-        reading.load(source)?;
-        reading.leave_out(source)?;
+        reading.load(source, ahead)?;
+        reading.leave_out(source, ahead)?;
         Ok(reading)
     }
 
     /// Passes the messages that a job which was not finished has left.
-    fn leave_out(&mut self, source: &PageSource) -> Result<()> {
+    fn leave_out(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
         while let Some(bytes) = &self.leaf
             && Leaf::of(bytes).slot(self.at).seqno > seeded!(TreeLeftoversKept: Seqno::MAX, self.through)
         {
-            self.pass(source)?;
+            self.pass(source, ahead)?;
         }
         Ok(())
     }
 
     /// Reads the current leaf of the unit; there is none at the end of the unit.
-    fn load(&mut self, source: &PageSource) -> Result<()> {
+    fn load(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
         self.leaf = match self.unit.leaves.get(self.number) {
             None => None,
-            Some(leaf) => Some(source.leaf_once(&leaf.page)?),
+            Some(leaf) => Some(ahead.read(&leaf.page, source)?),
         };
         self.at = 0;
         if let Some(bytes) = &self.leaf {
@@ -80,12 +81,12 @@ impl Reading {
     ///
     /// # Errors
     /// If a leaf cannot be read, or is damaged.
-    pub(super) fn advance(&mut self, source: &PageSource) -> Result<()> {
-        self.pass(source)?;
-        self.leave_out(source)
+    pub(super) fn advance(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
+        self.pass(source, ahead)?;
+        self.leave_out(source, ahead)
     }
 
-    fn pass(&mut self, source: &PageSource) -> Result<()> {
+    fn pass(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
         let Some(bytes) = &self.leaf else { return Ok(()) };
         let leaf = Leaf::of(bytes);
         self.at += 1;
@@ -94,6 +95,6 @@ impl Reading {
             return Ok(());
         }
         self.number += 1;
-        self.load(source)
+        self.load(source, ahead)
     }
 }

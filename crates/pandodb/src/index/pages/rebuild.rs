@@ -156,6 +156,11 @@ impl Open {
         self.rest.last().map(|child| child.from.clone()).or_else(|| self.to.clone())
     }
 
+    /// The page; `None` for the place above the root.
+    pub fn page(&self) -> Option<PageRef> {
+        self.page
+    }
+
     /// The children that were not visited yet, last first.
     pub fn rest(&self) -> &[Child] {
         &self.rest

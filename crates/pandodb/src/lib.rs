@@ -141,8 +141,8 @@ pub use device::Io;
 pub use filter::Filters;
 #[doc(inline)]
 pub use index::{
-    BetreeOptions, BtreeOptions, ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions, IndexStats, Mode,
-    OptionSpec, StbeOptions, Values,
+    BetreeOptions, BtreeOptions, ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions,
+    IndexStats, Mode, OptionSpec, StbeOptions, Values,
 };
 #[doc(inline)]
 pub use pool::PoolPolicy;

@@ -54,6 +54,8 @@ impl Sink for BlockSink {
 struct Separation {
     /// Values of at most this many bytes stay in the structure.
     above: usize,
+    /// Values of messages up to this seqno stay in the structure, too.
+    after: Seqno,
     values: ValueWriter,
 }
 
@@ -61,7 +63,7 @@ impl Separation {
     /// Whether the value of `entry` is moved out.
     #[inline]
     fn is_for(&self, entry: &Entry<'_>) -> bool {
-        entry.kind == Kind::Put && ValueWriter::is_worth(entry.value.len(), self.above)
+        entry.kind == Kind::Put && entry.seqno > self.after && ValueWriter::is_worth(entry.value.len(), self.above)
     }
 }
 
@@ -143,7 +145,17 @@ impl<S: Sink> Folding<S> {
     /// Moves values of more than `above` bytes out of the structure. `expected_bytes` is a hint for allocation.
     #[must_use]
     pub fn separating(mut self, core: &Core, above: usize, expected_bytes: u64) -> Folding<S> {
-        self.separation = Some(Separation { above, values: ValueWriter::new(core.data.clone(), expected_bytes) });
+        let values = ValueWriter::new(core.data.clone(), expected_bytes);
+        self.separation = Some(Separation { above, after: Seqno(0), values });
+        self
+    }
+
+    /// Moves no values of messages up to `seqno` out of the structure.
+    #[must_use]
+    pub fn separating_after(mut self, seqno: Seqno) -> Folding<S> {
+        if let Some(separation) = &mut self.separation {
+            separation.after = seqno;
+        }
         self
     }
 

@@ -55,6 +55,7 @@ pub mod stored;
 mod stub;
 #[cfg(test)]
 mod testing;
+pub mod tree;
 pub mod types;
 
 pub use self::betree::BetreeOptions;

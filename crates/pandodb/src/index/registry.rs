@@ -23,8 +23,7 @@ use crate::base::{Error, Result};
 
 /// Every type of index. The first type is the default.
 #[cfg(not(test))]
-pub static TYPES: [&IndexType; 4] =
-    [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE];
+pub static TYPES: [&IndexType; 4] = [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE];
 /// Every type of index, and a test index in hash order for the unit tests of the store.
 #[cfg(test)]
 pub static TYPES: [&IndexType; 5] =

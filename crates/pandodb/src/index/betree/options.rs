@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::shape::Shape;
-use crate::index::btree::{Btree, Sizes};
-use crate::index::pages::{InnerLimits, LeafLimits, Levels, inspect, root};
+use crate::index::pages::{InnerLimits, Levels, inspect, root};
 use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values};
+use crate::index::tree::{Sizes, Tree};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -19,10 +19,10 @@ pub static TYPE: IndexType = IndexType {
     feature: 1 << 18,
     options: &[NODE_KIB, PAGE_KIB, EPSILON, LEAF_COMPRESSION],
     create: |core, settings, through| {
-        Ok(Arc::new(Btree::create(core.clone(), sizes(settings), through)) as Arc<dyn Index>)
+        Ok(Arc::new(Tree::create(core.clone(), sizes(settings), through)) as Arc<dyn Index>)
     },
     open: |core, settings, record, prefetch| {
-        Ok(Arc::new(Btree::open(core.clone(), sizes(settings), record, prefetch)?) as Arc<dyn Index>)
+        Ok(Arc::new(Tree::open(core.clone(), sizes(settings), record, prefetch)?) as Arc<dyn Index>)
     },
     first_blocks: root::first_blocks,
     describe_block: inspect::describe_block,
@@ -49,45 +49,19 @@ const EPSILON: OptionSpec = OptionSpec {
     values: Values::Range(0, 100),
 };
 
-/// With memtables of less than this many bytes for each byte of a leaf or of a buffer, these are smaller. Only tests have
-/// such memtables; their trees should have several levels.
-const MEMTABLE_PER_LEAF: u64 = 8;
-const MEMTABLE_PER_BUFFER: u64 = 4;
-/// The least bytes of a leaf and of a buffer in such a tree.
-const LEAST_LEAF: usize = 256;
-/// A page has at most one child for this many bytes of the memtable, for the same reason.
-const MEMTABLE_PER_CHILD: u64 = 1024;
-/// The least limit on the number of children of an inner page.
-const FEWEST_CHILDREN: u64 = 4;
-/// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should
-/// meet crashes and faults between two pieces.
-const TINY_MEMTABLE: u64 = 6 << 10;
-
-/// The sizes for the given settings.
+/// The settings of a tree.
 fn sizes(settings: &Settings) -> Sizes {
     let (node, page) = (settings.get(NODE_KIB.name) << 10, settings.get(PAGE_KIB.name) << 10);
     let page = page.min(node);
-    let memtable = settings.memtable_bytes;
     let shape = Shape::of(node, page, settings.get(EPSILON.name));
-    let most = (memtable / MEMTABLE_PER_CHILD).max(FEWEST_CHILDREN);
-    let small = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let leaf = small(memtable / MEMTABLE_PER_LEAF).clamp(LEAST_LEAF, small(page));
-    let children = |count: u64| small(count.clamp(FEWEST_CHILDREN, most));
-    Sizes {
-        kind: &TYPE,
-        leaf: LeafLimits::new(leaf),
-        levels: Levels {
-            plain: InnerLimits { bytes: small(node), children: children(shape.leaves) },
-            // An inner page is mostly its buffer, so its pivots may take as much room as they need.
-            buffered: InnerLimits { bytes: small(node), children: children(shape.children) },
-            buffered_from: if shape.leaves == 1 { 1 } else { 2 },
-        },
-        buffer_bytes: shape.buffer_bytes.min((memtable / MEMTABLE_PER_BUFFER).max(LEAST_LEAF as u64)),
-        compression: settings.compression(),
-        memtable_bytes: memtable,
-        piece_bytes: (memtable < TINY_MEMTABLE).then_some(4 * leaf as u64),
-        operator: settings.operator.clone(),
-    }
+    let bytes = usize::try_from(node).expect("a node is small");
+    let limits = |children: u64| InnerLimits { bytes, children: usize::try_from(children).unwrap_or(usize::MAX) };
+    let levels = Levels {
+        plain: limits(shape.leaves),
+        buffered: limits(shape.children),
+        buffered_from: if shape.leaves == 1 { 1 } else { 2 },
+    };
+    Sizes::new(&TYPE, settings, page, levels, shape.buffer_bytes)
 }
 
 /// The Bε-tree as the index of a keyspace, with its options. Creating a keyspace fails if an option has a value out of

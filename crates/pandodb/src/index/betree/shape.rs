@@ -28,7 +28,12 @@ impl Shape {
 }
 
 /// `base` to the power of `percent` / 100, rounded.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small numbers")]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "small numbers"
+)]
 fn power(base: u64, percent: u64) -> u64 {
     (base as f64).powf(percent as f64 / 100.0).round() as u64
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Btree, Sizes};
-use crate::index::pages::{InnerLimits, LeafLimits, Levels, inspect, root};
+use crate::index::pages::{InnerLimits, Levels, inspect, root};
 use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values};
+use crate::index::tree::{Sizes, Tree};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -18,10 +18,10 @@ pub static TYPE: IndexType = IndexType {
     feature: 1 << 17,
     options: &[PAGE_KIB, LEAF_COMPRESSION],
     create: |core, settings, through| {
-        Ok(Arc::new(Btree::create(core.clone(), Sizes::of(settings), through)) as Arc<dyn Index>)
+        Ok(Arc::new(Tree::create(core.clone(), sizes(settings), through)) as Arc<dyn Index>)
     },
     open: |core, settings, record, prefetch| {
-        Ok(Arc::new(Btree::open(core.clone(), Sizes::of(settings), record, prefetch)?) as Arc<dyn Index>)
+        Ok(Arc::new(Tree::open(core.clone(), sizes(settings), record, prefetch)?) as Arc<dyn Index>)
     },
     first_blocks: root::first_blocks,
     describe_block: inspect::describe_block,
@@ -34,41 +34,11 @@ const PAGE_KIB: OptionSpec = OptionSpec {
     values: Values::Range(4, 4096),
 };
 
-/// With memtables of less than this many bytes for each byte of a leaf, leaves are smaller than a page. Only tests have
-/// such memtables; their trees should have several levels.
-const MEMTABLE_PER_LEAF: u64 = 8;
-/// The least bytes of a leaf.
-const LEAST_LEAF: usize = 256;
-/// An inner page has at most one child for this many bytes of the memtable, for the same reason.
-const MEMTABLE_PER_CHILD: u64 = 1024;
-/// The least limit on the number of children of an inner page.
-const FEWEST_CHILDREN: u64 = 4;
-
-/// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should
-/// meet crashes and faults between two pieces.
-const TINY_MEMTABLE: u64 = 6 << 10;
-
-impl Sizes {
-    /// The sizes for the given settings.
-    pub(super) fn of(settings: &Settings) -> Sizes {
-        let page = usize::try_from(settings.get(PAGE_KIB.name)).expect("a page is small") << 10;
-        let memtable = settings.memtable_bytes;
-        let leaf = usize::try_from(memtable / MEMTABLE_PER_LEAF).unwrap_or(usize::MAX).clamp(LEAST_LEAF, page);
-        let children = (memtable / MEMTABLE_PER_CHILD).max(FEWEST_CHILDREN);
-        Sizes {
-            kind: &TYPE,
-            leaf: LeafLimits::new(leaf),
-            levels: Levels::plain(InnerLimits {
-                bytes: page,
-                children: usize::try_from(children).unwrap_or(usize::MAX),
-            }),
-            buffer_bytes: 0,
-            compression: settings.compression(),
-            memtable_bytes: memtable,
-            piece_bytes: (memtable < TINY_MEMTABLE).then_some(4 * leaf as u64),
-            operator: settings.operator.clone(),
-        }
-    }
+/// The settings of a tree.
+fn sizes(settings: &Settings) -> Sizes {
+    let page = settings.get(PAGE_KIB.name) << 10;
+    let limits = InnerLimits { bytes: usize::try_from(page).expect("a page is small"), children: usize::MAX };
+    Sizes::new(&TYPE, settings, page, Levels::plain(limits), 0)
 }
 
 /// The B+-tree as the index of a keyspace, with its options. Creating a keyspace fails if an option has a value out of

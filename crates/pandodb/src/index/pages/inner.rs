@@ -27,6 +27,8 @@ use super::reference::{PageRef, Root, Totals};
 /// The most levels of a tree. A new level is added only when the level below has more than one page, and almost all
 /// pages have [`LEAST_CHILDREN`](super::rebuild::LEAST_CHILDREN) children or more, so no tree comes near this height.
 pub const MAX_HEIGHT: u32 = 48;
+/// The most bytes that wait for a child. No sum over the children of a page overflows.
+const MAX_PENDING: u64 = 1 << 40;
 /// Bits of `base` below the level.
 const LEVEL_SHIFT: u32 = 56;
 
@@ -132,7 +134,7 @@ impl<'a> Inner<'a> {
         let page = PageRef::decode(&mut reader, base, self.level() == 1)?;
         let (mut pending, mut buffer) = (0, None);
         if self.has_buffer() {
-            pending = reader.varint()?;
+            pending = reader.varint_max(MAX_PENDING)?;
             if i == 0 {
                 #[expect(clippy::cast_possible_truncation, reason = "the level is at most 1")]
                 let level = reader.varint_max(1)? as u32;

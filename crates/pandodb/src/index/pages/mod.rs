@@ -27,6 +27,7 @@
 //! | `writer` | writes pages to fresh space |
 //! | `leaves` | divides messages into leaves |
 //! | `rebuild` | writes the inner pages above changed leaves |
+//! | `unit` | the leaves that a job rewrites as a whole |
 //! | `waiting` | the messages of a buffer while its page is written anew |
 //! | `root` | the description of a tree on disk |
 //!
@@ -41,6 +42,7 @@ pub mod rebuild;
 pub mod reference;
 pub mod root;
 pub mod source;
+pub mod unit;
 pub mod waiting;
 pub mod walk;
 pub mod writer;
@@ -48,9 +50,10 @@ pub mod writer;
 pub use self::ahead::LeafAhead;
 pub use self::inner::{Child, Inner};
 pub use self::leaves::{LeafLimits, LeafSink};
-pub use self::rebuild::{InnerLimits, Levels, Neighbour, Rebuild, Unit};
+pub use self::rebuild::{InnerLimits, Levels, Neighbour, Rebuild};
 pub use self::reference::{PageRef, Root, Totals};
 pub use self::root::Description;
 pub use self::source::PageSource;
+pub use self::unit::Unit;
 pub use self::waiting::Waiting;
 pub use self::writer::{TreeWriter, Written};

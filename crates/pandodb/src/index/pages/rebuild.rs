@@ -25,6 +25,7 @@ use super::inner::{Child, Inner, encoded_bytes};
 use super::leaves::LeafSink;
 use super::reference::{PageRef, Root};
 use super::source::PageSource;
+use super::unit::{Unit, pop_unit};
 use super::waiting::Waiting;
 use crate::base::{Extent, Result, seeded};
 
@@ -62,36 +63,6 @@ impl Levels {
 /// Children are divided by bytes into parts of at least about this number of children.
 pub const LEAST_CHILDREN: usize = 4;
 
-/// A leaf of the old tree, with the leaves that continue the messages of its last key.
-#[derive(Clone, Debug)]
-pub struct Unit {
-    /// The leaves. Empty if the tree is empty.
-    pub leaves: Vec<Child>,
-    /// The smallest key that belongs to the unit.
-    pub from: Vec<u8>,
-    /// The smallest key that belongs to the next unit; `None` for the last unit.
-    pub to: Option<Vec<u8>>,
-}
-
-impl Unit {
-    /// Whether `key`, which is not below the unit, belongs to a later unit.
-    pub fn ends_before(&self, key: &[u8]) -> bool {
-        self.to.as_ref().is_some_and(|to| key >= to.as_slice())
-    }
-}
-
-/// Takes the first unit from leaves, which are given last first. `end` is the upper bound of the last leaf.
-pub fn pop_unit(rest: &mut Vec<Child>, end: Option<&[u8]>) -> Option<Unit> {
-    let first = rest.pop()?;
-    let from = first.from.clone();
-    let mut leaves = vec![first];
-    while rest.last().is_some_and(|child| child.page.is_continued) {
-        leaves.push(rest.pop().expect("looked at"));
-    }
-    let to = rest.last().map(|child| child.from.as_slice()).or(end);
-    Some(Unit { leaves, from, to: to.map(<[u8]>::to_vec) })
-}
-
 /// What is done with a page that has become small and has a page behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
@@ -100,7 +71,7 @@ pub enum Neighbour {
     /// It is joined with the page behind it when that page is closed, because the job will open that page.
     Wait,
     /// It stays alone.
-    Leave,
+    Alone,
 }
 
 /// An inner page of the old tree that is being rewritten, or the place above the root.
@@ -218,7 +189,7 @@ impl Rebuild {
         self.open.last().expect("the place above the root stays open")
     }
 
-    /// The lowest open page.
+    /// The same, to be changed.
     pub fn top_mut(&mut self) -> &mut Open {
         self.open.last_mut().expect("the place above the root stays open")
     }
@@ -233,7 +204,7 @@ impl Rebuild {
     ///
     /// # Errors
     /// If a page cannot be read or written.
-    pub fn settle(&mut self, source: &PageSource, sink: &mut LeafSink) -> Result<()> {
+    pub fn write_small(&mut self, source: &PageSource, sink: &mut LeafSink) -> Result<()> {
         let top = self.top_mut();
         let Some(Small { from, children, waiting }) = top.small.take() else { return Ok(()) };
         let level = top.level - 1;
@@ -347,7 +318,7 @@ impl Rebuild {
             children.append(&mut top.out);
             (top.from, top.out, top.waiting, top.is_changed) = (from, children, Some(waiting), true);
         }
-        let may_join = top.is_changed && !parent.rest.is_empty() && neighbour != Neighbour::Leave;
+        let may_join = top.is_changed && !parent.rest.is_empty() && neighbour != Neighbour::Alone;
         if may_join && is_small(&top.out, levels.limits(top.level)) {
             if neighbour == Neighbour::Join {
                 join(parent, top, source, replaced)?;
@@ -417,7 +388,17 @@ impl Rebuild {
             out = write(parts, &mut std::iter::empty(), level, sink)?;
             level += 1;
         }
-        let root = out.pop().map(|child| Root { page: child.page, level: level - 1 });
+        let mut root = out.pop().map(|child| Root { page: child.page, level: level - 1 });
+        // A root with one child is superfluous, unless messages wait in it.
+        while let Some(Root { page, level: level @ 1.. }) = root {
+            let block = source.page(&page, level)?;
+            let inner = Inner::of(&block);
+            if inner.len() > 1 || inner.buffer().is_some() {
+                break;
+            }
+            self.replaced.extend(page.extents());
+            root = Some(Root { page: inner.page(0), level: level - 1 });
+        }
         Ok((root, self.replaced))
     }
 }

@@ -10,15 +10,16 @@
 //! ```
 //!
 //! The fresh messages stay in memory until the page is closed, because only then it is known how many pages it becomes,
-//! and each of them gets the messages of its own children. A buffer has a bounded size, so they take bounded memory.
+//! and each of them gets the messages of its own children. They take about as much memory as a buffer may have, and more
+//! only for small pages that are joined.
 //!
 //! Invariant: the parts are in key order, and no key is in two parts.
 
-use super::inner::Child;
+use super::inner::{Child, Inner};
 use super::leaves::LeafSink;
-use super::rebuild::{Unit, pop_unit};
 use super::reference::Root;
 use super::source::PageSource;
+use super::unit::{Unit, pop_unit};
 use crate::base::{Entry, EntryBlock, Extent, Result};
 use crate::index::folding::Sink;
 use crate::run::Leaf;
@@ -31,20 +32,29 @@ pub fn weight(entry: &Entry<'_>) -> u64 {
 /// The leaves of a buffer. `from` and `to` are the bounds of its page.
 ///
 /// # Errors
-/// If the inner page of the buffer cannot be read.
+/// If the inner page of the buffer cannot be read, or is damaged.
 pub fn leaves_of(buffer: &Root, from: &[u8], to: Option<&[u8]>, source: &PageSource) -> Result<Vec<Child>> {
-    match buffer.level {
-        0 => Ok(vec![Child::new(from.to_vec(), buffer.page)]),
-        level => source.children(&buffer.page, level, from, to),
+    if buffer.level == 0 {
+        return Ok(vec![Child::new(from.to_vec(), buffer.page)]);
     }
+    if Inner::of(&source.page(&buffer.page, buffer.level)?).buffer().is_some() {
+        return Err(source.corrupt(&buffer.page, "a buffer inside a buffer"));
+    }
+    source.children(&buffer.page, buffer.level, from, to)
 }
 
 /// Calls `visit` with each entry of the leaves of a unit.
 fn entries(unit: &Unit, source: &PageSource, visit: &mut dyn FnMut(Entry<'_>) -> Result<()>) -> Result<()> {
     let mut key = Vec::new();
     for leaf in &unit.leaves {
-        let bytes = source.leaf_once(&leaf.page)?;
+        let (bytes, page) = (source.leaf_once(&leaf.page)?, &leaf.page);
         let leaf = Leaf::of(&bytes);
+        leaf.key(leaf.len() - 1, &mut key);
+        let is_above = unit.ends_before(&key);
+        leaf.key(0, &mut key);
+        if is_above || key < unit.from {
+            return Err(source.corrupt(page, "a key outside the leaf's keys"));
+        }
         for i in 0..leaf.len() {
             leaf.key(i, &mut key);
             let slot = leaf.slot(i);
@@ -52,6 +62,26 @@ fn entries(unit: &Unit, source: &PageSource, visit: &mut dyn FnMut(Entry<'_>) ->
         }
     }
     Ok(())
+}
+
+/// Adds the weights of messages, which come in key order, to children. The messages of a key are for the first of the
+/// leaves that hold it, so a leaf that continues a key gets none.
+struct Weigher<'a> {
+    children: &'a mut [Child],
+    at: usize,
+}
+
+impl Weigher<'_> {
+    fn add(&mut self, entry: &Entry<'_>) {
+        let behind = |at: usize| (at + 1..self.children.len()).find(|&next| !self.children[next].page.is_continued);
+        while let Some(next) = behind(self.at)
+            && self.children[next].from.as_slice() <= entry.key
+        {
+            self.at = next;
+        }
+        let pending = &mut self.children[self.at].pending;
+        *pending = pending.saturating_add(weight(entry));
+    }
 }
 
 /// A part of a buffer.
@@ -112,34 +142,30 @@ impl Waiting {
 
     /// Adds the weights of the messages in memory to the children for which they are.
     pub fn add_weights(&self, children: &mut [Child]) {
-        let mut at = 0;
+        let mut weigher = Weigher { children, at: 0 };
         for part in &self.parts {
-            let Part::Fresh(block) = part else { continue };
-            for entry in block.iter() {
-                while children.get(at + 1).is_some_and(|next| next.from.as_slice() <= entry.key) {
-                    at += 1;
-                }
-                children[at].pending += weight(&entry);
+            if let Part::Fresh(block) = part {
+                block.iter().for_each(|entry| weigher.add(&entry));
             }
         }
     }
 
-    /// The same messages, all in memory.
+    /// Adds the weights of all messages to the children for which they are.
     ///
     /// # Errors
     /// If a leaf cannot be read.
-    pub fn read(self, source: &PageSource) -> Result<Waiting> {
-        let mut all = EntryBlock::new();
-        for part in self.parts {
-            match part {
-                Part::Fresh(block) => block.iter().for_each(|entry| all.push(entry)),
-                Part::Kept(unit) => entries(&unit, source, &mut |entry| {
-                    all.push(entry);
-                    Ok(())
-                })?,
+    pub fn add_all_weights(&self, children: &mut [Child], source: &PageSource) -> Result<()> {
+        let mut weigher = Weigher { children, at: 0 };
+        self.parts.iter().try_for_each(|part| match part {
+            Part::Fresh(block) => {
+                block.iter().for_each(|entry| weigher.add(&entry));
+                Ok(())
             }
-        }
-        Ok(Waiting { parts: vec![Part::Fresh(all)] })
+            Part::Kept(unit) => entries(unit, source, &mut |entry| {
+                weigher.add(&entry);
+                Ok(())
+            }),
+        })
     }
 
     /// Removes the messages of the keys from `at` on, and returns them.

@@ -1,13 +1,14 @@
-//! [`Btree`] is one B+-tree. This module claims jobs and publishes roots.
+//! [`Tree`] is one B+-tree. This module claims jobs and publishes roots.
 //!
 //! Locks: `inner` is held while a job is claimed or published, but not while pages are read, written or freed.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::job::{Done, Job, LargeValues, Pieces, Stage, Tools, Wanted, seen_by_all, subtract, union};
+use super::job::{Done, Job, LargeValues, Pieces, Stage, Tools, Wanted};
 use super::sizes::Sizes;
-use super::view::{BtreeView, estimate};
+use super::sweep::{seen_by_all, subtract, union};
+use super::view::{TreeView, estimate};
 use super::world::{Described, World};
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, Result, Seqno, events, seeded};
@@ -24,19 +25,19 @@ use crate::rows::IndexRows;
 use crate::space::Prefetch;
 
 /// Approximate memory of an empty index, including the keyspace that it belongs to.
-const EMPTY_BYTES: usize = size_of::<Btree>() + size_of::<BtreeView>() + 1536;
+const EMPTY_BYTES: usize = size_of::<Tree>() + size_of::<TreeView>() + 1536;
 
 /// With [`Sizes::piece_bytes`], one of this number of memtables is applied in pieces.
 const IN_PIECES: u64 = 8;
 
 /// One B+-tree.
-pub struct Btree {
+pub struct Tree {
     pub(super) core: Core,
     pub(super) sizes: Sizes,
     pub(super) source: Arc<PageSource>,
     /// The rows of this index in the row cache.
     pub(super) rows: Arc<IndexRows>,
-    pub(super) published: ArcSwap<BtreeView>,
+    pub(super) published: ArcSwap<TreeView>,
     pub(super) inner: Mutex<Inner>,
     /// Bytes of memtables that wait or are being applied, and of ranges to sweep.
     pub(super) owing: Owing,
@@ -83,15 +84,15 @@ enum Slot {
     Interrupted(Box<Pieces>),
 }
 
-impl Btree {
+impl Tree {
     /// Makes a tree without messages. The keyspace has no messages up to `through`, so the tree counts as containing
     /// every message up to `through`.
-    pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Btree {
+    pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Tree {
         let empty = || BlobMap::new(core.pool.clone(), Fanout::PAGE);
         let (pages, blobs) = (empty(), empty());
         let owner = core.ids.next();
         let description = Description { owner, root: None, pages, blobs, tombstones: Vec::new() };
-        Btree::around(core, sizes, description, through, None)
+        Tree::around(core, sizes, description, through, None)
     }
 
     /// Opens the tree that a checkpoint wrote.
@@ -99,10 +100,10 @@ impl Btree {
     /// # Errors
     /// [`Error::Corruption`] if the description of the tree, or a node of its maps, is damaged. A store that is open
     /// for reading opens without the tree.
-    pub fn open(core: Core, sizes: Sizes, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Btree> {
+    pub fn open(core: Core, sizes: Sizes, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Tree> {
         match Description::load(&core, record, prefetch) {
             Ok((description, stored)) => {
-                let tree = Btree::around(core, sizes, description, record.through, None);
+                let tree = Tree::around(core, sizes, description, record.through, None);
                 tree.inner.lock().world.described.set_stored(stored);
                 Ok(tree)
             }
@@ -110,13 +111,13 @@ impl Btree {
                 let empty = || BlobMap::new(core.pool.clone(), Fanout::PAGE);
                 let (pages, blobs) = (empty(), empty());
                 let description = Description { owner: OwnerId(0), root: None, pages, blobs, tombstones: Vec::new() };
-                Ok(Btree::around(core, sizes, description, record.through, Some(e)))
+                Ok(Tree::around(core, sizes, description, record.through, Some(e)))
             }
             Err(e) => Err(e),
         }
     }
 
-    fn around(core: Core, sizes: Sizes, from: Description, through: Seqno, lost: Option<Error>) -> Btree {
+    fn around(core: Core, sizes: Sizes, from: Description, through: Seqno, lost: Option<Error>) -> Tree {
         let fanout = Fanout::of_memtable(sizes.memtable_bytes);
         let source = Arc::new(PageSource::new(core.data.clone(), core.pool.clone(), from.owner));
         let world = World {
@@ -132,10 +133,10 @@ impl Btree {
             deferred_frees: DeferredFrees::new(&core),
         };
         let rows = Arc::new(core.rows.of_index(through));
-        let view = BtreeView::of(&world, &source, &rows);
+        let view = TreeView::of(&world, &source, &rows);
         core.pool.hold(EMPTY_BYTES);
         let owing = Owing::new(core.share.clone());
-        let tree = Btree {
+        let tree = Tree {
             core,
             sizes,
             source,
@@ -176,7 +177,7 @@ impl Btree {
         // The job is dropped after the lock is released, because it frees its pages.
         let mut unneeded = None;
         let mut inner = self.inner.lock();
-        let Btree { core, sizes, source, .. } = self;
+        let Tree { core, sizes, source, .. } = self;
         match std::mem::replace(&mut inner.slot, Slot::Working) {
             Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Ok(Some(job)),
             Slot::Working => return Ok(None),
@@ -391,7 +392,7 @@ impl Btree {
         mut world: World,
         pages: &[Extent],
         values: &[Extent],
-    ) -> Arc<BtreeView> {
+    ) -> Arc<TreeView> {
         assert!(world.through >= inner.world.through, "a swap never loses messages");
         assert!(world.horizon >= inner.world.horizon, "a horizon never decreases");
         assert!(world.lost.is_none(), "a tree that cannot be read is never changed");
@@ -403,7 +404,7 @@ impl Btree {
         let described = || Arc::new(Described::new(self.core.data.clone()));
         world.described = seeded!(TreeDescriptionRepeated: world.described.clone(), described());
         inner.world = world;
-        self.published.swap(Arc::new(BtreeView::of(&inner.world, &self.source, &self.rows)))
+        self.published.swap(Arc::new(TreeView::of(&inner.world, &self.source, &self.rows)))
     }
 
     /// Frees pages that readers may still need. Only a seeded bug calls this.
@@ -471,7 +472,7 @@ fn check_values(core: &Core, batch: Option<&SealedBatch>, unknown: &[Extent]) ->
     }
 }
 
-impl Drop for Btree {
+impl Drop for Tree {
     fn drop(&mut self) {
         self.core.pool.let_go(EMPTY_BYTES);
     }

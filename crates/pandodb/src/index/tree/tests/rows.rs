@@ -9,14 +9,14 @@ use crate::index::testing::get;
 const ROOM: Room = Room { bytes: 0, spare: 0, urgent: true };
 
 /// Looks a key up several times, so that its row is cached if the tree accepts it.
-fn ask(bench: &Bench<Btree>, key: &[u8]) -> Option<i64> {
+fn ask(bench: &Bench<Tree>, key: &[u8]) -> Option<i64> {
     let at = bench.tree.view().through();
     let found = get(&bench.tree, key, at);
     (0..3).for_each(|_| assert_eq!(get(&bench.tree, key, at), found, "{}", key.escape_ascii()));
     found
 }
 
-fn hits(bench: &Bench<Btree>) -> u64 {
+fn hits(bench: &Bench<Tree>) -> u64 {
     bench.core.rows.stats().hits
 }
 
@@ -60,7 +60,7 @@ fn cached_rows_equal_the_rows_of_the_published_root() {
 }
 
 /// A tree with 2,000 rows, of which the row of key 100 is cached.
-fn warm(seed: u64) -> (Bench<Btree>, Vec<u8>) {
+fn warm(seed: u64) -> (Bench<Tree>, Vec<u8>) {
     let mut bench = bench(seed, 6);
     let rows: Vec<_> = (0..2000i64).map(|i| (number(i as u64), Kind::Put, i.to_le_bytes().to_vec())).collect();
     apply(&mut bench, rows);

@@ -1,4 +1,4 @@
-//! [`BtreeView`]: an immutable root that readers pin, and its statistics.
+//! [`TreeView`]: an immutable root that readers pin, and its statistics.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::index::{Estimate, IndexStats};
 use crate::rows::IndexRows;
 
 /// An immutable root and what belongs to it.
-pub struct BtreeView {
+pub struct TreeView {
     pub(super) root: Option<Root>,
     pub(super) source: Arc<PageSource>,
     pub(super) tombstones: Arc<Fragments>,
@@ -28,9 +28,9 @@ pub struct BtreeView {
     pub(super) rows: Arc<IndexRows>,
 }
 
-impl BtreeView {
-    pub(super) fn of(world: &World, source: &Arc<PageSource>, rows: &Arc<IndexRows>) -> BtreeView {
-        BtreeView {
+impl TreeView {
+    pub(super) fn of(world: &World, source: &Arc<PageSource>, rows: &Arc<IndexRows>) -> TreeView {
+        TreeView {
             root: world.root,
             source: source.clone(),
             tombstones: world.tombstones.clone(),
@@ -69,7 +69,7 @@ impl BtreeView {
 }
 
 /// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends, and of
-/// the buffers of these inner pages, it counts a half.
+/// the messages that wait for the pages at the ends, it counts a half.
 pub(super) fn estimate(root: Option<Root>, source: &PageSource, range: &KeyRange) -> Result<Estimate> {
     let Some(Root { page, level }) = root else { return Ok(Estimate::default()) };
     let mut sum = Estimate::default();
@@ -96,14 +96,17 @@ fn add_estimate(
         return Ok(());
     }
     let block = source.page(page, level)?;
-    if let Some(buffer) = Inner::of(&block).buffer() {
-        sum.entries = sum.entries.saturating_add(buffer.page.totals.entries / 2);
-        sum.bytes = sum.bytes.saturating_add(buffer.page.totals.bytes / 2);
-    }
     let children = Inner::of(&block).children(&keys.from);
+    let waiting = Inner::of(&block).buffer().map(|buffer| buffer.page.totals).unwrap_or_default();
+    let all: u64 = children.iter().map(|child| child.pending).sum();
     for (i, child) in children.iter().enumerate() {
         let to = children.get(i + 1).map_or(keys.to.as_slice(), |next| next.from.as_slice());
         let keys = KeyRange::new(child.from.as_slice(), to);
+        if child.pending > 0 && keys.overlaps(range) {
+            let part = if range.covers(&keys) { 1.0 } else { 0.5 } * child.pending as f64 / all as f64;
+            sum.entries = sum.entries.saturating_add((waiting.entries as f64 * part) as u64);
+            sum.bytes = sum.bytes.saturating_add((waiting.bytes as f64 * part) as u64);
+        }
         add_estimate(&child.page, level - 1, &keys, source, range, sum)?;
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::view::BtreeView;
+use super::view::TreeView;
 use super::world::World;
 use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result, Seqno};
 use crate::blocks::BlockSource;
@@ -16,6 +16,7 @@ use crate::index::runs::Extents;
 use crate::index::runs::check::Checker;
 use crate::index::stored::Stored;
 use crate::index::{Core, IndexView, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
+use crate::pool::Block;
 use crate::run::Leaf;
 use crate::space::BlockKind;
 use crate::space::ranges::{RangeSet, extents};
@@ -88,8 +89,7 @@ impl PinnedTree<'_> {
         let counted: Vec<u64> = children.iter_mut().map(|child| std::mem::take(&mut child.pending)).collect();
         let to = Some(visit.range.to.as_slice()).filter(|to| !to.is_empty());
         let added = Waiting::of(Some(&buffer), (&visit.range.from, to), &self.source, &mut Vec::new())
-            .and_then(|waiting| waiting.read(&self.source))
-            .map(|waiting| waiting.add_weights(&mut children));
+            .and_then(|waiting| waiting.add_all_weights(&mut children, &self.source));
         // A page of the buffer that cannot be read is reported when it is visited.
         if added.is_ok() && counted != children.iter().map(|child| child.pending).collect::<Vec<u64>>() {
             let (addr, kind) = (visit.page.addr, kind_of(visit.level).name());
@@ -135,12 +135,13 @@ impl Verification for PinnedTree<'_> {
 }
 
 /// The whole key space as one piece, with a source for the buffers of each level and one for the leaves.
-pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
+pub(super) fn salvage(view: &Arc<TreeView>) -> Vec<SalvagePiece> {
     let top = view.root.map_or(0, |root| root.level);
     let levels = (view.buffered_from..=top).rev().chain([0]);
     let sources = levels.map(|level| {
         let walk = Walk::new(view.source.clone(), view.root).only(level);
-        Box::new(TreeSource { range: KeyRange::all(), view: view.clone(), walk }) as Box<dyn SalvageSource>
+        Box::new(TreeSource { range: KeyRange::all(), view: view.clone(), walk, behind: None })
+            as Box<dyn SalvageSource>
     });
     vec![SalvagePiece { range: KeyRange::all(), sources: sources.collect(), lost: view.lost.clone() }]
 }
@@ -149,8 +150,10 @@ pub(super) fn salvage(view: &Arc<BtreeView>) -> Vec<SalvagePiece> {
 struct TreeSource {
     range: KeyRange,
     /// The view keeps the pages allocated.
-    view: Arc<BtreeView>,
+    view: Arc<TreeView>,
     walk: Walk,
+    /// The leaf behind the damage that was reported last.
+    behind: Option<Block>,
 }
 
 impl SalvageSource for TreeSource {
@@ -163,17 +166,31 @@ impl SalvageSource for TreeSource {
     }
 
     fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
-        for Visit { level, range, block, .. } in self.walk.by_ref() {
-            match block {
-                Err(e) => return SalvageStep::Lost(range, e),
-                Ok(block) if level == 0 => {
-                    entries(&Leaf::of(&block), self.view.through(), &mut |entry| out.push(*entry));
-                    return SalvageStep::Entries;
+        let (through, before) = (self.view.through(), out.len());
+        if let Some(leaf) = self.behind.take() {
+            entries(&Leaf::of(&leaf), through, &mut |entry| out.push(*entry));
+        }
+        // All damage before the next leaf is reported as one gap, because the caller remembers only the last one.
+        let mut lost: Option<(KeyRange, crate::Error)> = None;
+        while out.len() == before {
+            let Some(Visit { level, range, block, .. }) = self.walk.next() else {
+                return lost.map_or(SalvageStep::End, |(range, e)| SalvageStep::Lost(range, e));
+            };
+            match (block, &mut lost) {
+                (Err(_), Some((gap, _))) => *gap = KeyRange::new(gap.from.as_slice(), range.to.as_slice()),
+                (Err(e), None) => lost = Some((range, e)),
+                (Ok(leaf), Some(_)) if level == 0 => self.behind = Some(leaf),
+                (Ok(leaf), None) if level == 0 => {
+                    entries(&Leaf::of(&leaf), through, &mut |entry| out.push(*entry));
                 }
-                Ok(_) => {}
+                (Ok(_), _) => {}
+            }
+            if self.behind.is_some() {
+                let (range, e) = lost.expect("damage was found before the leaf");
+                return SalvageStep::Lost(range, e);
             }
         }
-        SalvageStep::End
+        SalvageStep::Entries
     }
 
     fn may_hold(&self, _: &[u8]) -> bool {
@@ -207,14 +224,16 @@ fn describe_level(page: &PageRef, level: u32, from: &[u8], source: &Arc<PageSour
         return;
     }
     match source.page(page, level) {
-        Ok(block) if level > 1 => {
+        Ok(block) => {
             if let Some(buffer) = Inner::of(&block).buffer() {
-                let _ = writeln!(out, "  buffer of it, level {}: {}", buffer.level, describe_page(&buffer.page));
+                let _ = writeln!(out, "  its buffer, level {}: {}", buffer.level, describe_page(&buffer.page));
+            }
+            if level == 1 {
+                return;
             }
             let children = Inner::of(&block).children(from);
             children.iter().for_each(|child| describe_level(&child.page, level - 1, &child.from, source, out));
         }
-        Ok(_) => {}
         Err(e) => {
             let _ = writeln!(out, "  damaged: {e}");
         }

@@ -11,7 +11,7 @@
 //! consumed, together with those of the memtable, by the pages below. A job without buffers has only the memtable.
 //!
 //! Invariants: a carried message is older than the memtable and newer than everything below the buffer from which it was
-//! taken; the last carried messages are for the smallest keys.
+//! taken; the last carried messages are those for the lowest open page.
 
 use std::cmp::Ordering;
 
@@ -201,8 +201,8 @@ impl Feed {
         self.carried.push(Carried { block, at: 0, to });
     }
 
-    /// Leaves the page that was entered last. Messages that were not consumed are put back to those of the page above.
-    pub(super) fn leave(&mut self) {
+    /// Ends the work on the page that was entered last. Messages that were not consumed are put back to those of the page above.
+    pub(super) fn exit(&mut self) {
         let left = self.carried.pop().expect("a page was entered");
         if left.peek().is_none() {
             return;
@@ -220,22 +220,9 @@ impl Feed {
 
     /// Adds the weights of the messages for the open page to the parts of the page that begin at `bounds`.
     pub(super) fn add_weights(&self, bounds: &[Vec<u8>], weights: &mut [u64]) {
-        let mut at = 0;
-        let mut add = |entry: Entry<'_>| {
-            while bounds.get(at + 1).is_some_and(|next| next.as_slice() <= entry.key) {
-                at += 1;
-            }
-            weights[at] += weight(&entry);
-        };
-        self.carried.iter().rev().take(1).for_each(|open| open.rest().for_each(&mut add));
-        at = 0;
-        let (Some(batch), Some(from)) = (&self.batch, self.next_key()) else { return };
-        let range = KeyRange::new(from, self.to().unwrap_or_default());
-        if range.is_empty() {
-            return;
-        }
-        let mut cursor = memtable::Cursor::new(batch.memtable.clone(), range, false);
-        let mut block = EntryBlock::new();
+        self.add_carried_weights(bounds, weights);
+        let Some(mut cursor) = self.memtable_cursor() else { return };
+        let (mut at, mut block) = (0, EntryBlock::new());
         loop {
             block.clear();
             cursor.fill(BLOCK, &mut block);
@@ -243,11 +230,49 @@ impl Feed {
                 return;
             }
             for entry in block.iter() {
-                while bounds.get(at + 1).is_some_and(|next| next.as_slice() <= entry.key) {
-                    at += 1;
-                }
+                at = part_of(bounds, at, entry.key);
                 weights[at] += weight(&entry);
             }
         }
     }
+
+    /// The same, but each part for which the memtable has messages gets the weight of one of them. So the cost does not grow
+    /// with the memtable.
+    pub(super) fn mark(&self, bounds: &[Vec<u8>], weights: &mut [u64]) {
+        self.add_carried_weights(bounds, weights);
+        let Some(mut cursor) = self.memtable_cursor() else { return };
+        let (mut at, mut block) = (0, EntryBlock::new());
+        loop {
+            block.clear();
+            cursor.fill(1, &mut block);
+            let Some(entry) = block.iter().next() else { return };
+            at = part_of(bounds, at, entry.key);
+            weights[at] += weight(&entry);
+            let Some(next) = bounds.get(at + 1) else { return };
+            cursor.seek(next);
+        }
+    }
+
+    fn add_carried_weights(&self, bounds: &[Vec<u8>], weights: &mut [u64]) {
+        let mut at = 0;
+        for entry in self.carried.last().iter().flat_map(|open| open.rest()) {
+            at = part_of(bounds, at, entry.key);
+            weights[at] += weight(&entry);
+        }
+    }
+
+    /// A cursor over the messages of the memtable for the open page that were not consumed yet.
+    fn memtable_cursor(&self) -> Option<memtable::Cursor> {
+        let (batch, from) = (self.batch.as_ref()?, self.next_key()?);
+        let range = KeyRange::new(from, self.to().unwrap_or_default());
+        (!range.is_empty()).then(|| memtable::Cursor::new(batch.memtable.clone(), range, false))
+    }
+}
+
+/// The last part that begins at or before `key`, from part `at` on.
+fn part_of(bounds: &[Vec<u8>], mut at: usize, key: &[u8]) -> usize {
+    while bounds.get(at + 1).is_some_and(|next| next.as_slice() <= key) {
+        at += 1;
+    }
+    at
 }

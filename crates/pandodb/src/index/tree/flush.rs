@@ -21,17 +21,40 @@
 use std::sync::Arc;
 
 use super::ahead::JobAhead;
+use super::choose::choose;
 use super::feed::{Feed, Origin, is_below};
 use super::reading::Reading;
-use crate::base::{Entry, EntryBlock, Extent, Fragments, Result, Seqno, seeded};
+use super::sweep::Sweep;
+use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result, Seqno, seeded};
 use crate::index::Core;
-use crate::index::folding::{BlockSink, FoldedValues, Folding};
-use crate::index::pages::rebuild::{Open, pop_unit};
+use crate::index::folding::{BlockSink, FoldedValues, Folding, Sink};
+use crate::index::pages::rebuild::Open;
+use crate::index::pages::unit::pop_unit;
 use crate::index::pages::waiting::{leaves_of, weight};
 use crate::index::pages::{Child, Neighbour, PageRef, PageSource, Unit, Waiting};
 use crate::resolve::{Operator, Stripes};
 
-/// Makes the foldings of a job that do not reach the leaves.
+/// How a job chooses the children to which a page passes its messages.
+pub(super) struct Rule {
+    /// The bytes of messages that a page may keep.
+    pub(super) capacity: u64,
+    /// The lowest level of pages that may have a buffer.
+    pub(super) buffered_from: u32,
+    /// Whether each message of the memtable is brought to its leaf.
+    pub(super) to_leaves: bool,
+}
+
+/// Why a child gets its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    No,
+    /// It has many messages.
+    ForMessages,
+    /// The sweep cleans a part of it.
+    ForSweep,
+}
+
+/// Makes the foldings of a job.
 pub(super) struct Folder {
     pub(super) core: Core,
     pub(super) keep: Stripes,
@@ -41,19 +64,30 @@ pub(super) struct Folder {
     pub(super) through: Seqno,
     /// Larger values are moved out of the tree, if the job applies a memtable.
     pub(super) inline_bytes: Option<usize>,
+    /// Whether the job runs in pieces. The tree with a piece refers to no value that the job has moved out for a message up
+    /// to `through`, because only the last piece gives the values to the tree.
+    pub(super) in_pieces: bool,
 }
 
 impl Folder {
-    /// A folding that collects messages in memory.
-    fn folding(&self) -> Folding<BlockSink> {
-        let Folder { core, keep, operator, tombstones, through, inline_bytes } = self;
-        let sink = BlockSink::default();
-        let folding = Folding::new(core, sink, keep.clone(), operator.clone(), false, tombstones.clone());
-        let folding = folding.of_newest().knows_values_to(*through);
+    /// A folding of all messages of each key (`is_bottom`), or of the newest ones. `expected_bytes` is a hint for the
+    /// allocation of large values.
+    pub(super) fn folding_into<S: Sink>(&self, sink: S, is_bottom: bool, expected_bytes: u64) -> Folding<S> {
+        let Folder { core, keep, operator, tombstones, through, inline_bytes, in_pieces } = self;
+        let folding = Folding::new(core, sink, keep.clone(), operator.clone(), is_bottom, tombstones.clone());
+        let folding = if is_bottom { folding } else { folding.of_newest() }.knows_values_to(*through);
         match *inline_bytes {
-            Some(inline_bytes) => folding.separating(core, inline_bytes, 0),
+            Some(inline_bytes) => {
+                let after = if *in_pieces { *through } else { Seqno(0) };
+                folding.separating(core, inline_bytes, expected_bytes).separating_after(after)
+            }
             None => folding,
         }
+    }
+
+    /// A folding of the newest messages of each key, which are collected in memory.
+    fn folding(&self) -> Folding<BlockSink> {
+        self.folding_into(BlockSink::default(), false, 0)
     }
 }
 
@@ -64,9 +98,9 @@ struct Group {
     left: usize,
     /// The weight of the messages for the group in leaves of the old buffer that were not read.
     pending: u64,
-    is_chosen: bool,
+    chosen: Chosen,
     /// Whether no message is for the group.
-    is_quiet: bool,
+    has_no_message: bool,
 }
 
 /// A page whose messages are being distributed.
@@ -102,16 +136,17 @@ pub(super) struct Next {
 }
 
 impl Flush {
-    /// Starts to flush the page `open`. `rule` chooses children by the weights of their messages.
+    /// Starts to flush the page `open`, whose buffer may keep `capacity` bytes. Also chooses each child of which the sweep
+    /// cleans a part.
     ///
     /// # Errors
     /// If the inner page of the buffer cannot be read.
     pub(super) fn open(
         folder: &Folder,
         (depth, open): (usize, &Open),
-        feed: &Feed,
+        (feed, sweep): (&Feed, &Sweep),
         source: &PageSource,
-        rule: &mut dyn FnMut(&[Vec<u8>], &[u64], Option<&[u8]>) -> Vec<bool>,
+        (rule, capacity): (&Rule, u64),
     ) -> Result<Flush> {
         let mut groups: Vec<Group> = Vec::new();
         let count = open.rest().len();
@@ -122,17 +157,31 @@ impl Flush {
                     from: child.from.clone(),
                     left: count - i,
                     pending: child.pending,
-                    is_chosen: false,
-                    is_quiet: false,
+                    chosen: Chosen::No,
+                    has_no_message: false,
                 }),
             }
         }
         let bounds: Vec<Vec<u8>> = groups.iter().map(|group| group.from.clone()).collect();
-        let mut weights: Vec<u64> = groups.iter().map(|group| group.pending).collect();
-        feed.add_weights(&bounds, &mut weights);
-        let chosen = rule(&bounds, &weights, open.to.as_deref());
-        for ((group, is_chosen), weight) in groups.iter_mut().zip(chosen).zip(weights) {
-            (group.is_chosen, group.is_quiet) = (is_chosen, weight == 0);
+        let mut arriving = vec![0; groups.len()];
+        match rule.to_leaves {
+            true => feed.mark(&bounds, &mut arriving),
+            false => feed.add_weights(&bounds, &mut arriving),
+        }
+        let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
+        let chosen = match rule.to_leaves {
+            true => arriving.iter().map(|&new| new > 0).collect(),
+            false => choose(&weights, capacity),
+        };
+        for (i, group) in groups.iter_mut().enumerate() {
+            let to = bounds.get(i + 1).map(Vec::as_slice).or(open.to.as_deref());
+            let range = KeyRange::new(bounds[i].as_slice(), to.unwrap_or_default());
+            group.has_no_message = weights[i] == 0;
+            group.chosen = match chosen[i] {
+                true => Chosen::ForMessages,
+                false if sweep.overlaps(&range) => Chosen::ForSweep,
+                false => Chosen::No,
+            };
         }
         let mut units = match &open.buffer {
             Some(buffer) => leaves_of(buffer, &open.from, open.to.as_deref(), source)?,
@@ -163,7 +212,7 @@ impl Flush {
 
     /// The next chosen child, if `left` children are left.
     pub(super) fn next_chosen(&self, left: usize) -> Next {
-        let group = (self.at(left)..self.groups.len()).find(|&i| self.groups[i].is_chosen);
+        let group = (self.at(left)..self.groups.len()).find(|&i| self.groups[i].chosen != Chosen::No);
         let from = group.map(|i| self.groups[i].from.clone()).or_else(|| self.to.clone());
         Next { group, from, left: group.map_or(0, |i| self.groups[i].left) }
     }
@@ -176,15 +225,24 @@ impl Flush {
     /// What is done with a small page before the next child, if `left` children are left.
     pub(super) fn neighbour(&self, left: usize) -> Neighbour {
         match self.groups.get(self.at(left)) {
-            Some(group) if group.is_chosen => Neighbour::Wait,
-            Some(group) if group.is_quiet => Neighbour::Join,
-            _ => Neighbour::Leave,
+            Some(group) if group.chosen != Chosen::No => Neighbour::Wait,
+            Some(group) if group.has_no_message => Neighbour::Join,
+            _ => Neighbour::Alone,
         }
     }
 
     /// Chooses no further child.
     pub(super) fn choose_no_more(&mut self) {
-        self.groups.iter_mut().for_each(|group| group.is_chosen = false);
+        self.groups.iter_mut().for_each(|group| group.chosen = Chosen::No);
+    }
+
+    /// Chooses no further child for the sweep, because it has ended. Returns whether this changes anything.
+    pub(super) fn end_sweep(&mut self) -> bool {
+        let mut is_changed = false;
+        for group in self.groups.iter_mut().filter(|group| group.chosen == Chosen::ForSweep) {
+            (group.chosen, is_changed) = (Chosen::No, true);
+        }
+        is_changed
     }
 
     /// Merges the messages for children that are not chosen into the new buffer, up to the key `to`, at most about `budget`
@@ -225,7 +283,7 @@ impl Flush {
                     let bytes = weight(&entry);
                     moved += bytes;
                     self.folding.push(entry, false, true)?;
-                    take(&mut self.groups, &mut self.taken_at, &entry, self.page.as_ref(), source)?;
+                    subtract(&mut self.groups, &mut self.taken_at, &entry, self.page.as_ref(), source)?;
                     reading.advance(source, &mut self.ahead)?;
                 }
                 _ => return Ok((moved, new, true)),
@@ -244,7 +302,8 @@ impl Flush {
         source: &PageSource,
         through: Seqno,
     ) -> Result<bool> {
-        if self.units.last().is_none_or(|next| !is_below(&next.from, to)) {
+        let is_early = |next: &Child| hit.is_some_and(|key| key < next.from.as_slice());
+        if self.units.last().is_none_or(|next| is_early(next) || !is_below(&next.from, to)) {
             return Ok(false);
         }
         let behind = self.units.iter().rev().skip(1).find(|leaf| !leaf.page.is_continued);
@@ -254,7 +313,7 @@ impl Flush {
         let is_inside = to.is_none_or(|to| end.is_some_and(|end| end <= to));
         let is_taken = || {
             let at = self.groups.partition_point(|group| to.is_some_and(|to| group.from.as_slice() < to));
-            self.groups.get(at).is_some_and(|group| group.is_chosen && group.pending > 0)
+            self.groups.get(at).is_some_and(|group| group.chosen != Chosen::No && group.pending > 0)
         };
         if !is_hit && !is_inside && !is_taken() {
             return Ok(false);
@@ -298,7 +357,11 @@ impl Flush {
     ) -> Result<(EntryBlock, FoldedValues)> {
         let end = self.end_of(group);
         let to = end.as_deref();
-        let mut folding = folder.folding();
+        // The messages are folded again where they come to rest. Until then no value is moved out of the tree.
+        let sink = BlockSink::default();
+        let Folder { core, keep, operator, tombstones, through, .. } = folder;
+        let folding = Folding::new(core, sink, keep.clone(), operator.clone(), false, tombstones.clone());
+        let mut folding = folding.of_newest().knows_values_to(*through);
         loop {
             if self.reading.is_none()
                 && self.groups[group].pending > 0
@@ -320,7 +383,7 @@ impl Flush {
                 }
                 (_, Some(own)) => {
                     folding.push(own, false, true)?;
-                    take(&mut self.groups, &mut self.taken_at, &own, self.page.as_ref(), source)?;
+                    subtract(&mut self.groups, &mut self.taken_at, &own, self.page.as_ref(), source)?;
                     self.reading.as_mut().expect("it has the entry").advance(source, &mut self.ahead)?;
                 }
                 (_, None) => break,
@@ -360,8 +423,8 @@ impl Flush {
     }
 }
 
-/// Notes that a message was taken from the old buffer.
-fn take(
+/// Subtracts a message that was read from the old buffer.
+fn subtract(
     groups: &mut [Group],
     at: &mut usize,
     entry: &Entry<'_>,

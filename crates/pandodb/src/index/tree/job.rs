@@ -25,20 +25,19 @@
 //!
 //! Invariant: targets ascend, so a job, or a piece of a job, visits each leaf at most once.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::ahead::JobAhead;
-use super::choose::choose;
-use super::feed::{Feed, is_below};
-use super::flush::{Flush, Folder};
+use super::feed::{Feed, Origin};
+use super::flush::{Flush, Folder, Rule};
 use super::reading::Reading;
 use super::sizes::Sizes;
+use super::sweep::{Sweep, remaining};
 use super::world::World;
 use crate::base::{EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding};
-use crate::index::pages::{LeafSink, Neighbour, PageSource, Rebuild, Root, Totals, TreeWriter, Unit, Written};
+use crate::index::pages::{LeafSink, Neighbour, PageSource, Rebuild, Root, TreeWriter, Unit, Written};
 use crate::index::{Core, SealedBatch};
 use crate::pool::Pool;
 use crate::resolve::{Stripes, prune_tombstones};
@@ -49,9 +48,6 @@ const ROOM: usize = 64 << 10;
 
 /// A unit that is visited without being read costs as much as this number of bytes.
 const VISITED_UNIT: u64 = 64;
-/// A unit that a sweep drops unread counts as this number of swept bytes, so that one job drops a bounded number.
-const DROPPED_UNIT: u64 = 128;
-
 /// The large values of a job. Those of the earlier pieces belong to the log and to the memtable until the last piece is
 /// published.
 #[derive(Default)]
@@ -121,15 +117,6 @@ pub(super) struct Done {
     pub(super) keep: Stripes,
 }
 
-/// How a job chooses the children to which a page passes its messages.
-struct Rule {
-    /// The bytes of messages that a page may keep.
-    capacity: u64,
-    buffered_from: u32,
-    /// Whether no page keeps messages: each message of the memtable is brought to its leaf.
-    to_leaves: bool,
-}
-
 /// A job in progress.
 pub(super) struct Job {
     /// The memtable; `None` for a sweep.
@@ -155,19 +142,9 @@ pub(super) struct Job {
     is_through: bool,
     /// All range tombstones: those of the tree and those of the memtable.
     tombstones: Vec<RangeTombstone>,
-    /// The tombstones that every read point sees: disjoint and in order, each with the newest seqno.
-    seen: Vec<RangeTombstone>,
-    /// The ranges to sweep, disjoint and in order.
-    sweeps: VecDeque<KeyRange>,
-    /// Whether leaves of swept ranges are rewritten if a rewrite would drop messages, not only for tombstones.
-    is_requested: bool,
-    swept: Vec<KeyRange>,
+    sweep: Sweep,
     /// Whether the current unit was opened by a sweep, not by a message.
     is_sweeping: bool,
-    /// Bytes of entries that sweeping has read.
-    swept_bytes: u64,
-    /// After this number of bytes, the job sweeps no further leaves.
-    most_swept: u64,
     /// Set if the job runs in pieces: the state before the current piece.
     pieces: Option<Pieces>,
     piece_bytes: Option<u64>,
@@ -182,12 +159,6 @@ pub(super) enum Stage {
     Piece,
     /// The job is complete.
     Complete,
-}
-
-/// The tombstones whose effect is the same for all read points.
-pub(super) fn seen_by_all(tombstones: &[RangeTombstone], keep: &Stripes) -> Fragments {
-    let is_seen = |tombstone: &&RangeTombstone| keep.stripe_of(tombstone.seqno) == 0;
-    Fragments::build_from(tombstones.iter().filter(is_seen))
 }
 
 impl Job {
@@ -237,36 +208,24 @@ impl Job {
             tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
             most_swept /= 4;
         }
-        let seen = seen_by_all(&tombstones, &keep).newest();
         // A sweep would visit leaves again that earlier pieces have written.
-        let sweeps = match wanted.sweeps && (batch.is_none() || pieces.is_none()) {
-            true => {
-                let ranges = seen.iter().map(|tombstone| tombstone.range.clone());
-                union(ranges.chain(wanted.requested.iter().cloned()).collect()).into()
-            }
-            false => VecDeque::new(),
-        };
+        let sweeps = wanted.sweeps && (batch.is_none() || pieces.is_none());
+        let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
         let expected = batch.as_ref().map_or(0, |batch| 2 * batch.bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
         let sink = LeafSink::new(writer, sizes.leaf);
-        let operator = sizes.operator.clone();
         let kept = seeded!(TreeSnapshotsIgnored: Vec::new(), keep.snapshots.clone());
-        let kept = Stripes { snapshots: kept, horizon: keep.horizon };
         let folder = Folder {
             core: core.clone(),
-            keep: kept.clone(),
-            operator: operator.clone(),
+            keep: Stripes { snapshots: kept, horizon: keep.horizon },
+            operator: sizes.operator.clone(),
             tombstones: Arc::new(Fragments::build(&tombstones)),
             through: from.through,
             inline_bytes: batch.as_ref().map(|batch| batch.inline_bytes),
+            in_pieces: pieces.is_some() && batch.is_some(),
         };
-        let all = folder.tombstones.clone();
-        let folding = Folding::new(core, sink, kept, operator, true, all).knows_values_to(from.through);
-        let folding = match &batch {
-            Some(batch) => folding.separating(core, batch.inline_bytes, batch.bytes),
-            None => folding,
-        };
+        let folding = folder.folding_into(sink, true, batch.as_ref().map_or(0, |batch| batch.bytes));
         let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
         let has_leftovers = seeded!(LeftoversBelowBuffers: false, has_leftovers);
         let to_leaves = batch.is_some() && (pieces.is_some() || has_leftovers);
@@ -288,13 +247,8 @@ impl Job {
             reading: None,
             ahead: JobAhead::default(),
             tombstones,
-            seen,
-            sweeps,
-            is_requested: !wanted.requested.is_empty(),
-            swept: Vec::new(),
+            sweep,
             is_sweeping: false,
-            swept_bytes: 0,
-            most_swept,
             piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes),
             pieces,
         }
@@ -375,33 +329,39 @@ impl Job {
             self.rebuild.floor = depth;
             return Ok(());
         }
-        let Job { rule, sweeps, folder, feed, source, flushes, .. } = self;
+        let Job { rule, sweep, folder, feed, source, flushes, .. } = self;
         // The root passes all its messages on: the memtable is its buffer.
         let capacity = if flushes.is_empty() { 0 } else { rule.capacity };
-        let mut rule = |bounds: &[Vec<u8>], weights: &[u64], to: Option<&[u8]>| {
-            let capacity = if rule.to_leaves { 0 } else { capacity };
-            let mut chosen = choose(weights, capacity);
-            for (i, is_chosen) in chosen.iter_mut().enumerate() {
-                let to = bounds.get(i + 1).map(Vec::as_slice).or(to);
-                let range = KeyRange::new(bounds[i].as_slice(), to.unwrap_or_default());
-                let first = sweeps.partition_point(|sweep| !sweep.to.is_empty() && sweep.to <= range.from);
-                *is_chosen |= sweeps.get(first).is_some_and(|sweep| sweep.overlaps(&range));
-            }
-            chosen
-        };
-        flushes.push(Flush::open(folder, (depth, page), feed, source, &mut rule)?);
+        flushes.push(Flush::open(folder, (depth, page), (feed, sweep), source, (rule, capacity))?);
+        Ok(())
+    }
+
+    /// Chooses no further children for the sweep, if it has ended.
+    fn end_sweep(&mut self) -> Result<()> {
+        let is_changed = self.flushes.iter_mut().fold(false, |changed, flush| flush.end_sweep() || changed);
+        let flush = self.flushes.last().expect("a page is being flushed");
+        if is_changed && !flush.is_entered {
+            // A small leaf or page may wait for a child that is no longer chosen.
+            self.put_pending()?;
+            self.rebuild.write_small(&self.source, &mut self.folding.sink)?;
+        }
         Ok(())
     }
 
     /// Continues with the lowest page that has a buffer: merges messages into its new buffer, enters its next chosen child,
     /// or closes it. Returns the bytes that were moved, and the bytes from the memtable among them.
     fn flush(&mut self, budget: u64) -> Result<(u64, u64)> {
-        let Job { flushes, feed, rebuild, source, from, .. } = self;
+        let Job { flushes, feed, .. } = self;
         let flush = flushes.last_mut().expect("a page is being flushed");
         if std::mem::take(&mut flush.is_entered) {
             debug_assert!(feed.carried().is_none(), "the child took all its messages");
-            feed.leave();
+            feed.exit();
         }
+        if self.sweep.is_over() {
+            self.end_sweep()?;
+        }
+        let Job { flushes, feed, rebuild, source, from, .. } = self;
+        let flush = flushes.last_mut().expect("a page is being flushed");
         let next = flush.next_chosen(rebuild.top().rest().len());
         let (moved, new, is_done) = flush.run(next.from.as_deref(), feed, source, from.through, budget)?;
         if !is_done {
@@ -452,7 +412,7 @@ impl Job {
         values.add(flush.finish(rebuild.top_mut(), replaced)?);
         rebuild.replaced.append(replaced);
         if flushes.is_empty() {
-            self.feed.leave();
+            self.feed.exit();
             self.is_through = true;
         }
         loop {
@@ -471,9 +431,9 @@ impl Job {
             self.leave_pages()?;
             let flush = self.flushes.last_mut().expect("looked at");
             if std::mem::take(&mut flush.is_entered) {
-                self.feed.leave();
+                self.feed.exit();
             }
-            self.rebuild.settle(&self.source, &mut self.folding.sink)?;
+            self.rebuild.write_small(&self.source, &mut self.folding.sink)?;
             self.flush(u64::MAX)?;
         }
         Ok(())
@@ -491,13 +451,8 @@ impl Job {
 
     /// The key at which the job has to continue.
     fn next_target(&mut self) -> Option<Vec<u8>> {
-        if self.swept_bytes >= self.most_swept {
-            self.sweeps.clear();
-        }
         let message = self.feed.peek().map(|message| message.key);
-        let sweep = self.sweeps.front().map(|range| range.from.as_slice());
-        let sweep = sweep.filter(|key| is_below(key, self.feed.to()));
-        match (message, sweep) {
+        match (message, self.sweep.next(self.feed.to())) {
             (Some(key), Some(from)) => Some(key.min(from).to_vec()),
             (key, from) => key.or(from).map(<[u8]>::to_vec),
         }
@@ -512,20 +467,20 @@ impl Job {
     /// Keeps or drops a unit without reading it, or starts to read it.
     fn visit(&mut self, unit: Unit) -> Result<()> {
         let has_message = self.feed.peek().is_some_and(|next| !unit.ends_before(next.key));
-        if !has_message && !self.is_worth_reading(&unit) {
+        if !has_message && !self.sweep.is_worth_reading(&unit) {
             self.put_pending()?;
-            self.sweep_to(unit.to.as_deref());
+            self.sweep.sweep_to(unit.to.as_deref());
             self.rebuild.keep(unit);
             return Ok(());
         }
-        if !has_message && self.is_dead(&unit) {
+        if !has_message && self.sweep.is_dead(&unit) {
             self.put_pending()?;
-            self.swept_bytes += DROPPED_UNIT;
+            self.sweep.add_dropped();
             self.rebuild.drop_unit(&unit);
-            self.sweep_to(unit.to.as_deref());
+            self.sweep.sweep_to(unit.to.as_deref());
             return Ok(());
         }
-        self.is_sweeping = !has_message;
+        self.is_sweeping = !self.feed.next_key().is_some_and(|next| !unit.ends_before(next));
         self.read(unit)
     }
 
@@ -537,53 +492,8 @@ impl Job {
         Ok(())
     }
 
-    /// Whether rewriting a unit would remove anything.
-    fn is_worth_reading(&self, unit: &Unit) -> bool {
-        let mut totals = Totals::default();
-        unit.leaves.iter().for_each(|leaf| totals += leaf.page.totals);
-        let range = range_of(unit);
-        // The newest message may be newer than the messages that the tombstone hides.
-        let is_covered = self.tombstone_in(&range).is_some();
-        is_covered || self.is_requested && totals.deletes + totals.older > 0
-    }
-
-    /// The first tombstone that every read point sees and that overlaps a range.
-    fn tombstone_in(&self, range: &KeyRange) -> Option<&RangeTombstone> {
-        let ends_before = |tombstone: &RangeTombstone| {
-            !tombstone.range.to.is_empty() && tombstone.range.to.as_slice() <= range.from.as_slice()
-        };
-        let at = self.seen.partition_point(ends_before);
-        self.seen.get(at).filter(|tombstone| tombstone.range.overlaps(range))
-    }
-
-    /// Whether all messages of a unit are hidden from all readers, and none of them refers to a large value.
-    fn is_dead(&self, unit: &Unit) -> bool {
-        let range = range_of(unit);
-        let newest = unit.leaves.iter().map(|leaf| leaf.page.totals.newest).max().unwrap_or_default();
-        let no_values = unit.leaves.iter().all(|leaf| leaf.page.totals.large_values == 0);
-        let is_hidden = self
-            .tombstone_in(&range)
-            .is_some_and(|tombstone| tombstone.seqno > newest && tombstone.range.covers(&range));
-        no_values && is_hidden
-    }
-
-    /// Records that the ranges to sweep are done below `to`.
-    fn sweep_to(&mut self, to: Option<&[u8]>) {
-        while let Some(range) = self.sweeps.front_mut() {
-            match to {
-                Some(to) if range.from.as_slice() >= to => return,
-                Some(to) if range.to.is_empty() || range.to.as_slice() > to => {
-                    let done = KeyRange::new(std::mem::replace(&mut range.from, to.to_vec()), to);
-                    self.swept.push(done);
-                    return;
-                }
-                _ => self.swept.extend(self.sweeps.pop_front()),
-            }
-        }
-    }
-
-    /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries
-    /// and of messages.
+    /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries and
+    /// carried messages, and the bytes of messages from the memtable.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
         let Job { folding, feed, reading, ahead, source, pool, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");
@@ -596,7 +506,8 @@ impl Job {
                 (Some((message, origin)), entry) if entry.is_none_or(|entry| message.key <= entry.key) => {
                     let is_other = entry.is_none_or(|entry| message.key < entry.key);
                     let is_last = is_other && feed.is_last_of_key();
-                    new += (message.key.len() + message.value.len() + 8) as u64;
+                    let bytes = (message.key.len() + message.value.len() + 8) as u64;
+                    *(if origin == Origin::Memtable { &mut new } else { &mut old }) += bytes;
                     folding.push(message, is_last, is_fresh_warm || reading_now.is_warm)?;
                     feed.advance(origin);
                 }
@@ -605,14 +516,17 @@ impl Job {
                     folding.push(entry, reading_now.is_last_of_key(), reading_now.is_warm)?;
                     reading_now.advance(source, ahead)?;
                 }
-                (_, None) => {
-                    self.end_unit()?;
-                    break;
-                }
+                (_, None) => break,
             }
         }
+        let is_done =
+            reading_now.entry().is_none() && feed.peek().is_none_or(|next| reading_now.unit.ends_before(next.key));
+        // Before the end of the unit, which ends the sweep if it has read enough.
         if self.is_sweeping {
-            self.swept_bytes += old;
+            self.sweep.add(old);
+        }
+        if is_done {
+            self.end_unit()?;
         }
         Ok((old, new))
     }
@@ -621,7 +535,7 @@ impl Job {
     fn end_unit(&mut self) -> Result<()> {
         self.folding.close_group()?;
         let unit = self.reading.take().expect("a unit is being read").unit;
-        self.sweep_to(unit.to.as_deref());
+        self.sweep.sweep_to(unit.to.as_deref());
         if self.folding.sink.is_small() {
             let above = self.flushes.last().filter(|flush| flush.depth == self.rebuild.depth());
             let left = self.rebuild.top().rest().len();
@@ -652,7 +566,8 @@ impl Job {
             self.put_pending()?;
             self.wind_up()?;
         }
-        let Job { from, source, keep, folding, rebuild, tombstones, swept, mut values, .. } = self;
+        let Job { from, source, keep, folding, rebuild, tombstones, sweep, mut values, .. } = self;
+        let swept = sweep.into_swept();
         let (mut sink, folded) = folding.finish()?;
         values.add(folded);
         debug_assert!(sink.is_empty(), "all leaves are in the new tree");
@@ -682,82 +597,4 @@ fn with_read_point(mut keep: Stripes, point: Seqno) -> Stripes {
         keep.snapshots.insert(at, point);
     }
     keep
-}
-
-/// The tombstones that are still needed after some ranges were swept.
-fn remaining(tombstones: &[RangeTombstone], swept: &[KeyRange], keep: &Stripes) -> Vec<RangeTombstone> {
-    let swept = seeded!(TreeTombstonesForgotten: vec![KeyRange::all()], union(swept.to_vec()));
-    let mut rest = Vec::new();
-    for tombstone in tombstones {
-        if keep.stripe_of(tombstone.seqno) != 0 {
-            rest.push(tombstone.clone());
-            continue;
-        }
-        let parts = subtract(&tombstone.range, &swept);
-        rest.extend(parts.into_iter().map(|range| RangeTombstone { range, seqno: tombstone.seqno }));
-    }
-    rest
-}
-
-/// The keys of a unit.
-fn range_of(unit: &Unit) -> KeyRange {
-    KeyRange::new(unit.from.as_slice(), unit.to.as_deref().unwrap_or_default())
-}
-
-/// The union of ranges, as disjoint ranges in order that do not touch.
-pub(super) fn union(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort_by(|a, b| a.from.cmp(&b.from));
-    let mut out: Vec<KeyRange> = Vec::new();
-    for range in ranges {
-        match out.last_mut() {
-            Some(last) if last.to.is_empty() => break,
-            Some(last) if range.from <= last.to => {
-                if range.to.is_empty() || range.to > last.to {
-                    last.to = range.to;
-                }
-            }
-            _ => out.push(range),
-        }
-    }
-    out
-}
-
-/// The parts of `range` outside `others`, which are disjoint and in order.
-pub(super) fn subtract(range: &KeyRange, others: &[KeyRange]) -> Vec<KeyRange> {
-    let (mut out, mut from) = (Vec::new(), range.from.clone());
-    for other in others.iter().filter(|other| other.overlaps(range)) {
-        if other.from > from {
-            out.push(KeyRange::new(from, other.from.as_slice()));
-        }
-        if other.to.is_empty() {
-            return out;
-        }
-        from = other.to.clone();
-    }
-    let rest = KeyRange::new(from, range.to.as_slice());
-    if !rest.is_empty() {
-        out.push(rest);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ranges(pairs: &[(&str, &str)]) -> Vec<KeyRange> {
-        pairs.iter().map(|(from, to)| KeyRange::new(from.as_bytes(), to.as_bytes())).collect()
-    }
-
-    #[test]
-    fn ranges_are_joined_and_subtracted() {
-        assert_eq!(union(ranges(&[("d", "f"), ("a", "b"), ("b", "c"), ("e", "g")])), ranges(&[("a", "c"), ("d", "g")]));
-        assert_eq!(union(ranges(&[("d", ""), ("a", "e"), ("x", "z")])), ranges(&[("a", "")]));
-        let whole = KeyRange::new("b", "y");
-        assert_eq!(subtract(&whole, &ranges(&[("a", "c"), ("d", "f")])), ranges(&[("c", "d"), ("f", "y")]));
-        assert_eq!(subtract(&whole, &ranges(&[("c", "")])), ranges(&[("b", "c")]));
-        assert_eq!(subtract(&whole, &ranges(&[("a", "z")])), ranges(&[]));
-        assert_eq!(subtract(&KeyRange::all(), &ranges(&[("", "c")])), ranges(&[("c", "")]));
-    }
 }

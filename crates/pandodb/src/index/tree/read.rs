@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::levels::cursor_of;
-use super::view::BtreeView;
+use super::view::TreeView;
 use crate::base::{Entry, Error, HashedKey, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::cached_rows::{offer, recall};
 use crate::index::pages::{Inner, PageRef, Root};
@@ -15,7 +15,7 @@ use crate::index::{Base, Changes, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
 use crate::run::Leaf;
 
-impl IndexView for BtreeView {
+impl IndexView for TreeView {
     fn through(&self) -> Seqno {
         self.through
     }
@@ -25,7 +25,7 @@ impl IndexView for BtreeView {
     }
 
     fn probe<'v>(&'v self, _: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
-        Box::new(TreeProbe { view: self, at: At::Start })
+        Box::new(TreeProbe { view: self, asked: None })
     }
 
     fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
@@ -54,7 +54,7 @@ impl IndexView for BtreeView {
 }
 
 /// Whether the tree has a change of `key` with a seqno above `since`. Pages without a newer message are not read.
-fn changed(view: &BtreeView, key: &[u8], since: Seqno, changes: Changes) -> Result<bool> {
+fn changed(view: &TreeView, key: &[u8], since: Seqno, changes: Changes) -> Result<bool> {
     let Some(Root { mut page, mut level }) = view.root()? else {
         return Ok(view.tombstones.covering(key, Seqno::MAX) > since);
     };
@@ -116,7 +116,7 @@ impl Down {
     fn search(inner: &Inner<'_>, key: &[u8], below: Option<Below>) -> Down {
         let at = inner.search(key);
         let (page, level, after) = (inner.page(at), inner.level() - 1, inner.continued_after(at));
-        match seeded!(BufferNotSearched: None, inner.buffer()) {
+        match seeded!(BufferNotSearched: None, inner.buffer().filter(|_| below.is_none())) {
             Some(buffer) => {
                 let below = Some(Below { page, level, after });
                 Down { page: buffer.page, level: buffer.level, after: Vec::new(), below }
@@ -126,54 +126,35 @@ impl Down {
     }
 }
 
-/// The position of a lookup.
-enum At {
-    /// Nothing was searched yet.
-    Start,
-    /// A page was requested.
-    Page {
-        page: PageRef,
-        level: u32,
-        /// The copy that was requested.
-        copy: usize,
-        /// The leaves that continue the messages of the last key of the requested leaf, last first.
-        after: Vec<PageRef>,
-        /// The child that is searched next, if the page belongs to a buffer.
-        below: Option<Below>,
-    },
-}
-
 /// A point lookup in one root.
 struct TreeProbe<'v> {
-    view: &'v BtreeView,
-    at: At,
+    view: &'v TreeView,
+    /// The page that was requested, and the number of its copy; `None` if nothing was requested yet.
+    asked: Option<(Down, usize)>,
 }
 
 impl<'v> TreeProbe<'v> {
     /// Requests a page. Pages that the pool has are used at once.
     fn ask(&mut self, down: Down, copy: usize) -> Step<'v> {
-        let Down { page, level, after, below } = down;
-        self.at = At::Page { page, level, copy, after, below };
-        Step::Need(self.view.source.request(&page, level, copy))
+        let request = self.view.source.request(&down.page, down.level, copy);
+        self.asked = Some((down, copy));
+        Step::Need(request)
     }
 }
 
 impl<'v> Probe<'v> for TreeProbe<'v> {
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
-        let (page, level, copy, after, below) = match std::mem::replace(&mut self.at, At::Start) {
-            At::Start => {
-                let root = self.view.root()?;
-                if lookup.is_done() || recall(&self.view.rows, self.view.through, lookup) {
-                    return Ok(Step::Done);
-                }
-                lookup.enter(self.view.tombstones.covering(lookup.key, lookup.at));
-                let Some(Root { page, level }) = root else {
-                    lookup.leave();
-                    return Ok(Step::Done);
-                };
-                return Ok(self.ask(Down { page, level, after: Vec::new(), below: None }, 0));
+        let Some((Down { page, level, mut after, below }, copy)) = self.asked.take() else {
+            let root = self.view.root()?;
+            if lookup.is_done() || recall(&self.view.rows, self.view.through, lookup) {
+                return Ok(Step::Done);
             }
-            At::Page { page, level, copy, after, below } => (page, level, copy, after, below),
+            lookup.enter(self.view.tombstones.covering(lookup.key, lookup.at));
+            let Some(Root { page, level }) = root else {
+                lookup.leave();
+                return Ok(Step::Done);
+            };
+            return Ok(self.ask(Down { page, level, after: Vec::new(), below: None }, 0));
         };
         let source = &self.view.source;
         let good = block.map(|block| source.expect(&block, &page, level).map(|()| block)).transpose();
@@ -192,7 +173,6 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
         lookup.tally.leaves += 1;
         let continues = search(block, lookup)?;
         offer(&self.view.rows, self.view.through, lookup);
-        let mut after = after;
         if !lookup.is_done() {
             if continues && let Some(page) = after.pop() {
                 return Ok(self.ask(Down { page, level: 0, after, below }, 0));

@@ -16,7 +16,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::view::BtreeView;
+use super::view::TreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno, seeded};
 use crate::blocks::BlockSource;
 use crate::index::pages::source::OnceRead;
@@ -41,7 +41,7 @@ struct Level {
 
 /// A scan of one root.
 pub(super) struct TreeCursor {
-    view: Arc<BtreeView>,
+    view: Arc<TreeView>,
     /// The level of the pages whose buffers are scanned; 0 for the leaves of the tree.
     of: u32,
     /// The range with which the cursor was made.
@@ -51,6 +51,8 @@ pub(super) struct TreeCursor {
     reverse: bool,
     /// Pages without a message above this seqno are left out.
     since: Seqno,
+    /// No page that is completely behind this key, in the direction of the scan, is entered yet.
+    pause: Option<Vec<u8>>,
     /// Keys whose messages the reader does not need if they are older than the seqno.
     covered: Option<(KeyRange, Seqno)>,
     /// The rest of the range, until the path is known.
@@ -67,7 +69,7 @@ pub(super) struct TreeCursor {
 impl TreeCursor {
     /// A cursor over the messages in `range` that the pages of level `of` have, without pages that have no message above
     /// `since`. Reads nothing yet.
-    pub(super) fn new(view: Arc<BtreeView>, of: u32, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> TreeCursor {
+    pub(super) fn new(view: Arc<TreeView>, of: u32, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> TreeCursor {
         TreeCursor {
             view,
             of,
@@ -76,6 +78,7 @@ impl TreeCursor {
             range,
             reverse,
             since,
+            pause: None,
             covered: None,
             path: Vec::new(),
             ahead: LeafAhead::default(),
@@ -174,6 +177,32 @@ impl TreeCursor {
         is_above && (covered.to.is_empty() || self.key.as_slice() <= covered.to.as_slice())
     }
 
+    /// Whether the scan waits before child `at`, because the child is behind the key at which it pauses.
+    fn is_paused(&mut self, inner: &Inner<'_>, at: usize) -> bool {
+        let Some(pause) = &self.pause else { return false };
+        if self.reverse {
+            inner.separator((at + 1).min(inner.len() - 1), &mut self.key);
+            return at + 1 < inner.len() && self.key <= *pause;
+        }
+        inner.separator(at, &mut self.key);
+        if inner.page(at).is_continued {
+            // The leaf begins with messages of the key before its separator.
+            self.key.pop();
+        }
+        at > 0 && self.key > *pause
+    }
+
+    /// Whether no message is left.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.start.is_none() && self.window.is_empty() && self.ahead.is_empty() && self.path.is_empty()
+    }
+
+    /// Appends about `max_bytes` of the next messages to `out`. Appends none if the next page is completely behind `pause`.
+    pub(super) fn fill_to(&mut self, pause: Option<&[u8]>, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
+        self.pause = pause.map(<[u8]>::to_vec);
+        self.fill(max_bytes, out)
+    }
+
     fn want(&mut self, page: PageRef) {
         self.ahead.want(&self.view.source, page);
     }
@@ -191,6 +220,9 @@ impl TreeCursor {
             let inner = Inner::of(&block);
             if self.is_beyond(&inner, at) {
                 self.path.clear();
+                break;
+            }
+            if self.is_paused(&inner, at) {
                 break;
             }
             let (page, below) = (inner.page(at), inner.level() - 1);

@@ -14,39 +14,39 @@ fn large(compression: Compression) -> Sizes {
     Sizes { compression, ..sizes(16 << 10, 6) }
 }
 
-fn bench_of(seed: u64, compression: Compression) -> Bench<Btree> {
+fn bench_of(seed: u64, compression: Compression) -> Bench<Tree> {
     Bench::of(seed, |core| {
         let core = Core { pool: Arc::new(Pool::new(8 << 20)), ..core };
-        Btree::create(core, large(compression), Seqno(0))
+        Tree::create(core, large(compression), Seqno(0))
     })
 }
 
 /// A row whose value has 50 random bytes and `zeros` zeros.
-fn row(bench: &mut Bench<Btree>, i: u64, zeros: usize) -> (Vec<u8>, Kind, Vec<u8>) {
+fn row(bench: &mut Bench<Tree>, i: u64, zeros: usize) -> (Vec<u8>, Kind, Vec<u8>) {
     let mut value: Vec<u8> = (0..50).map(|_| bench.random.below(256) as u8).collect();
     value.resize(50 + zeros, 0);
     (number(i), Kind::Put, value)
 }
 
 /// Applies 3,000 rows.
-fn load(bench: &mut Bench<Btree>, zeros: usize) {
+fn load(bench: &mut Bench<Tree>, zeros: usize) {
     let rows: Vec<_> = (0..3000).map(|i| row(bench, i, zeros)).collect();
     apply(bench, rows);
 }
 
 /// All references to leaves.
-fn leaves(tree: &Btree) -> Vec<PageRef> {
+fn leaves(tree: &Tree) -> Vec<PageRef> {
     let root = tree.inner.lock().world.root;
     Walk::new(tree.source.clone(), root).filter(|visit| visit.level == 0).map(|visit| visit.page).collect()
 }
 
 /// Removes all leaves from the pool.
-fn empty_pool(tree: &Btree) {
+fn empty_pool(tree: &Tree) {
     leaves(tree).iter().for_each(|leaf| tree.core.pool.forget(tree.source.owner(), leaf.addr.page));
 }
 
 /// All messages.
-fn messages(tree: &Btree, reverse: bool) -> Vec<(Vec<u8>, Seqno, Vec<u8>)> {
+fn messages(tree: &Tree, reverse: bool) -> Vec<(Vec<u8>, Seqno, Vec<u8>)> {
     let mut cursor = tree.view().cursor(Arc::default(), reverse).unwrap();
     let mut block = crate::base::EntryBlock::new();
     cursor.fill(usize::MAX >> 1, &mut block).unwrap();
@@ -65,9 +65,8 @@ fn compressed_leaves_hold_the_same_messages_in_fewer_pages() {
         shape(&bench.tree);
         bench
     });
-    let disk = |bench: &Bench<Btree>| leaves(&bench.tree).iter().map(|leaf| u64::from(leaf.addr.pages)).sum::<u64>();
-    let memory =
-        |bench: &Bench<Btree>| leaves(&bench.tree).iter().map(|leaf| u64::from(leaf.memory_pages)).sum::<u64>();
+    let disk = |bench: &Bench<Tree>| leaves(&bench.tree).iter().map(|leaf| u64::from(leaf.addr.pages)).sum::<u64>();
+    let memory = |bench: &Bench<Tree>| leaves(&bench.tree).iter().map(|leaf| u64::from(leaf.memory_pages)).sum::<u64>();
     assert_eq!(memory(&plain), memory(&packed));
     assert!(disk(&plain) == memory(&plain) && disk(&packed) * 10 < disk(&plain) * 8, "{} pages", disk(&packed));
     assert!(leaves(&packed.tree).iter().filter(|leaf| leaf.is_compressed()).count() > 20);
@@ -92,7 +91,7 @@ fn leaves_that_save_no_page_are_stored_uncompressed() {
     assert_eq!(bench.core.data.features(), 0);
     // Leaves of one page.
     let small = Sizes { compression: Compression::Lz4, ..sizes(4096, 6) };
-    let mut bench = Bench::of(2, |core| Btree::create(core, small, Seqno(0)));
+    let mut bench = Bench::of(2, |core| Tree::create(core, small, Seqno(0)));
     load(&mut bench, 100);
     assert!(leaves(&bench.tree).iter().all(|leaf| leaf.memory_pages == 1 && !leaf.is_compressed()));
 }
@@ -115,7 +114,7 @@ fn jobs_read_and_replace_compressed_leaves() {
 fn leaves_of_buffers_are_compressed_too() {
     let sizes =
         Sizes { leaf: LeafLimits::new(16 << 10), compression: Compression::Lz4, ..with_buffers(6, 1, 64 << 10) };
-    let mut bench = Bench::of(8, |core| Btree::create(core, sizes, Seqno(0)));
+    let mut bench = Bench::of(8, |core| Tree::create(core, sizes, Seqno(0)));
     let mut compressed = 0;
     for round in 0..30 {
         bench.put(1500, 30_000);
@@ -136,7 +135,7 @@ fn leaves_of_buffers_are_compressed_too() {
 #[test]
 fn a_long_leaf_is_compressed() {
     let limits = Sizes { leaf: LeafLimits { bytes: 512 << 10, group: 512 << 10 }, ..large(Compression::Lz4) };
-    let mut bench = Bench::of(4, |core| Btree::create(core, limits, Seqno(0)));
+    let mut bench = Bench::of(4, |core| Tree::create(core, limits, Seqno(0)));
     load(&mut bench, 300);
     let found = leaves(&bench.tree);
     assert!(found.iter().any(|leaf| leaf.memory_pages > 64 && leaf.is_compressed()), "{found:?}");

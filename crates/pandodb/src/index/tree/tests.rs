@@ -6,7 +6,7 @@ mod rows;
 
 use std::sync::Arc;
 
-use super::{Btree, Sizes};
+use super::{Sizes, Tree};
 use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
 use crate::index::pages::walk::Walk;
 use crate::index::pages::{InnerLimits, LeafLimits, Levels, Totals};
@@ -19,7 +19,8 @@ use crate::space::{DataFile, Prefetch};
 
 fn sizes(leaf: usize, children: usize) -> Sizes {
     Sizes {
-        kind: &super::TYPE,
+        // The type does not matter here.
+        kind: crate::index::registry::TYPES[0],
         leaf: LeafLimits::new(leaf),
         levels: Levels::plain(InnerLimits { bytes: 4096, children }),
         buffer_bytes: 0,
@@ -30,8 +31,8 @@ fn sizes(leaf: usize, children: usize) -> Sizes {
     }
 }
 
-fn bench(seed: u64, children: usize) -> Bench<Btree> {
-    Bench::of(seed, |core| Btree::create(core, sizes(512, children), Seqno(0)))
+fn bench(seed: u64, children: usize) -> Bench<Tree> {
+    Bench::of(seed, |core| Tree::create(core, sizes(512, children), Seqno(0)))
 }
 
 /// Settings with buffers of `bytes` in the pages of the levels from `level` on.
@@ -42,12 +43,12 @@ fn with_buffers(children: usize, level: u32, bytes: u64) -> Sizes {
     sizes
 }
 
-fn buffered(seed: u64, children: usize, level: u32, bytes: u64) -> Bench<Btree> {
-    Bench::of(seed, |core| Btree::create(core, with_buffers(children, level, bytes), Seqno(0)))
+fn buffered(seed: u64, children: usize, level: u32, bytes: u64) -> Bench<Tree> {
+    Bench::of(seed, |core| Tree::create(core, with_buffers(children, level, bytes), Seqno(0)))
 }
 
 /// Checks everything that a verification checks.
-fn verify(bench: &Bench<Btree>) {
+fn verify(bench: &Bench<Tree>) {
     struct Problems(Vec<crate::Error>);
     impl crate::index::Visitor for Problems {
         fn block(&mut self, _: crate::space::BlockKind, _: u64) {}
@@ -62,7 +63,7 @@ fn verify(bench: &Bench<Btree>) {
 }
 
 /// The bytes of messages in buffers.
-fn waiting_bytes(tree: &Btree) -> u64 {
+fn waiting_bytes(tree: &Tree) -> u64 {
     let world = tree.inner.lock().world.clone();
     let buffers =
         Walk::new(tree.source.clone(), world.root).filter(|visit| visit.level == 0 && visit.buffer_of.is_some());
@@ -93,6 +94,107 @@ fn buffers_keep_messages_until_they_are_passed_on() {
 }
 
 #[test]
+fn pieces_and_steps_in_any_order_keep_buffers_complete() {
+    const FULL: Room = Room { bytes: 0, spare: 0, urgent: true };
+    for seed in 0..60 {
+        let (children, level, bytes) = SHAPES[seed as usize % SHAPES.len()];
+        let mut bench = buffered(seed, children, level, bytes);
+        for round in 0..50 {
+            if round % 7 == 6 {
+                bench.feed(30, 300, 10)
+            } else {
+                bench.put(30, 300)
+            }
+            for _ in 0..bench.random.below(20) {
+                let (is_full, budget) = (bench.random.below(6) == 0, 1 + bench.random.below(2000));
+                let stripes = bench.stripes();
+                match is_full && seed % 2 == 0 {
+                    true => drop(bench.tree.relieve(FULL, &|| stripes.clone()).unwrap()),
+                    false => drop(bench.step(budget)),
+                }
+            }
+        }
+        bench.check();
+        shape(&bench.tree);
+        verify(&bench);
+    }
+}
+
+/// Values that folds of operands make cross the limit for large values, in buffers and in leaves, also in pieces.
+#[test]
+fn folds_in_buffers_may_make_large_values() {
+    const FULL: Room = Room { bytes: 0, spare: 0, urgent: true };
+    for seed in 0..24u64 {
+        let (children, level, bytes) = SHAPES[seed as usize % SHAPES.len()];
+        let mut sizes = with_buffers(children, level, 4 * bytes);
+        sizes.operator = Some(crate::resolve::Operator::new(Arc::new(crate::resolve::Append)));
+        let mut bench = Bench::of(seed, |core| Tree::create(core, sizes, Seqno(0)));
+        let mut model: std::collections::BTreeMap<Vec<u8>, Vec<u8>> = std::collections::BTreeMap::new();
+        for _ in 0..40 {
+            let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+            for _ in 0..60 {
+                bench.seqno += 1;
+                let (key, pick) = (bench.key(120), bench.random.below(10));
+                let value = vec![b'a' + (bench.seqno % 26) as u8; 100 + bench.random.below(900) as usize];
+                let kind = [Kind::Delete, Kind::Put, Kind::Put, Kind::Merge][pick.min(3) as usize];
+                match kind {
+                    Kind::Delete => drop(model.remove(&key)),
+                    Kind::Put => drop(model.insert(key.clone(), value.clone())),
+                    _ => model.entry(key.clone()).or_default().extend_from_slice(&value),
+                }
+                let value = if kind == Kind::Delete { &[][..] } else { &value };
+                memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind, value });
+            }
+            let batch = SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)).with_inline_bytes(3500);
+            bench.tree.ingest(batch);
+            while bench.tree.debt().memory_bytes > 0 {
+                let stripes = bench.stripes();
+                match bench.random.below(2) * (seed % 2) {
+                    0 => drop(bench.step(1 << 10)),
+                    _ => drop(bench.tree.relieve(FULL, &|| stripes.clone()).unwrap()),
+                }
+                if bench.random.below(8) == 0 {
+                    verify(&bench);
+                }
+            }
+            if bench.random.below(4) == 0 {
+                bench.snapshots = vec![(Seqno(bench.seqno), bench.model.clone())];
+            }
+        }
+        verify(&bench);
+        let view = bench.tree.published.load_full();
+        for (key, value) in &model {
+            assert_eq!(long(&bench, &view, key), Some(value.clone()), "seed {seed}, {}", key.escape_ascii());
+        }
+    }
+}
+
+/// The value of a key, whose messages are puts and operands that are appended.
+fn long(bench: &Bench<Tree>, view: &Arc<super::view::TreeView>, key: &[u8]) -> Option<Vec<u8>> {
+    use crate::index::IndexView;
+    let mut cursor = view.clone().cursor(Arc::new(KeyRange::point(key)), false).unwrap();
+    let mut block = crate::base::EntryBlock::new();
+    cursor.fill(1 << 20, &mut block).unwrap();
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for entry in block.iter() {
+        match entry.kind {
+            Kind::Merge => parts.push(entry.value.to_vec()),
+            Kind::Put => parts.push(entry.value.to_vec()),
+            Kind::BlobPut => {
+                let blob = crate::base::BlobRef::decode(entry.value).unwrap();
+                parts.push(bench.core.data.read_blob(&blob).unwrap()[..blob.len as usize].to_vec());
+            }
+            _ => {}
+        }
+        if entry.kind != Kind::Merge {
+            break;
+        }
+    }
+    parts.reverse();
+    (!parts.is_empty()).then(|| parts.concat())
+}
+
+#[test]
 fn changes_in_buffers_are_found() {
     for (seed, (children, level, bytes)) in (20..).zip(SHAPES) {
         changes_are_found(&mut buffered(seed, children, level, bytes));
@@ -100,7 +202,7 @@ fn changes_in_buffers_are_found() {
 }
 
 /// Checks the structure, and returns the number of levels and of leaves.
-fn shape(tree: &Btree) -> (u32, usize) {
+fn shape(tree: &Tree) -> (u32, usize) {
     let world = tree.inner.lock().world.clone();
     let mut leaves = 0;
     let mut pages = 0u64;
@@ -135,7 +237,7 @@ fn suspended_jobs_survive_arriving_memtables() {
 }
 
 /// Ingests a memtable with these entries, and applies it.
-fn apply(bench: &mut Bench<Btree>, entries: impl IntoIterator<Item = (Vec<u8>, Kind, Vec<u8>)>) {
+fn apply(bench: &mut Bench<Tree>, entries: impl IntoIterator<Item = (Vec<u8>, Kind, Vec<u8>)>) {
     let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
     for (key, kind, value) in entries {
         bench.seqno += 1;
@@ -209,7 +311,7 @@ fn a_range_delete_drops_covered_leaves_unread() {
 #[test]
 fn messages_of_one_key_continue_in_further_leaves() {
     let limits = Sizes { leaf: LeafLimits { bytes: 512, group: 2048 }, operator: None, ..sizes(512, 5) };
-    let mut bench = Bench::of(4, |core| Btree::create(core, limits, Seqno(0)));
+    let mut bench = Bench::of(4, |core| Tree::create(core, limits, Seqno(0)));
     let merge = |key: &[u8]| (key.to_vec(), Kind::Merge, vec![1; 100]);
     for _ in 0..6 {
         let entries = (0..40).map(|_| merge(b"many")).chain([merge(b"before"), merge(b"many\0"), merge(b"next")]);
@@ -255,11 +357,11 @@ fn messages_of_one_key_continue_in_further_leaves() {
 }
 
 /// Opens the tree of a root record in the file of `bench`.
-fn reopen(bench: &Bench<Btree>, root: &crate::index::RootRecord) -> Btree {
+fn reopen(bench: &Bench<Tree>, root: &crate::index::RootRecord) -> Tree {
     let file = DataFile::open_raw(&*bench.device, true).unwrap();
     let data = DataFile::open(file, bench.core.data.store_id()).unwrap();
     let core = Core { data: data.clone(), ..bench.core.clone() };
-    let opened = Btree::open(core.clone(), sizes(512, 6), root, &mut Prefetch::new(data)).unwrap();
+    let opened = Tree::open(core.clone(), sizes(512, 6), root, &mut Prefetch::new(data)).unwrap();
     mark(&core, &opened).unwrap();
     opened
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::check::{self, PinnedTree};
-use super::job::union;
-use super::tree::{Btree, Counters};
-use super::view::{BtreeView, estimate};
+use super::sweep::union;
+use super::tree::{Counters, Tree};
+use super::view::{TreeView, estimate};
 use super::world::World;
 use crate::base::sync::{Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, OwnerId, Result, Seqno};
@@ -22,7 +22,7 @@ const PIECES: u64 = 4;
 const LEAST_PIECE: u64 = 32 << 10;
 const MOST_PIECE: u64 = 16 << 20;
 
-impl Index for Btree {
+impl Index for Tree {
     fn index_type(&self) -> &'static IndexType {
         self.sizes.kind
     }
@@ -117,7 +117,7 @@ impl Index for Btree {
     }
 }
 
-impl Inspect for Btree {
+impl Inspect for Tree {
     fn pin(&self) -> Box<dyn Verification + '_> {
         let world = self.inner.lock().world.clone();
         Box::new(PinnedTree::new(&self.core, &self.source, world))
@@ -138,7 +138,7 @@ impl Inspect for Btree {
 
 /// The state that the next root record describes.
 struct TreeCheckpoint<'a> {
-    tree: &'a Btree,
+    tree: &'a Tree,
     world: World,
 }
 
@@ -149,7 +149,7 @@ impl Checkpoint for TreeCheckpoint<'_> {
 
     /// Writes the description of the tree. All its pages are on disk already.
     fn write(self: Box<Self>) -> Result<Cut> {
-        let (Btree { core, source, rows, .. }, world) = (self.tree, &self.world);
+        let (Tree { core, source, rows, .. }, world) = (self.tree, &self.world);
         assert!(world.lost.is_none(), "a lost tree is never written");
         let is_empty = world.root.is_none() && world.blobs.is_empty() && world.tombstones.is_empty();
         let bytes = match world.described.stored() {
@@ -170,7 +170,7 @@ impl Checkpoint for TreeCheckpoint<'_> {
             }
         };
         assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
-        let pin = Arc::new(BtreeView::of(world, source, rows));
+        let pin = Arc::new(TreeView::of(world, source, rows));
         Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
     }
 }

@@ -21,8 +21,8 @@
 //! 3. A lookup searches the buffer of each page on its way to the leaf, and stops at the first base. A scan merges the
 //!    buffers of all levels with the leaves.
 //! 4. ε divides a node between pivots and buffer: a node with room for B messages has about B^ε children, and its buffer
-//!    has the other slots. With ε = 1 no buffer is left, and the tree is a B+-tree. A small ε makes writes cheaper, and the
-//!    tree higher.
+//!    has room for the other B − B^ε messages. With ε = 1 (the option `epsilon` is 100) the job keeps nothing in buffers, and
+//!    the tree is a B+-tree. A small ε makes writes cheaper, and the tree higher.
 //!
 //! Invariant: on the way from the root to a leaf, the messages of a key become older.
 //!

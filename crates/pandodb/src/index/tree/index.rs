@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::check::{self, PinnedTree};
+use super::publish::{Counters, Tree};
 use super::sweep::union;
-use super::tree::{Counters, Tree};
 use super::view::{TreeView, estimate};
 use super::world::World;
 use crate::base::sync::{Counter, Ordering::Relaxed};

@@ -338,9 +338,9 @@ impl Job {
 
     /// Chooses no further children for the sweep, if it has ended.
     fn end_sweep(&mut self) -> Result<()> {
-        let is_changed = self.flushes.iter_mut().fold(false, |changed, flush| flush.end_sweep() || changed);
-        let flush = self.flushes.last().expect("a page is being flushed");
-        if is_changed && !flush.is_entered {
+        let mut is_changed = false;
+        self.flushes.iter_mut().for_each(|flush| is_changed |= flush.end_sweep());
+        if is_changed {
             // A small leaf or page may wait for a child that is no longer chosen.
             self.put_pending()?;
             self.rebuild.write_small(&self.source, &mut self.folding.sink)?;
@@ -480,7 +480,7 @@ impl Job {
             self.sweep.sweep_to(unit.to.as_deref());
             return Ok(());
         }
-        self.is_sweeping = !self.feed.next_key().is_some_and(|next| !unit.ends_before(next));
+        self.is_sweeping = self.feed.next_key().is_none_or(|next| unit.ends_before(next));
         self.read(unit)
     }
 

@@ -44,15 +44,15 @@ mod flush;
 mod index;
 mod job;
 mod levels;
+mod publish;
 mod read;
 mod reading;
 mod sizes;
 mod sweep;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod view;
 mod world;
 
+pub use self::publish::Tree;
 pub use self::sizes::Sizes;
-pub use self::tree::Tree;

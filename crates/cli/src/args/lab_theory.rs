@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use pandodb::IndexKind;
+use pandodb::{IndexKind, IndexOptions};
 
 use super::images::ImageArgs;
 use crate::operand::parse_size;
@@ -12,15 +12,20 @@ const THEORY_HELP: &str = "\
 Runs in memory and without background threads, so that the results are the same each time. Each check divides a \
 measured cost by its bound; the ratio must stay within a band and must not grow with N. Exit code 3 if a check fails.
 
-  pando lab theory --index stbe --doublings 6 -o theory.jsonl --svg pictures/";
+There are claims about stbe, btree and betree. Without options, btree is measured with three sizes of pages, and betree \
+with three values of epsilon in nodes of 32 KiB.
+
+  pando lab theory --index stbe --doublings 6 -o theory.jsonl --svg pictures/
+  pando lab theory --index betree
+  pando lab theory --index betree:node_kib=64,page_kib=4,epsilon=35";
 
 /// `pando lab theory`
 #[derive(Debug, Args)]
 #[command(after_long_help = THEORY_HELP)]
 pub struct TheoryArgs {
-    /// The index type to measure.
-    #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
-    pub index: IndexKind,
+    /// The index to measure: a type, or a btree or betree with options.
+    #[arg(long, value_name = "INDEX", default_value = "stbe", value_parser = super::parse_index)]
+    pub index: IndexOptions,
     /// The smallest number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 15, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub start: u64,

@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use pandodb::IndexOptions;
 use pandodb_lab::engine::{Mode, Setup};
 use pandodb_lab::plot::Plot;
 use pandodb_lab::theory::order::{self, Order};
@@ -15,13 +16,30 @@ use crate::args::{ImageArgs, OrderArgs, SortArgs, TheoryArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Doubles N repeatedly and prints the measurements and the checks of the bounds.
+/// Doubles N repeatedly and prints the measurements and the checks of the bounds, for each configuration of the index.
 ///
 /// # Errors
-/// [`Failure::Corruption`] if a check fails.
+/// [`Failure::Misuse`] if there are no claims about the index, [`Failure::Corruption`] if a check fails.
 pub fn theory(args: &TheoryArgs) -> Outcome {
+    let indexes = claims::configurations(&args.index).map_err(Failure::Misuse)?;
+    let (mut checked, mut failed) = (0, Vec::new());
+    for index in &indexes {
+        let is_one = indexes.len() == 1;
+        let checks = one_theory(args, index, is_one)?;
+        checked += checks.len();
+        let of = |name: &str| if is_one { name.to_owned() } else { format!("{name} ({index})") };
+        failed.extend(checks.iter().filter(|check| !check.passes()).map(|check| of(&check.claim.name)));
+    }
+    match failed.len() {
+        0 => Ok(()),
+        n => Err(Failure::Corruption(format!("{n} of {checked} checks failed: {}", failed.join(", ")))),
+    }
+}
+
+/// Measures one configuration of an index.
+fn one_theory(args: &TheoryArgs, index: &IndexOptions, is_one: bool) -> Outcome<Vec<Check>> {
     let config = Config {
-        index: args.index,
+        index: index.clone(),
         start: args.start,
         doublings: args.doublings,
         memory_budget: args.memory_budget,
@@ -45,18 +63,23 @@ pub fn theory(args: &TheoryArgs) -> Outcome {
     if args.json {
         output::line(lines.join("\n"))?;
     } else {
+        if config.is_tree() {
+            output::line(format!("{index}\n"))?;
+        }
         output::line(figures(&config, &points))?;
         output::line(table(&checks))?;
     }
     for (name, plot) in picture::plots(&config, &points, &checks) {
+        let name = if is_one { name } else { format!("{name}-{}", file_part(index)) };
         write_images(&args.images, &name, &plot)?;
     }
-    let failed: Vec<&str> =
-        checks.iter().filter(|check| !check.passes()).map(|check| check.claim.name.as_str()).collect();
-    match failed.len() {
-        0 => Ok(()),
-        n => Err(Failure::Corruption(format!("{n} of {} checks failed: {}", checks.len(), failed.join(", ")))),
-    }
+    Ok(checks)
+}
+
+/// The options of an index as a part of a file name.
+fn file_part(index: &IndexOptions) -> String {
+    let values: Vec<String> = index.chosen().map(|(name, value)| format!("{name}-{value}")).collect();
+    format!("{}-{}", index.kind().name(), values.join("-"))
 }
 
 fn to_json<T: Serialize>(value: &T) -> String {
@@ -78,6 +101,9 @@ fn write_images(images: &ImageArgs, name: &str, plot: &Plot) -> Outcome {
 
 /// Formats the measurements, one row for each size.
 fn figures(config: &Config, points: &[Point]) -> String {
+    if config.is_tree() {
+        return tree_figures(config, points);
+    }
     let row = |point: &Point| {
         let (load, tree) = (&point.load, &point.load.tree);
         vec![
@@ -112,6 +138,49 @@ fn figures(config: &Config, points: &[Point]) -> String {
         "get",
         "absent",
         "small pool",
+        "scan",
+        "seeks",
+    ];
+    output::table(&head, &points.iter().map(row).collect::<Vec<_>>())
+}
+
+/// Formats the measurements of a tree of pages, one row for each size.
+fn tree_figures(config: &Config, points: &[Point]) -> String {
+    let row = |point: &Point| {
+        let (load, tree) = (&point.load, &point.load.tree);
+        let share = |bytes: u64| format!("{:.2}", bytes as f64 / tree.logical_bytes.max(1) as f64);
+        vec![
+            output::count(point.records),
+            format!("{:.0}", tree.logical_bytes as f64 / config.memtable_bytes as f64),
+            tree.levels.to_string(),
+            format!("{:.2}", tree.space()),
+            format!("{:.2}", load.run_writes_per_record()),
+            share(load.checkpoint_bytes),
+            format!("{:.2}", point.load_seq.run_writes_per_record()),
+            output::bytes(load.worst_insert_bytes),
+            output::bytes(load.worst_job_bytes.unwrap_or_default()),
+            format!("{:.2}", point.get.probed),
+            format!("{:.2}", point.absent.probed),
+            format!("{:.2}", point.get_small_pool.reads),
+            format!("{:.2}", point.get_small_pool.leaf),
+            format!("{:.0}", point.scan.bytes / 4096.0),
+            format!("{:.1}", point.scan.seeks),
+        ]
+    };
+    let head = [
+        "records",
+        "N/m",
+        "levels",
+        "space",
+        "writes",
+        "checkpoints",
+        "in order",
+        "worst put",
+        "its job",
+        "get",
+        "absent",
+        "small pool",
+        "leaves",
         "scan",
         "seeks",
     ];
@@ -165,7 +234,7 @@ fn short(figure: f64) -> String {
 /// The errors of the engine and of the files.
 pub fn order(args: &OrderArgs) -> Outcome {
     let config = Config {
-        index: args.index,
+        index: args.index.into(),
         memory_budget: args.memory_budget,
         memtable_bytes: args.memory_budget / 8,
         ..Config::default()

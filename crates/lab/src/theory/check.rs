@@ -79,6 +79,9 @@ pub struct Claim {
 /// A claim with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
+    /// The index with its options. Empty for `stbe`, whose options are fixed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub index: String,
     /// The claim.
     #[serde(flatten)]
     pub claim: Claim,
@@ -101,7 +104,7 @@ impl Check {
         let slope = slope(&points);
         let in_band = points.iter().all(|point| (low..=high).contains(&point.ratio()));
         let verdict = if in_band && claim.slope_allowed.allows(slope) { Verdict::Pass } else { Verdict::Fail };
-        Check { claim, points, slope, verdict }
+        Check { index: String::new(), claim, points, slope, verdict }
     }
 
     /// Whether the claim holds.

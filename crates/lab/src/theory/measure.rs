@@ -12,20 +12,24 @@
 //!   has room for the filters, the inner blocks and only a few leaves (`POOL_ROOM`). A warm-up with lookups of the same
 //!   kind fills the pool. The lookups are measured a second time with a pool of the size that the memory budget gives.
 //!   This pool may be too small for all filters and inner blocks.
+//! * Scans use the pool of the lookups. For trees of pages each scan starts with an empty pool, because the inner pages
+//!   of a `betree` with small nodes are a third of its data, so that a pool for all of them would hold most leaves.
 //!
 //! Invariant: the same configuration gives the same results, byte for byte.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use pandodb::device::counting::{Access, FileClass};
 use pandodb::device::{CountingDevice, Device, MemDevice, OpenHow};
 use pandodb::space::{BLOCK_HEADER, BlockKind};
-use pandodb::{IndexKind, IndexStats, StbeOptions};
+use pandodb::{IndexKind, IndexOptions, IndexStats, StbeOptions};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
+use super::claims::Family;
 use super::transfers::{Affine, Memory, Transfers, transfers};
 use crate::engine::{Mode, Result, Setup};
 use crate::pando::{Pando, PandoEngine};
@@ -37,6 +41,8 @@ const POOL_ROOM: u64 = 2;
 const LEAST_POOL: u64 = 512 << 10;
 /// The block sizes for which transfers are counted.
 pub const BLOCKS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// The least bytes that a checkpoint writes.
+const PAGE_BYTES: u64 = 4 << 10;
 /// The minimum number of memory blocks in the model. A merge of 8 runs needs one block for each run and one block for
 /// its output.
 const LEAST_BLOCKS: u64 = 10;
@@ -44,8 +50,8 @@ const LEAST_BLOCKS: u64 = 10;
 /// The settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// The index.
-    pub index: IndexKind,
+    /// The index, with its options.
+    pub index: IndexOptions,
     /// The smallest number of records.
     pub start: u64,
     /// The number of doublings.
@@ -73,7 +79,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            index: IndexKind::default(),
+            index: IndexKind::default().into(),
             start: 1 << 15,
             doublings: 6,
             memory_budget: 2 << 20,
@@ -106,10 +112,15 @@ impl Config {
         (logical_bytes as f64 / self.memtable_bytes as f64).log(self.fanout as f64).max(0.0)
     }
 
+    /// Whether the index is a tree of pages.
+    pub fn is_tree(&self) -> bool {
+        Family::of(self.index.kind()) == Some(Family::Trees)
+    }
+
     fn open(&self, device: &Arc<MemDevice>, memory_budget: usize) -> Result<PandoEngine> {
         let (memtable, fanout) = (self.memtable_bytes, self.fanout);
         let device: Arc<dyn Device> = device.clone();
-        let pando = Pando::new(self.index).on(device);
+        let pando = Pando::new(self.index.clone()).on(device);
         let pando =
             pando.tuned(move |builder| builder.memtable_bytes(memtable).index(StbeOptions::new().fanout(fanout)));
         let setup = Setup { memory_budget, mode: Mode::Product, deterministic: true };
@@ -130,7 +141,8 @@ pub struct Tree {
     pub logical_bytes: u64,
     /// Bytes of the runs.
     pub run_bytes: u64,
-    /// Bytes of filters and inner blocks, included in `run_bytes`.
+    /// Bytes of filters and inner blocks, included in `run_bytes`. For a tree of pages: the bytes of the inner pages that
+    /// lookups read.
     pub search_bytes: u64,
 }
 
@@ -184,6 +196,9 @@ pub struct Load {
     pub affine: f64,
     /// The maximum number of bytes that one insert read and wrote, in all files.
     pub worst_insert_bytes: u64,
+    /// The same without the bytes that checkpoints wrote. Measured for trees of pages only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worst_job_bytes: Option<u64>,
     /// The average number of bytes that an insert read and wrote.
     pub mean_insert_bytes: f64,
 }
@@ -247,6 +262,9 @@ pub struct Scans {
 /// All measurements for one number of records.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
+    /// The index with its options. Empty for `stbe`, whose options are fixed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub index: String,
     /// N, the number of records.
     pub records: u64,
     /// The cost of a load in random order.
@@ -270,17 +288,26 @@ pub struct Point {
 pub fn measure(config: &Config, records: u64) -> Result<Point> {
     let shape = Shape::new(config.key_len, config.value_len);
     let (load_seq, _) = load(config, &shape, Space::Sorted { stride: u64::MAX / records.max(1) }, records)?;
-    let (load, device) = load(config, &shape, Space::Rows, records)?;
+    let (mut load, device) = load(config, &shape, Space::Rows, records)?;
     let small = config.open(&device, config.memory_budget)?;
     let get_small_pool = gets(config, &shape, (&small, &device), Space::Rows, records)?;
     close(small)?;
+    if config.is_tree() {
+        load.tree.search_bytes = inner_bytes(config, &shape, &device, records)?;
+    }
     let pool = (POOL_ROOM * load.tree.search_bytes).max(LEAST_POOL) as usize;
     let engine = config.open(&device, 2 * pool)?;
     let get = gets(config, &shape, (&engine, &device), Space::Rows, records)?;
     let absent = gets(config, &shape, (&engine, &device), Space::Absent, records)?;
-    let scan = scans(config, &shape, &engine, records)?;
+    let scan_warm =
+        if config.is_tree() { None } else { Some(scans(config, &shape, (Some(&engine), &device), records)?) };
     close(engine)?;
-    Ok(Point { records, load, load_seq, get, absent, get_small_pool, scan })
+    let scan = match scan_warm {
+        Some(scan) => scan,
+        None => scans(config, &shape, (None, &device), records)?,
+    };
+    let index = if config.is_tree() { config.index.to_string() } else { String::new() };
+    Ok(Point { index, records, load, load_seq, get, absent, get_small_pool, scan })
 }
 
 fn close(engine: PandoEngine) -> Result<()> {
@@ -298,7 +325,8 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
     engine.device.log_accesses();
     let before = engine.device.counts();
     let (mut key, mut value) = (Vec::new(), Vec::new());
-    let (mut worst, first) = (0, moved(&engine.device));
+    let (mut worst, mut worst_job, mut checkpointed) = (0, 0, 0);
+    let first = moved(&engine.device);
     let mut last = first;
     for number in 0..records {
         shape.key(space, number, &mut key);
@@ -306,6 +334,12 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
         engine.keyspace.put(&key, &value)?;
         let now = moved(&engine.device);
         worst = worst.max(now - last);
+        // Only inserts that move more than a page can have written a checkpoint.
+        if config.is_tree() && now - last >= PAGE_BYTES {
+            let total = engine.store.stats()?.written.checkpoint;
+            worst_job = worst_job.max((now - last).saturating_sub(total - checkpointed));
+            checkpointed = total;
+        }
         last = now;
     }
     let mean_insert_bytes = share(last - first, records);
@@ -330,6 +364,7 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
         transfers: config.memories().map(|memory| transfers(&accesses, memory)),
         affine: Affine::default().cost(&accesses),
         worst_insert_bytes: worst,
+        worst_job_bytes: config.is_tree().then_some(worst_job),
         mean_insert_bytes,
     };
     close(engine)?;
@@ -341,6 +376,44 @@ fn data_only(mut accesses: Vec<Access>) -> Vec<Access> {
     accesses
 }
 
+/// The bytes of the inner pages of a tree of pages, by twice the lookups of a measurement. With fewer inner pages than a
+/// third of these lookups, fewer than 5 % of the inner pages are missed.
+fn inner_bytes(config: &Config, shape: &Shape, device: &Arc<MemDevice>, records: u64) -> Result<u64> {
+    let engine = config.open(device, config.memory_budget)?;
+    engine.device.log_accesses();
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(config.seed);
+    play(&engine, shape, Space::Rows, (records, 2 * config.lookups), &mut rng)?;
+    let accesses = data_only(engine.device.take_accesses());
+    close(engine)?;
+    let kinds = kinds(device, &accesses)?;
+    let inner = accesses.iter().zip(kinds).filter(|(_, kind)| *kind == BlockKind::TreeInner as u8);
+    let pages: HashMap<u64, u64> = inner.map(|(access, _)| (access.offset, access.len)).collect();
+    Ok(pages.values().sum())
+}
+
+/// Does uniform lookups, and checks the answers.
+fn play(
+    engine: &PandoEngine,
+    shape: &Shape,
+    space: Space,
+    (records, lookups): (u64, u64),
+    rng: &mut Xoshiro256PlusPlus,
+) -> Result<()> {
+    let mut key = Vec::new();
+    for _ in 0..lookups {
+        shape.key(space, rng.next_u64() % records, &mut key);
+        let value = engine.keyspace.get(&key)?;
+        let right = match (&value, space) {
+            (found, Space::Absent) => found.is_none(),
+            (found, _) => found.as_ref().is_some_and(|value| shape.is_value_of(&key, value)),
+        };
+        if !right {
+            return Err("a lookup returned a wrong answer, so the costs are not valid".into());
+        }
+    }
+    Ok(())
+}
+
 /// Measures uniform lookups. Before the measurement, the same number of lookups fills the pool.
 fn gets(
     config: &Config,
@@ -350,34 +423,22 @@ fn gets(
     records: u64,
 ) -> Result<Reads> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(config.seed);
-    let mut key = Vec::new();
-    let mut play = |lookups: u64| -> Result<()> {
-        for _ in 0..lookups {
-            shape.key(space, rng.next_u64() % records, &mut key);
-            let value = engine.keyspace.get(&key)?;
-            let right = match (&value, space) {
-                (found, Space::Absent) => found.is_none(),
-                (found, _) => found.as_ref().is_some_and(|value| shape.is_value_of(&key, value)),
-            };
-            if !right {
-                return Err("a lookup returned a wrong answer, so the costs are not valid".into());
-            }
-        }
-        Ok(())
-    };
-    play(config.lookups)?;
+    let sizes = (records, config.lookups);
+    play(engine, shape, space, sizes, &mut rng)?;
     let before = engine.store.stats()?.probed_blocks;
     engine.device.log_accesses();
-    play(config.lookups)?;
+    play(engine, shape, space, sizes, &mut rng)?;
     let accesses = data_only(engine.device.take_accesses());
     let kinds = kinds(device, &accesses)?;
     let each = |n: u64| share(n, config.lookups);
-    let of = |kind: BlockKind| each(kinds.iter().filter(|&&found| found == kind as u8).count() as u64);
+    let of = |wanted: &[BlockKind]| {
+        each(kinds.iter().filter(|&&found| wanted.iter().any(|&kind| kind as u8 == found)).count() as u64)
+    };
     Ok(Reads {
         reads: each(accesses.len() as u64),
-        leaf: of(BlockKind::RunLeaf),
-        inner: of(BlockKind::RunInner),
-        filter: of(BlockKind::RunFilter),
+        leaf: of(&[BlockKind::RunLeaf, BlockKind::TreeLeaf]),
+        inner: of(&[BlockKind::RunInner, BlockKind::TreeInner]),
+        filter: of(&[BlockKind::RunFilter]),
         probed: each(engine.store.stats()?.probed_blocks - before),
         transfers: BLOCKS.map(|block| each(transfers(&accesses, Memory { block, bytes: block }).reads)),
         affine: Affine::default().cost(&accesses) / config.lookups.max(1) as f64,
@@ -395,12 +456,20 @@ fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
     accesses.iter().map(kind).collect()
 }
 
-/// Measures scans from uniformly chosen keys. The model's memory is empty at the start of each scan.
-fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> Result<Scans> {
+/// Measures scans from uniformly chosen keys. The model's memory is empty at the start of each scan. Without an engine,
+/// the store is opened for each scan, so that the pool is empty, too.
+fn scans(
+    config: &Config,
+    shape: &Shape,
+    (engine, device): (Option<&PandoEngine>, &Arc<MemDevice>),
+    records: u64,
+) -> Result<Scans> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!config.seed);
     let (mut sum, mut key, mut done) = (Scans::default(), Vec::new(), 0u64);
     while done < config.scans {
         shape.key(Space::Rows, rng.next_u64() % records, &mut key);
+        let opened = if engine.is_none() { Some(config.open(device, config.memory_budget)?) } else { None };
+        let engine = engine.or(opened.as_ref()).expect("one of them is open");
         engine.device.log_accesses();
         let mut found = 0;
         for entry in engine.keyspace.range(&key[..]..).take(config.scan_len) {
@@ -408,6 +477,9 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
             found += 1;
         }
         let accesses = data_only(engine.device.take_accesses());
+        if let Some(opened) = opened {
+            close(opened)?;
+        }
         // A scan that reaches the end of the keyspace is not counted. In a keyspace of few records, such scans are
         // counted, because too many scans reach the end.
         if found < config.scan_len && records as usize > 4 * config.scan_len {
@@ -432,7 +504,7 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
 
 /// The number of accesses that do not begin where an earlier access ended.
 fn seeks(accesses: &[Access]) -> usize {
-    let mut ends = std::collections::HashSet::new();
+    let mut ends = HashSet::new();
     accesses
         .iter()
         .filter(|access| {

@@ -131,7 +131,7 @@ pub fn measure(config: &Config, workload: &str, records: u64) -> Result<Order> {
     let workload = Workload::find(workload).ok_or_else(|| format!("unknown workload `{workload}`"))?;
     let device: Arc<dyn Device> = MemDevice::new();
     let (memtable, fanout) = (config.memtable_bytes, config.fanout);
-    let pando = Pando::new(config.index).on(device);
+    let pando = Pando::new(config.index.clone()).on(device);
     let pando = pando.tuned(move |builder| builder.memtable_bytes(memtable).index(StbeOptions::new().fanout(fanout)));
     let setup = Setup { memory_budget: config.memory_budget, mode: Mode::Product, deterministic: true };
     let engine = pando.open_itself(Path::new("order"), &setup)?;

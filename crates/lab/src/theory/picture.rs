@@ -25,6 +25,11 @@ pub fn plots(config: &Config, points: &[Point], checks: &[Check]) -> Vec<(String
             ((*file).to_owned(), ratios(title, &checks.iter().filter(concerned).collect::<Vec<_>>()))
         })
         .collect();
+    if config.is_tree() {
+        all.retain(|(_, plot)| !plot.series.is_empty());
+        all.push(("theory-writes".to_owned(), tree_writes(config, points, checks)));
+        return all;
+    }
     all.push(("theory-writes".to_owned(), writes(config, points)));
     all
 }
@@ -60,4 +65,20 @@ fn writes(config: &Config, points: &[Point]) -> Plot {
         config.fanout,
         blocks.join(", ")
     ))
+}
+
+/// The plot of the writes for each record of a tree of pages, without checkpoints, with the bound.
+fn tree_writes(config: &Config, points: &[Point], checks: &[Check]) -> Plot {
+    let series = |name: &str, of: &dyn Fn(&Point) -> f64| {
+        let points = points.iter().map(|point| (point.records as f64, of(point))).collect();
+        Series::new(name, Style::Line, points)
+    };
+    let mut plot = Plot::new("Writes a record", records(), Axis::linear("bytes written a byte", ""))
+        .with(series("random order", &|point| point.load.run_writes_per_record()))
+        .with(series("key order", &|point| point.load_seq.run_writes_per_record()));
+    if let Some(check) = checks.iter().find(|check| check.claim.name == "insert/log") {
+        let bound = check.points.iter().map(|point| (point.records as f64, point.bound)).collect();
+        plot = plot.with(Series::new("bound of insert/log", Style::Limit, bound));
+    }
+    plot.note(format!("{}; pages of the tree only; memtable {} KiB", config.index, config.memtable_bytes >> 10))
 }

@@ -29,12 +29,10 @@
 //!   allows one insert 64 KiB of such work. The writer both reads and writes this amount (a factor of 2), and may
 //!   exceed it by one step (another factor of 2). So the constant is 4.
 
-use super::check::{Check, Claim, Sample, Slope};
-use super::measure::{BLOCKS, Config, Load, Point, Reads};
+use super::super::check::{Claim, Slope};
+use super::super::measure::{BLOCKS, Config, Load, Point, Reads};
+use super::{Rule, SPILLED, TOLERANCE, claim, rule, size_of};
 
-/// The allowed slope per doubling for a tight bound. It is not 0, because the cost does not grow evenly: the number of
-/// levels grows by whole levels, and many leaves split at the same time.
-pub const TOLERANCE: f64 = 0.05;
 /// F, the default fan-out of a store.
 const FANOUT: f64 = 8.0;
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
@@ -47,36 +45,8 @@ const NODE_BYTES: f64 = (16 << 10) as f64;
 /// The number of reads in a lookup of an absent key, for each run on the path of the lookup.
 const FALSE_POSITIVES: f64 = 0.0125;
 
-/// Data of at least this multiple of the model's memory counts as external. A smaller amount of data would mostly be
-/// read from memory.
-const SPILLED: u64 = 4;
-
-/// A function that returns (measured cost, bound) for a point, or `None` if the claim does not apply to the size of the
-/// point.
-type Rule = Box<dyn Fn(&Point) -> Option<(f64, f64)>>;
-
-fn rule(of: impl Fn(&Point) -> (f64, f64) + 'static) -> Rule {
-    Box::new(move |point| Some(of(point)))
-}
-
-/// Judges all claims about `stbe` at these sizes. Omits claims that apply to none of the sizes.
-pub fn judge(config: &Config, points: &[Point]) -> Vec<Check> {
-    let judge = |(claim, rule): (Claim, Rule)| {
-        let sample = |point: &Point| {
-            let (measured, bound) = rule(point)?;
-            Some(Sample { records: point.records, measured, bound })
-        };
-        let samples: Vec<Sample> = points.iter().filter_map(sample).collect();
-        (!samples.is_empty()).then(|| Check::judge(claim, samples))
-    };
-    claims(config).into_iter().filter_map(judge).collect()
-}
-
-fn claim(name: &str, words: String, source: &str, ratio_band: (f64, f64), slope_allowed: Slope) -> Claim {
-    Claim { name: name.to_owned(), claim: words, source: source.to_owned(), ratio_band, slope_allowed }
-}
-
-fn claims(config: &Config) -> Vec<(Claim, Rule)> {
+/// All claims about `stbe`.
+pub(super) fn claims(config: &Config) -> Vec<(Claim, Rule)> {
     let mut all = inserts(config);
     all.extend(bytes(config));
     all.extend(lookups());
@@ -360,14 +330,11 @@ fn in_blocks(config: &Config, i: usize, block: u64) -> Vec<(Claim, Rule)> {
     ]
 }
 
-fn size_of(block: u64) -> String {
-    let kib = block >> 10;
-    if kib < 1024 { format!("{kib}K") } else { format!("{}M", kib >> 10) }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::measure::measure;
+    use super::super::super::check::Check;
+    use super::super::super::measure::measure;
+    use super::super::judge;
     use super::*;
 
     fn small() -> Config {

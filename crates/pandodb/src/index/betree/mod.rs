@@ -13,7 +13,7 @@
 //!   leaf node    small leaves (a table of pages), so a lookup reads one of them, and a flush writes those it changes
 //! ```
 //!
-//! 1. The tree is that of [`super::tree`], with its jobs, views and files. [`shape`] says which pages have buffers, how
+//! 1. The tree is that of [`super::tree`], with its jobs, views and files. `shape` says which pages have buffers, how
 //!    large these are, and how many children a page has.
 //! 2. A job distributes a memtable. In each page it merges the arriving messages with the buffer. If the result is too
 //!    large, the largest blocks, that is, the messages for the children with the most bytes, are passed on until the rest

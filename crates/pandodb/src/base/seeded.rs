@@ -399,8 +399,6 @@ bugs! {
     CarriedMessagesLost,
     /// When a page becomes several pages, the first gets all the messages of the buffer.
     BufferNotDivided,
-    /// After a memtable was applied in pieces and not finished, its messages are kept in buffers.
-    LeftoversBelowBuffers,
     /// A leaf of a buffer that is replaced is never freed.
     BufferLeafKept,
 

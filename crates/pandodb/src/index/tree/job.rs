@@ -227,7 +227,6 @@ impl Job {
         };
         let folding = folder.folding_into(sink, true, batch.as_ref().map_or(0, |batch| batch.bytes));
         let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
-        let has_leftovers = seeded!(LeftoversBelowBuffers: false, has_leftovers);
         let to_leaves = batch.is_some() && (pieces.is_some() || has_leftovers);
         Job {
             rebuild: Rebuild::new(from.root, sizes.levels),

@@ -357,11 +357,11 @@ fn messages_of_one_key_continue_in_further_leaves() {
 }
 
 /// Opens the tree of a root record in the file of `bench`.
-fn reopen(bench: &Bench<Tree>, root: &crate::index::RootRecord) -> Tree {
+fn reopen(bench: &Bench<Tree>, root: &crate::index::RootRecord, sizes: Sizes) -> Tree {
     let file = DataFile::open_raw(&*bench.device, true).unwrap();
     let data = DataFile::open(file, bench.core.data.store_id()).unwrap();
     let core = Core { data: data.clone(), ..bench.core.clone() };
-    let opened = Tree::open(core.clone(), sizes(512, 6), root, &mut Prefetch::new(data)).unwrap();
+    let opened = Tree::open(core.clone(), sizes, root, &mut Prefetch::new(data)).unwrap();
     mark(&core, &opened).unwrap();
     opened
 }
@@ -380,8 +380,10 @@ fn memtable_of(operations: &[(Vec<u8>, Kind, i64)], first: u64) -> SealedBatch {
 /// crash between two pieces, memtables with other boundaries bring the rest.
 #[test]
 fn a_memtable_in_pieces_is_applied_once_even_after_a_crash() {
-    for seed in 0..12 {
-        let mut bench = bench(seed, 6);
+    for seed in 0..24 {
+        let (children, level, bytes) = SHAPES[seed as usize % SHAPES.len()];
+        let sizes = if seed < 12 { sizes(512, 6) } else { with_buffers(children, level, bytes) };
+        let mut bench = Bench::of(seed, |core| Tree::create(core, sizes.clone(), Seqno(0)));
         bench.feed(4000, 3000, 10);
         bench.pack_all();
         let (old, through) = (bench.model.clone(), bench.seqno);
@@ -401,7 +403,7 @@ fn a_memtable_in_pieces_is_applied_once_even_after_a_crash() {
         let room = Room { bytes: 0, spare: 0, urgent: true };
         let at = bench.stripes();
         let old: Vec<_> = old.into_iter().collect();
-        let pieces = 1 + seed % 3;
+        let pieces = if seed < 12 { 1 + seed % 3 } else { 1 };
         for _ in 0..pieces {
             let progress = bench.tree.relieve(room, &|| at.clone()).unwrap();
             assert!(!progress.idle && progress.absorbed.is_none(), "seed {seed}: {progress:?}");
@@ -423,7 +425,7 @@ fn a_memtable_in_pieces_is_applied_once_even_after_a_crash() {
             assert_eq!(scan(&bench.tree, Seqno(bench.seqno), true).len(), new.len());
             continue;
         }
-        let opened = reopen(&bench, &cut.root);
+        let opened = reopen(&bench, &cut.root, sizes);
         assert_eq!(scan(&opened, Seqno(through), false), old);
         let mut done = 0;
         for part in operations.chunks(1 + 1200 / (1 + seed as usize)) {
@@ -474,7 +476,7 @@ fn a_tree_is_reopened_as_a_checkpoint_wrote_it() {
     bench.feed(3000, 20_000, 10);
     bench.pack_all();
     let cut = bench.tree.begin_checkpoint().write().unwrap();
-    let opened = reopen(&bench, &cut.root);
+    let opened = reopen(&bench, &cut.root, sizes(512, 6));
     assert_eq!(shape(&opened), shape(&bench.tree));
     let found = scan(&opened, Seqno(bench.seqno), false);
     assert_eq!(found, bench.model.clone().into_iter().collect::<Vec<_>>());

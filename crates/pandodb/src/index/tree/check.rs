@@ -161,14 +161,23 @@ impl SalvageSource for TreeSource {
         &self.range
     }
 
+    /// None. A tombstone of the tree may be older than messages of any level, so the source leaves out the messages that it
+    /// hides.
     fn tombstones(&self) -> Result<Arc<Fragments>> {
-        Ok(self.view.tombstones.clone())
+        Ok(Arc::default())
     }
 
     fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
-        let (through, before) = (self.view.through(), out.len());
+        let (view, before) = (&self.view, out.len());
+        let read = |leaf: &Block, out: &mut EntryBlock| {
+            entries(&Leaf::of(leaf), view.through(), &mut |entry| {
+                if view.tombstones.covering(entry.key, Seqno::MAX) < entry.seqno {
+                    out.push(*entry);
+                }
+            });
+        };
         if let Some(leaf) = self.behind.take() {
-            entries(&Leaf::of(&leaf), through, &mut |entry| out.push(*entry));
+            read(&leaf, out);
         }
         // All damage before the next leaf is reported as one gap, because the caller remembers only the last one.
         let mut lost: Option<(KeyRange, crate::Error)> = None;
@@ -180,9 +189,7 @@ impl SalvageSource for TreeSource {
                 (Err(_), Some((gap, _))) => *gap = KeyRange::new(gap.from.as_slice(), range.to.as_slice()),
                 (Err(e), None) => lost = Some((range, e)),
                 (Ok(leaf), Some(_)) if level == 0 => self.behind = Some(leaf),
-                (Ok(leaf), None) if level == 0 => {
-                    entries(&Leaf::of(&leaf), through, &mut |entry| out.push(*entry));
-                }
+                (Ok(leaf), None) if level == 0 => read(&leaf, out),
                 (Ok(_), _) => {}
             }
             if self.behind.is_some() {

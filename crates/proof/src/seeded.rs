@@ -269,7 +269,6 @@ pub const HUNTS: &[Hunt] = {
         hunt(TreeMapKeepsReplaced, Crash, ANY, "freed pages stay in the map"),
         hunt(TreeDescriptionRepeated, Crash, ANY, "a crash brings back an older tree"),
         hunt(TreeScanSkipsLeaf, Model, ANY, "a scan misses keys"),
-        hunt(TreeLeftoversKept, Crash, (3, 1), "operands of a counter are applied twice"),
         hunt(TreeJoinLosesLeaf, Model, ANY, "keys are lost when small leaves are joined"),
         hunt(BufferFoldedOnTombstone, Model, ANY, "an operand loses the value below it"),
         hunt(BufferNotSearched, Model, ANY, "a get finds a value that was replaced"),

@@ -43,7 +43,7 @@ fn clients_that_lie_are_detected() {
             Canary::HalfBatch => &["StaleRead", "HalfBatch", "Phantom"],
             Canary::OldValue => &["StaleRead", "HalfBatch", "FutureRead", "LostMerge"],
             Canary::LateSnapshot => &["StaleRead", "HalfBatch", "Phantom", "LostMerge"],
-            Canary::SkewedTransaction => &["WriteSkew", "Phantom"],
+            Canary::SkewedTransaction => &["WriteSkew", "Phantom", "LostUpdate"],
             Canary::LastCommitterWins => &["LostUpdate"],
             Canary::FalseConflict => &["FalseConflict"],
         };

@@ -385,8 +385,6 @@ bugs! {
     TreeDescriptionRepeated,
     /// A scan leaves out the first leaf of each inner page that it enters in the middle of the scan.
     TreeScanSkipsLeaf,
-    /// A job keeps the messages that an unfinished job has left, and applies them again from the memtable.
-    TreeLeftoversKept,
     /// When small leaves are joined, the messages of the second one are lost.
     TreeJoinLosesLeaf,
     /// Messages of a buffer are folded as if the range tombstones covered everything below the buffer.

@@ -1,7 +1,7 @@
 //! [`Reading`]: the entries of a unit, one after the other.
 
 use super::ahead::JobAhead;
-use crate::base::{Entry, Result, Seqno, seeded};
+use crate::base::{Entry, Result, Seqno};
 use crate::index::pages::source::OnceRead;
 use crate::index::pages::{PageSource, Unit};
 use crate::run::Leaf;
@@ -36,7 +36,7 @@ impl Reading {
     /// Passes the messages that a job which was not finished has left.
     fn leave_out(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
         while let Some(bytes) = &self.leaf
-            && Leaf::of(bytes).slot(self.at).seqno > seeded!(TreeLeftoversKept: Seqno::MAX, self.through)
+            && Leaf::of(bytes).slot(self.at).seqno > self.through
         {
             self.pass(source, ahead)?;
         }

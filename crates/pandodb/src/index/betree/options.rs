@@ -73,7 +73,7 @@ fn sizes(settings: &Settings) -> Sizes {
 /// let store = Store::open(dir.path().join("s"))?;
 /// let events = store.keyspace_with("events", KeyspaceOptions::new().index(BetreeOptions::new().node_kib(256)))?;
 /// events.put("a", "b")?;
-/// assert_eq!(store.keyspaces()[0].index.to_string(), "betree:node_kib=256,page_kib=8,epsilon=35,mode=product");
+/// assert_eq!(store.keyspaces()[0].index.to_string(), "betree:node_kib=256,mode=product");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -10,6 +10,9 @@
 //!                                                      new leaves; a small one is joined with the next unit
 //! ```
 //!
+//! In a tree with buffers, a job opens the pages with buffers first. In each of them it leaves messages in the new buffer,
+//! and enters only the chosen children, with the messages for them (`flush`). Below these pages it works as shown.
+//!
 //! A job works on the root that was published when it started, and no other job changes this root meanwhile. It runs in
 //! steps. Dropping a job frees everything that it has written.
 //!
@@ -48,6 +51,7 @@ const ROOM: usize = 64 << 10;
 
 /// A unit that is visited without being read costs as much as this number of bytes.
 const VISITED_UNIT: u64 = 64;
+
 /// The large values of a job. Those of the earlier pieces belong to the log and to the memtable until the last piece is
 /// published.
 #[derive(Default)]

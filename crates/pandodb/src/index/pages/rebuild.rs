@@ -63,7 +63,7 @@ impl Levels {
 /// Children are divided by bytes into parts of at least about this number of children.
 pub const LEAST_CHILDREN: usize = 4;
 
-/// What is done with a page that has become small and has a page behind it.
+/// How [`Rebuild::close`] treats a page that has few children, if its parent has a later child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
     /// It is joined with the page behind it at once.

@@ -201,7 +201,8 @@ impl Feed {
         self.carried.push(Carried { block, at: 0, to });
     }
 
-    /// Ends the work on the page that was entered last. Messages that were not consumed are put back to those of the page above.
+    /// Ends the work on the page that was entered last. Its messages that were not consumed are added to the carried messages
+    /// of the page above.
     pub(super) fn exit(&mut self) {
         let left = self.carried.pop().expect("a page was entered");
         if left.peek().is_none() {

@@ -70,14 +70,14 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// A folding of all messages of each key (`is_bottom`), or of the newest ones. `expected_bytes` is a hint for the
-    /// allocation of large values.
-    pub(super) fn folding_into<S: Sink>(&self, sink: S, is_bottom: bool, expected_bytes: u64) -> Folding<S> {
+    /// A folding of all messages of each key (`is_bottom`), or of the newest ones. With `expected_bytes`, large values are
+    /// moved out of the tree; the number is a hint for their allocation.
+    pub(super) fn folding_into<S: Sink>(&self, sink: S, is_bottom: bool, expected_bytes: Option<u64>) -> Folding<S> {
         let Folder { core, keep, operator, tombstones, through, inline_bytes, in_pieces } = self;
         let folding = Folding::new(core, sink, keep.clone(), operator.clone(), is_bottom, tombstones.clone());
         let folding = if is_bottom { folding } else { folding.of_newest() }.knows_values_to(*through);
-        match *inline_bytes {
-            Some(inline_bytes) => {
+        match inline_bytes.zip(expected_bytes) {
+            Some((inline_bytes, expected_bytes)) => {
                 let after = if *in_pieces { *through } else { Seqno(0) };
                 folding.separating(core, inline_bytes, expected_bytes).separating_after(after)
             }
@@ -85,9 +85,10 @@ impl Folder {
         }
     }
 
-    /// A folding of the newest messages of each key, which are collected in memory.
-    fn folding(&self) -> Folding<BlockSink> {
-        self.folding_into(BlockSink::default(), false, 0)
+    /// A folding of the newest messages of each key, which are collected in memory. `moves_values` says that large values
+    /// are moved out of the tree.
+    fn folding(&self, moves_values: bool) -> Folding<BlockSink> {
+        self.folding_into(BlockSink::default(), false, moves_values.then_some(0))
     }
 }
 
@@ -197,7 +198,7 @@ impl Flush {
             reading: None,
             ahead: JobAhead::default(),
             taken_at: 0,
-            folding: folder.folding(),
+            folding: folder.folding(true),
             waiting: Waiting::default(),
             replaced: Vec::new(),
             is_changed: false,
@@ -222,7 +223,8 @@ impl Flush {
         self.groups.get(group + 1).map(|next| next.from.clone()).or_else(|| self.to.clone())
     }
 
-    /// What is done with a small page before the next child, if `left` children are left.
+    /// How [`Rebuild::close`](crate::index::pages::Rebuild::close) treats a child with few children, if `left` children of
+    /// the page follow it.
     pub(super) fn neighbour(&self, left: usize) -> Neighbour {
         match self.groups.get(self.at(left)) {
             Some(group) if group.chosen != Chosen::No => Neighbour::Wait,
@@ -358,10 +360,7 @@ impl Flush {
         let end = self.end_of(group);
         let to = end.as_deref();
         // The messages are folded again where they come to rest. Until then no value is moved out of the tree.
-        let sink = BlockSink::default();
-        let Folder { core, keep, operator, tombstones, through, .. } = folder;
-        let folding = Folding::new(core, sink, keep.clone(), operator.clone(), false, tombstones.clone());
-        let mut folding = folding.of_newest().knows_values_to(*through);
+        let mut folding = folder.folding(false);
         loop {
             if self.reading.is_none()
                 && self.groups[group].pending > 0

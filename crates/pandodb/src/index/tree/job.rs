@@ -229,7 +229,7 @@ impl Job {
             inline_bytes: batch.as_ref().map(|batch| batch.inline_bytes),
             in_pieces: pieces.is_some() && batch.is_some(),
         };
-        let folding = folder.folding_into(sink, true, batch.as_ref().map_or(0, |batch| batch.bytes));
+        let folding = folder.folding_into(sink, true, batch.as_ref().map(|batch| batch.bytes));
         let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
         let to_leaves = batch.is_some() && (pieces.is_some() || has_leftovers);
         Job {

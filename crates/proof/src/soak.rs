@@ -14,8 +14,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use pandodb::IndexKind;
 use serde::{Deserialize, Serialize};
 
+use crate::indexes;
 use crate::report::{Failure, Kind, Tally, Unit};
 
 /// The interval at which the state is saved and progress is reported.
@@ -34,6 +36,9 @@ pub struct Until {
     pub units: Option<u64>,
     /// The number of units that must be done before `runs` can end the soak.
     pub least: u64,
+    /// The number of runs that each index type must have before `runs` can end the soak. Twice `runs` end it even if
+    /// an index type has fewer.
+    pub each: u64,
 }
 
 /// The current result of a soak, over all its processes.
@@ -180,9 +185,17 @@ impl Soak<'_> {
     /// The next seed, or `None` if a limit is reached.
     fn next(&self, shared: &mut Shared) -> Option<u64> {
         let units = shared.handed - shared.total.seed;
-        let runs = shared.total.tally.runs + shared.ahead.values().map(|tally| tally.runs).sum::<u64>();
+        let sum = |of: &dyn Fn(&Tally) -> u64| of(&shared.total.tally) + shared.ahead.values().map(of).sum::<u64>();
+        let runs = sum(&|tally| tally.runs);
+        let each = || {
+            let on = |index| sum(&|tally| tally.counted(&indexes::counter(index)));
+            indexes::only().is_some() || IndexKind::all().all(|index| on(index) >= self.until.each)
+        };
         let late = self.until.time.is_some_and(|time| shared.started.elapsed() >= time);
-        let full = self.until.runs.is_some_and(|wanted| runs >= wanted && units >= self.until.least);
+        let full = self
+            .until
+            .runs
+            .is_some_and(|wanted| runs >= wanted && units >= self.until.least && (runs >= 2 * wanted || each()));
         let done = self.until.units.is_some_and(|wanted| units >= wanted);
         let broken = shared.total.tally.failures.len() >= ENOUGH;
         shared.stopped |= late || full || done || broken;
@@ -222,6 +235,10 @@ mod tests {
     fn unit(unit: &Unit) -> Tally {
         let mut tally = Tally { runs: 10, digest: unit.seed * 7, ..Tally::default() };
         tally.count("sum", unit.seed);
+        // The first 12 units use one index type.
+        let kinds = IndexKind::all().len() as u64;
+        let index = IndexKind::all().nth((unit.seed.saturating_sub(12) % kinds) as usize).expect("below the number");
+        indexes::count(index, &mut tally);
         tally
     }
 
@@ -237,6 +254,16 @@ mod tests {
         assert_eq!((total.tally.runs, total.next), (500, 55));
         assert_eq!(total.tally.counted("sum"), (5..55).sum::<u64>());
         assert_eq!(total.tally.digest, (5..55).sum::<u64>() * 7);
+    }
+
+    #[test]
+    fn a_soak_goes_on_until_each_index_type_has_its_runs() {
+        let until = |each| Until { runs: Some(100), each, ..Until::default() };
+        let total = soak(None, until(10), Total::new(Kind::Crash, 0));
+        assert!((150..200).contains(&total.tally.runs), "{total:?}");
+        assert!(IndexKind::all().all(|index| total.tally.counted(&indexes::counter(index)) >= 10), "{total:?}");
+        let never = soak(None, until(u64::MAX), Total::new(Kind::Crash, 0));
+        assert!((200..=300).contains(&never.tally.runs), "it ends after twice its runs: {never:?}");
     }
 
     #[test]

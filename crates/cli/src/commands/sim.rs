@@ -110,11 +110,10 @@ fn run_on_disk(args: &SimArgs, dir: &Path) -> Outcome {
 fn complete(total: &Total, kind: Kind) -> Outcome {
     let (units, inside) = (total.next - total.seed, total.tally.counted("crashes inside recovery"));
     let short = |what: String| Err(Failure::Corruption(format!("{}: {what}", kind.name())));
-    let least = |index: &IndexKind| {
-        indexes::only().is_none() && total.tally.counted(&indexes::counter(*index)) * 10 < total.tally.runs
-    };
-    if let Some(index) = IndexKind::all().find(least) {
-        return short(format!("fewer than a tenth of the {} used index {index}", kind.what()));
+    let least = least_of_each(kind);
+    let few = |index: &IndexKind| total.tally.counted(&indexes::counter(*index)) < least;
+    if let Some(index) = IndexKind::all().find(|index| indexes::only().is_none() && few(index)) {
+        return short(format!("fewer than {least} of the {} used index {index}", kind.what()));
     }
     match kind {
         Kind::Crash if units < crash::units_of_three_letters() => {
@@ -126,6 +125,11 @@ fn complete(total: &Total, kind: Kind) -> Outcome {
     }
 }
 
+/// The number of runs that each index type must have in continuous integration: a third of an even share of the goal.
+fn least_of_each(kind: Kind) -> u64 {
+    kind.goal(Column::Ci) / (3 * IndexKind::all().len() as u64)
+}
+
 fn run_kind(args: &SimArgs, kind: Kind, alone: bool) -> Outcome<Total> {
     let failed = |e: std::io::Error| Failure::io("reading or writing the state of the simulation", &e);
     let goal = |column| Some(kind.goal(column));
@@ -134,6 +138,7 @@ fn run_kind(args: &SimArgs, kind: Kind, alone: bool) -> Outcome<Total> {
         runs: args.runs.or_else(|| if args.ci { goal(Column::Ci) } else { None }),
         units: args.units,
         least: if kind == Kind::Crash && args.ci { crash::units_of_three_letters() } else { 0 },
+        each: if args.ci { least_of_each(kind) } else { 0 },
     };
     let runs = until.runs.or_else(|| if args.soak { goal(Column::Soak) } else { None });
     let bounded = until.time.is_some() || runs.is_some() || until.units.is_some();

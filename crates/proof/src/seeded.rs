@@ -226,6 +226,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(LargeValueMapStale, Crash, ANY, "a node of the map of large values disagrees with its parent"),
         hunt(LargeValueMapLeaked, Corrupt, CLOSED, "pages are allocated that verify has not read"),
         hunt(LargeValuesLostInSplit, Model, ANY, "more blob pages are allocated than messages refer to"),
+        hunt(BitmapLosesRange, Model, ANY, "the map of a tree's pages lacks pages of the tree"),
         hunt(LargeValuesNotMarked, Model, ANY, "pages of large values count as free after an opening"),
         hunt(FlushSkipsBranch, Model, DEEP, "keys are lost in a flush"),
         hunt(WeightlessTombstones, Model, DEEP, "a key deleted by a range delete reappears in a child"),

@@ -225,6 +225,8 @@ bugs! {
     LargeValueMapLeaked,
     /// When a leaf of the map of large values is split, the right half of the leaf is lost.
     LargeValuesLostInSplit,
+    /// When a leaf of the map of a tree's pages becomes a bitmap, its first range is lost.
+    BitmapLosesRange,
     /// An opening marks only the pages of the first range of large values.
     LargeValuesNotMarked,
 

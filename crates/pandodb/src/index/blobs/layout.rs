@@ -28,6 +28,7 @@ pub const MAX_RANGE_BYTES: usize = MAX_BODY - HEAD;
 
 const _: () = assert!(MAX_PAGE < 1 << (7 * PAGE_VARINT));
 const _: () = assert!(MAX_HEIGHT < 1 << 7 && MAX_RANGES < 1 << 14 && MAX_CHILDREN < 1 << 14, "they fit HEAD");
+const _: () = assert!(HEAD + PAGE_VARINT + 2 + 8 * MAX_WORDS <= MAX_BODY, "the longest bitmap fits one page");
 const _: () = assert!(HEAD + MAX_CHILDREN * CHILD_BYTES <= MAX_BODY, "the largest inner node fits one page");
 
 /// The encoded size of these consecutive ranges of a leaf, in bytes. `end` is the page before which the range in front
@@ -47,6 +48,9 @@ pub const MAX_RANGES: usize = 1024;
 /// Maximum number of children of an inner node. In the worst case the encoded form of such a node fits one page
 /// (checked above at compile time).
 pub const MAX_CHILDREN: usize = 88;
+/// Maximum number of words of a bitmap. The bitmap fills a page, together with the page of its first bit and its length.
+/// A bitmap of this size has the pages of 125 MiB.
+pub const MAX_WORDS: usize = 500;
 /// The smallest valid fan-out. Below this fan-out, nodes have too few entries to be split and merged.
 const MIN_FANOUT: usize = 4;
 /// If memtables are small, the fan-out is one entry per this number of bytes of the memtable.
@@ -60,16 +64,25 @@ pub struct Fanout {
     pub ranges: usize,
     /// The maximum number of children of an inner node.
     pub children: usize,
+    /// The maximum number of words of a bitmap; 0: leaves are never bitmaps.
+    pub words: usize,
 }
 
 impl Fanout {
     /// The fan-out for nodes that fill a page.
-    pub const PAGE: Fanout = Fanout { ranges: MAX_RANGES, children: MAX_CHILDREN };
+    pub const PAGE: Fanout = Fanout { ranges: MAX_RANGES, children: MAX_CHILDREN, words: 0 };
 
     /// A fan-out of at most `entries` in each node, within the bounds of the format.
     pub fn new(entries: usize) -> Fanout {
         let entries = entries.max(MIN_FANOUT);
-        Fanout { ranges: entries.min(MAX_RANGES), children: entries.min(MAX_CHILDREN) }
+        Fanout { ranges: entries.min(MAX_RANGES), children: entries.min(MAX_CHILDREN), words: 0 }
+    }
+
+    /// The same fan-out, but a leaf with too many ranges becomes a bitmap if the bitmap fits. For sets of many short
+    /// ranges, as the pages of a tree.
+    #[must_use]
+    pub fn with_bitmaps(self) -> Fanout {
+        Fanout { words: (self.ranges * 2).min(MAX_WORDS), ..self }
     }
 
     /// The fan-out for an index with memtables of `memtable_bytes`. For memtables of 1 MiB or more it is the maximum.

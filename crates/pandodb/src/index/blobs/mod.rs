@@ -8,6 +8,9 @@
 //!
 //! Versions of the map share nodes: a clone costs O(1), and a change copies only the nodes on one path.
 //!
+//! A leaf with too many short ranges may become a bitmap instead of two leaves ([`Fanout::with_bitmaps`]), which has at
+//! most the pages of 125 MiB. Then the map of a large tree of small pages takes one bit for each page of the file.
+//!
 //! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The
 //!    first change below a node copies this node. Later changes of the same clone change the copy in place, because no
 //!    other version can reach the copy.
@@ -32,6 +35,7 @@
 //! marks. The parent of the lost node still holds the number of the lost ranges and of their pages. Messages contain
 //! the page numbers of their values, so every read works. Verification reports the loss.
 
+mod bits;
 mod layout;
 mod node;
 mod persist;
@@ -42,7 +46,7 @@ use std::slice;
 use std::sync::Arc;
 
 use self::layout::{PageRange, Totals};
-use self::node::{Child, Entries, Node, change, end_of};
+use self::node::{Child, Entries, Node, Ranges, change, end_of};
 use super::stored::Stored;
 use crate::base::{BlockAddr, Error, Extent, Result, seeded};
 use crate::pool::Pool;
@@ -172,7 +176,7 @@ impl BlobMap {
 
     /// All ranges in order, as (start, length). The ranges below an unreadable node are missing.
     pub fn iter(&self) -> Iter<'_> {
-        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
+        let mut iter = Iter { above: Vec::new(), leaf: Ranges::List([].iter()) };
         if let Some(root) = &self.root {
             iter.enter(root);
         }
@@ -289,13 +293,13 @@ pub struct Iter<'a> {
     /// For each inner node on the path to the current leaf, the children that were not visited yet. The root's children
     /// come first.
     above: Vec<slice::Iter<'a, Child>>,
-    leaf: slice::Iter<'a, PageRange>,
+    leaf: Ranges<'a>,
 }
 
 impl<'a> Iter<'a> {
     fn enter(&mut self, node: &'a Node) {
         match &node.entries {
-            Entries::Ranges(ranges) => self.leaf = ranges.iter(),
+            Entries::Ranges(_) | Entries::Bits(_) => self.leaf = node.entries.ranges(),
             Entries::Children(children) => self.above.push(children.iter()),
             Entries::Lost(_) => {}
         }
@@ -310,7 +314,7 @@ impl Iterator for Iter<'_> {
             if let Some(range) = self.leaf.next() {
                 #[cfg(test)]
                 tests::WALKED.set(tests::WALKED.get() + 1);
-                return Some(*range);
+                return Some(range);
             }
             match self.above.last_mut()?.next() {
                 Some(child) => self.enter(&child.node),

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::layout::{Fanout, MAX_RANGE_BYTES, PageRange, Totals, range_bytes};
+use super::bits::{self, Bits};
+use super::layout::{Fanout, MAX_RANGE_BYTES, MAX_WORDS, PageRange, Totals, range_bytes};
 use crate::base::sync::OnceLock;
 use crate::base::{Error, SeededBug, seeded};
 use crate::index::stored::Stored;
@@ -19,6 +20,8 @@ pub fn end_of((start, len): PageRange) -> u64 {
 pub enum Entries {
     /// The entries of a leaf: ranges in ascending order that do not touch each other.
     Ranges(Vec<PageRange>),
+    /// The entries of a leaf with many short ranges, as a bitmap.
+    Bits(Bits),
     /// The entries of an inner node: children in ascending order of their pages. Each child is one level below the
     /// node.
     Children(Vec<Child>),
@@ -100,7 +103,12 @@ impl Node {
 
     /// Makes a leaf that is not on disk.
     pub fn leaf(ranges: Vec<PageRange>, pool: Arc<Pool>) -> Node {
-        Node::new(0, Entries::Ranges(ranges), Totals::default(), pool)
+        Node::of_leaf(Entries::Ranges(ranges), pool)
+    }
+
+    /// Makes a leaf with these entries that is not on disk.
+    pub fn of_leaf(entries: Entries, pool: Arc<Pool>) -> Node {
+        Node::new(0, entries, Totals::default(), pool)
     }
 
     /// Makes an inner node that is not on disk.
@@ -119,6 +127,7 @@ impl Node {
     fn copy(&self) -> Node {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => Entries::Ranges(with_room(ranges)),
+            Entries::Bits(bits) => Entries::Bits(bits.with_room()),
             Entries::Children(children) => Entries::Children(with_room(children)),
             Entries::Lost(_) => unreachable!("a map with a lost node is never changed"),
         };
@@ -134,6 +143,7 @@ impl Node {
     pub fn first(&self) -> Option<u64> {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.first().map(|range| range.0),
+            Entries::Bits(bits) => bits.ceiling(0).map(|range| range.0),
             Entries::Children(children) => children.first().map(|child| child.first),
             Entries::Lost(_) => None,
         }
@@ -142,6 +152,7 @@ impl Node {
     fn first_range(&self) -> Option<PageRange> {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.first().copied(),
+            Entries::Bits(bits) => bits.ceiling(0),
             Entries::Children(children) => children.first().and_then(|child| child.node.first_range()),
             Entries::Lost(_) => None,
         }
@@ -151,6 +162,7 @@ impl Node {
     fn len(&self) -> usize {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len(),
+            Entries::Bits(bits) => bits.ranges() as usize,
             Entries::Children(children) => children.len(),
             Entries::Lost(_) => 1,
         }
@@ -168,6 +180,7 @@ impl Node {
                 let after = ranges.partition_point(|range| range.0 <= at);
                 after.checked_sub(1).map(|i| ranges[i])
             }
+            Entries::Bits(bits) => bits.floor(at),
             Entries::Children(children) => {
                 let after = children.partition_point(|child| child.first <= at);
                 after.checked_sub(1).and_then(|i| children[i].node.floor(at))
@@ -180,6 +193,7 @@ impl Node {
     pub fn ceiling(&self, at: u64) -> Option<PageRange> {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.get(ranges.partition_point(|range| range.0 < at)).copied(),
+            Entries::Bits(bits) => bits.ceiling(at),
             Entries::Children(children) => {
                 let after = children.partition_point(|child| child.first < at);
                 let inside = after.checked_sub(1).and_then(|i| children[i].node.ceiling(at));
@@ -217,6 +231,7 @@ impl Node {
                 self.totals = Totals { ranges: ranges.len() as u64, pages };
                 self.range_bytes = range_bytes(0, ranges.iter().copied());
             }
+            Entries::Bits(bits) => self.totals = Totals { ranges: bits.ranges(), pages: bits.pages() },
             Entries::Children(children) => {
                 let ranges = children.iter().map(|child| child.totals.ranges).sum();
                 let pages = children.iter().map(|child| child.totals.pages).sum();
@@ -231,6 +246,7 @@ impl Node {
     pub fn memory(&self) -> usize {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => ranges.capacity() * size_of::<PageRange>(),
+            Entries::Bits(bits) => bits.memory(),
             Entries::Children(children) => children.capacity() * size_of::<Child>(),
             Entries::Lost(_) => 0,
         };
@@ -242,7 +258,19 @@ impl Node {
     }
 
     /// Replaces the range that starts at `old`, if given, by `new`. Updates sums and sizes incrementally.
-    fn splice(&mut self, old: Option<u64>, new: &[PageRange]) {
+    fn splice(&mut self, old: Option<u64>, new: &[PageRange], fanout: Fanout) {
+        if let Entries::Bits(bits) = &mut self.entries {
+            let is_done = bits.splice(old, new, fanout.words);
+            if is_done && bits.ranges() * 3 >= fanout.ranges as u64 {
+                return self.recount();
+            }
+            // The leaf has few ranges, or the bitmap would be too long. A list may be split.
+            self.entries = Entries::Ranges(bits.iter().collect());
+            self.recount();
+            if is_done {
+                return;
+            }
+        }
         let Entries::Ranges(ranges) = &mut self.entries else { unreachable!("only leaves hold ranges") };
         let at = match old {
             Some(start) => ranges.binary_search_by_key(&start, |range| range.0).expect("the leaf holds the range"),
@@ -269,6 +297,7 @@ impl Node {
     fn fits(&self, fanout: Fanout) -> bool {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() <= fanout.ranges && self.range_bytes <= MAX_RANGE_BYTES,
+            Entries::Bits(bits) => bits.words().len() <= fanout.words,
             Entries::Children(children) => children.len() <= fanout.children,
             Entries::Lost(_) => true,
         }
@@ -279,27 +308,38 @@ impl Node {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() * 3 < fanout.ranges && self.range_bytes * 3 < MAX_RANGE_BYTES,
             Entries::Children(children) => children.len() * 3 < fanout.children,
-            Entries::Lost(_) => false,
+            Entries::Bits(_) | Entries::Lost(_) => false,
         }
     }
 
-    /// Splits the node in halves until each piece fits. Returns the pieces after the first.
+    /// Splits the node in halves until each piece fits. A leaf with too many ranges becomes a bitmap instead, if the
+    /// bitmap is short enough. Returns the pieces after the first.
     fn split(&mut self, fanout: Fanout) -> Vec<Arc<Node>> {
         if self.fits(fanout) {
             return Vec::new();
         }
+        if let Entries::Bits(bits) = &self.entries {
+            self.entries = Entries::Ranges(bits.iter().collect());
+        }
+        if let Entries::Ranges(ranges) = &self.entries
+            && let Some(bits) = Bits::of(seeded!(BitmapLosesRange: &ranges[1..], ranges), fanout.words)
+        {
+            self.entries = Entries::Bits(bits);
+            self.recount();
+            return Vec::new();
+        }
         let pool = self.charge.pool.clone();
         let mut right = match &mut self.entries {
-            Entries::Ranges(ranges) => Node::leaf(ranges.split_off(ranges.len() / 2), pool),
+            Entries::Ranges(ranges) => Node::leaf(ranges.split_off(middle(ranges, fanout)), pool),
             Entries::Children(children) => Node::inner(children.split_off(children.len() / 2), pool),
-            Entries::Lost(_) => unreachable!("a lost node fits"),
+            Entries::Bits(_) | Entries::Lost(_) => unreachable!("it fits"),
         };
         // Free the unused capacity of the left half. This half may stay unchanged for a long time, because pages are
         // allocated from the beginning of the file.
         match &mut self.entries {
             Entries::Ranges(ranges) => ranges.shrink_to_fit(),
             Entries::Children(children) => children.shrink_to_fit(),
-            Entries::Lost(_) => {}
+            Entries::Bits(_) | Entries::Lost(_) => {}
         }
         self.recount();
         let mut pieces = self.split(fanout);
@@ -312,9 +352,11 @@ impl Node {
     /// Appends the entries of the node `right`, which is the next one in key order.
     fn append(&mut self, right: &Node) {
         match (&mut self.entries, &right.entries) {
-            (Entries::Ranges(left), Entries::Ranges(right)) => left.extend_from_slice(right),
             (Entries::Children(left), Entries::Children(right)) => left.extend_from_slice(right),
-            _ => unreachable!("children of a node have the same height"),
+            (left, right) => {
+                let ranges = left.ranges().chain(right.ranges()).collect();
+                *left = Entries::Ranges(ranges);
+            }
         }
         self.recount();
     }
@@ -336,6 +378,11 @@ impl Node {
                 let bytes = range_bytes(0, ranges.iter().copied());
                 (bytes != self.range_bytes || bytes > MAX_RANGE_BYTES).then_some("the size of a leaf is wrong")
             }
+            Entries::Bits(bits) if bits.words().len() > MAX_WORDS => Some("a bitmap does not fit a page"),
+            Entries::Bits(bits) if self.totals != (Totals { ranges: bits.ranges(), pages: bits.pages() }) => {
+                Some("the sums of a leaf are wrong")
+            }
+            Entries::Bits(bits) => bits.problem(),
             Entries::Children(children) => {
                 let differs = |child: &Child| {
                     let node = &child.node;
@@ -363,7 +410,48 @@ impl Node {
     }
 }
 
-fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
+impl Entries {
+    /// The ranges of a leaf.
+    ///
+    /// # Panics
+    /// If the node is not a leaf.
+    pub fn ranges(&self) -> Ranges<'_> {
+        match self {
+            Entries::Ranges(ranges) => Ranges::List(ranges.iter()),
+            Entries::Bits(bits) => Ranges::Bits(bits.iter()),
+            Entries::Children(_) | Entries::Lost(_) => unreachable!("only leaves hold ranges"),
+        }
+    }
+}
+
+/// The ranges of a leaf in order.
+pub enum Ranges<'a> {
+    /// Those of a list.
+    List(std::slice::Iter<'a, PageRange>),
+    /// Those of a bitmap.
+    Bits(bits::Iter<'a>),
+}
+
+impl Iterator for Ranges<'_> {
+    type Item = PageRange;
+
+    fn next(&mut self) -> Option<PageRange> {
+        match self {
+            Ranges::List(ranges) => ranges.next().copied(),
+            Ranges::Bits(ranges) => ranges.next(),
+        }
+    }
+}
+
+/// Where to split a leaf: after the ranges that fill a bitmap, if these are more than half of the ranges.
+fn middle(ranges: &[PageRange], fanout: Fanout) -> usize {
+    let end = ranges[0].0 / bits::WORD * bits::WORD + fanout.words as u64 * bits::WORD;
+    let fitting = ranges.partition_point(|range| end_of(*range) <= end);
+    fitting.clamp(ranges.len() / 2, ranges.len() - 1)
+}
+
+/// A copy with capacity for more entries.
+pub fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
     let mut copy = Vec::with_capacity(entries.len() + entries.len() / 8 + 2);
     copy.extend_from_slice(entries);
     copy
@@ -384,7 +472,7 @@ fn own(slot: &mut Arc<Node>) -> &mut Node {
 pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange], fanout: Fanout) -> Vec<Arc<Node>> {
     let node = own(slot);
     match &mut node.entries {
-        Entries::Ranges(_) => node.splice(old, new),
+        Entries::Ranges(_) | Entries::Bits(_) => node.splice(old, new, fanout),
         Entries::Children(children) => {
             let i = children.partition_point(|child| child.first <= at).saturating_sub(1);
             let more = change(&mut children[i].node, at, old, new, fanout);
@@ -394,6 +482,10 @@ pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange]
             } else {
                 children[i].refresh();
                 children.splice(i + 1..i + 1, more.into_iter().take(kept).map(Child::of));
+                if kept > 0 {
+                    // The last piece may have few ranges.
+                    combine(children, i + kept, fanout);
+                }
                 combine(children, i, fanout);
             }
             node.recount();

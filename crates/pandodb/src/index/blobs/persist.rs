@@ -9,12 +9,14 @@
 //!  node block, after the 16-byte header: body length u32, then the body:
 //!
 //!    leaf:   height (0) | count | for each range:  gap | length
+//!            height (0) | 0     | first page | count | for each word: u64
 //!    inner:  height     | count | for each child:  gap | ranges | pages | address
 //!
 //!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::stored)
 //! ```
 //!
-//! A gap in a leaf is the distance from the end of the previous range. The gap of the first range is its distance from
+//! The second form of a leaf is a bitmap. Bit i of word w is page `first page + 64·w + i`; the first page is a multiple of
+//! 64. A gap in a leaf is the distance from the end of the previous range. The gap of the first range is its distance from
 //! page 0. A gap in an inner node is the distance from the first page of the previous child. The gap of the first child
 //! is its distance from page 0. `ranges` and `pages` are sums over the ranges below the child or root.
 //!
@@ -31,7 +33,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::BlobMap;
-use super::layout::{Fanout, MAX_BODY, MAX_CHILDREN, MAX_HEIGHT, MAX_PAGE, MAX_RANGES, PAGE_VARINT, PageRange, Totals};
+use super::bits::Bits;
+use super::layout::{
+    Fanout, MAX_BODY, MAX_CHILDREN, MAX_HEIGHT, MAX_PAGE, MAX_RANGES, MAX_WORDS, PAGE_VARINT, PageRange, Totals,
+};
 use super::node::{Child, Entries, Node, end_of};
 use crate::base::codec::{Reader, put_varint};
 use crate::base::{BlockAddr, Result, SeededBug};
@@ -152,6 +157,12 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
                 before = end_of(*range);
             }
         }
+        Entries::Bits(bits) => {
+            put_varint(out, 0);
+            put_varint(out, bits.base());
+            put_varint(out, bits.words().len() as u64);
+            bits.words().iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        }
         Entries::Children(entries) => {
             put_varint(out, entries.len() as u64);
             assert_eq!(entries.len(), children.len(), "an address for every child");
@@ -226,7 +237,7 @@ impl Loader<'_> {
             return Err(reader.corrupt(format!("height {height} where {} was expected", expected.height)));
         }
         let pool = self.core.pool.clone();
-        if height == 0 { Ok(Node::leaf(ranges(reader, expected)?, pool)) } else { self.inner(reader, expected) }
+        if height == 0 { Ok(Node::of_leaf(leaf(reader, expected)?, pool)) } else { self.inner(reader, expected) }
     }
 
     fn inner(&mut self, reader: &mut Reader<'_>, expected: Expected) -> Result<Node> {
@@ -255,8 +266,25 @@ impl Loader<'_> {
     }
 }
 
-fn ranges(reader: &mut Reader<'_>, expected: Expected) -> Result<Vec<PageRange>> {
-    let count = reader.count(2)?.min(MAX_RANGES + 1);
+fn leaf(reader: &mut Reader<'_>, expected: Expected) -> Result<Entries> {
+    match reader.count(2)?.min(MAX_RANGES + 1) {
+        0 => Ok(Entries::Bits(bits(reader, expected)?)),
+        count => Ok(Entries::Ranges(ranges(reader, count, expected)?)),
+    }
+}
+
+fn bits(reader: &mut Reader<'_>, expected: Expected) -> Result<Bits> {
+    let (base, count) = (reader.varint_max(MAX_PAGE)?, reader.varint_max(MAX_WORDS as u64)?);
+    let words = (0..count).map(|_| reader.u64()).collect::<Result<Vec<u64>>>()?;
+    let bits = Bits::of_words(base, words);
+    let last = bits.floor(u64::MAX);
+    if last.is_none_or(|last| end_of(last) >= expected.below) || bits.problem().is_some() || !reader.is_empty() {
+        return Err(reader.corrupt("a bitmap without pages, with pages outside its node, or trailing bytes"));
+    }
+    Ok(bits)
+}
+
+fn ranges(reader: &mut Reader<'_>, count: usize, expected: Expected) -> Result<Vec<PageRange>> {
     let mut ranges: Vec<PageRange> = Vec::with_capacity(count);
     for _ in 0..count {
         let before = ranges.last().map_or(0, |range| end_of(*range));
@@ -266,8 +294,8 @@ fn ranges(reader: &mut Reader<'_>, expected: Expected) -> Result<Vec<PageRange>>
         }
         ranges.push((before + gap, len));
     }
-    if ranges.is_empty() || ranges.len() > MAX_RANGES || !reader.is_empty() {
-        return Err(reader.corrupt("no ranges, too many, or trailing bytes"));
+    if ranges.len() > MAX_RANGES || !reader.is_empty() {
+        return Err(reader.corrupt("too many ranges, or trailing bytes"));
     }
     Ok(ranges)
 }

@@ -79,7 +79,8 @@ fn mark(map: &BlobMap, data: &DataFile) -> Result<()> {
 
 #[test]
 fn random_changes_match_a_range_set() {
-    for (seed, fanout) in [(1, Fanout::new(4)), (2, Fanout::new(5)), (3, Fanout::new(9)), (4, Fanout::PAGE)] {
+    let fanouts = [Fanout::new(4), Fanout::new(5), Fanout::new(9), Fanout::PAGE];
+    for (seed, fanout) in (1..).zip(fanouts.into_iter().chain(fanouts.map(Fanout::with_bitmaps))) {
         let (mut random, space) = (Random(seed), 3000);
         let (mut map, mut set) = (empty(fanout), RangeSet::default());
         let mut versions: Vec<(BlobMap, RangeSet)> = Vec::new();
@@ -110,7 +111,8 @@ fn random_changes_match_a_range_set() {
                 versions.push((map.clone(), set.clone()));
             }
         }
-        assert!(most_levels >= if fanout == Fanout::PAGE { 1 } else { 4 }, "{most_levels} levels");
+        let least = if fanout.ranges == Fanout::PAGE.ranges { 1 } else { 2 };
+        assert!(most_levels >= least, "{most_levels} levels of {fanout:?}");
         // No older version has changed.
         versions.iter().for_each(|(map, set)| assert_same(map, set));
         let all: Vec<(u64, u64)> = map.iter().collect();
@@ -233,6 +235,31 @@ fn a_checkpoint_after_scattered_changes_writes_their_paths() {
         map = next;
     }
     assert_eq!(map.problem(), None);
+}
+
+#[test]
+fn bitmaps_keep_the_map_of_a_large_tree_small() {
+    // Ten gigabytes of leaves of two pages. A quarter of the leaves was moved behind the others.
+    let (core, leaves) = (core(&MemDevice::new()), 1_300_000);
+    let sizes = [Fanout::PAGE, Fanout::PAGE.with_bitmaps()].map(|fanout| {
+        let mut map = BlobMap::new(core.pool.clone(), fanout);
+        let mut random = Random(3);
+        map.insert(1000, 2 * leaves);
+        for i in 0..leaves / 4 {
+            let old = 1000 + 2 * random.below(leaves);
+            if map.contains(old, 2) {
+                map.remove(old, 2);
+                map.insert(1000 + 2 * (leaves + i), 2);
+            }
+        }
+        assert_eq!(map.problem(), None);
+        let (held, written) = (core.pool.held(), core.data.stats().root_bytes);
+        map.store(&core).unwrap();
+        (held, (core.data.stats().root_bytes - written) / 2)
+    });
+    let [ranges, bitmaps] = sizes;
+    assert!(bitmaps.1 < 500_000 && bitmaps.1 * 2 < ranges.1, "{sizes:?}");
+    assert!(bitmaps.0 < 600_000 && bitmaps.0 * 4 < ranges.0, "{sizes:?}");
 }
 
 #[test]
@@ -367,6 +394,12 @@ fn golden_bytes() {
     assert_eq!(root_bytes(&map), concat!("020508", "04010443"));
     let root = map.root.as_ref().unwrap().stored().unwrap();
     assert_eq!(hex(&body(&core, root)), concat!("0102", "280205", "02010241", "cc030303", "03010342"));
+    let mut map = BlobMap::new(core.pool.clone(), Fanout::new(4).with_bitmaps());
+    [300, 305, 310, 312, 383].into_iter().for_each(|page| map.insert(page, 1));
+    let words = concat!("0000000000104201", "0000000000000080");
+    map.store(&core).unwrap();
+    let leaf = map.root.as_ref().unwrap().stored().unwrap();
+    assert_eq!(hex(&body(&core, leaf)), format!("0000800202{words}"), "the first page is 256");
 }
 
 /// Overwrites copies of a node. `hit` lists the indexes of these copies.
@@ -422,10 +455,16 @@ fn a_node_lost_in_both_copies_is_skipped_for_reading_and_refused_for_writing() {
 
 #[test]
 fn every_flipped_byte_is_refused_or_harmless() {
+    flip_bytes(Fanout::new(4));
+    flip_bytes(Fanout::new(4).with_bitmaps());
+}
+
+fn flip_bytes(fanout: Fanout) {
     let device = MemDevice::new();
     let core = core(&device);
-    let mut map = BlobMap::new(core.pool.clone(), Fanout::new(4));
+    let mut map = BlobMap::new(core.pool.clone(), fanout);
     (0..30).for_each(|i| map.insert(100 + 70 * i * i, 1 + i % 3));
+    (0..30).for_each(|i| map.insert(200_000 + 5 * i, 1 + i % 3));
     assert!(map.levels() > 2);
     let root = map.store(&core).unwrap();
     let (mut refused, mut accepted) = (0, 0);

@@ -126,7 +126,7 @@ impl Tree {
             horizon: Seqno(0),
             buffered_from: sizes.levels.buffered_from,
             tombstones: Arc::new(Fragments::build(&from.tombstones)),
-            pages: from.pages.with_fanout(fanout),
+            pages: from.pages.with_fanout(fanout.with_bitmaps()),
             blobs: from.blobs.with_fanout(fanout),
             lost,
             described: Arc::new(Described::new(core.data.clone())),

@@ -15,7 +15,7 @@
 //! `unsafe` code is only in `ffi`, and in the function that maps LMDB's file.
 #![warn(missing_docs)]
 
-use pandodb::IndexKind;
+use pandodb::{IndexKind, IndexOptions};
 use pandodb_lab::engine::{Mode, Opener, Result, Rows, Setup};
 use pandodb_lab::pando::Pando;
 
@@ -83,8 +83,17 @@ pub struct Rival {
 
 /// All engines that are compiled in.
 pub fn rivals() -> Vec<Rival> {
+    IndexKind::all().map(|kind| pando(kind.into())).chain(others()).collect()
+}
+
+/// PandoDB with an index.
+fn pando(index: IndexOptions) -> Rival {
+    Rival { opener: Box::new(Pando::new(index)), promise: Promise::FULL }
+}
+
+/// The engines other than PandoDB.
+fn others() -> Vec<Rival> {
     vec![
-        Rival { opener: Box::new(Pando::new(IndexKind::default())), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]
         Rival { opener: Box::new(rocksdb::Rocks::level()), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]
@@ -120,9 +129,13 @@ pub fn rivals() -> Vec<Rival> {
     ]
 }
 
-/// Returns the engine with this name, if it is compiled in.
+/// Returns the engine with this name, if it is compiled in. The name of PandoDB is `pando-`, and then an index with any
+/// options that differ from the defaults, such as `pando-btree:page_kib=4`.
 pub fn rival(name: &str) -> Option<Rival> {
-    rivals().into_iter().find(|r| r.opener.name() == name)
+    match name.strip_prefix("pando-") {
+        Some(index) => index.parse().ok().map(pando),
+        None => others().into_iter().find(|rival| rival.opener.name() == name),
+    }
 }
 
 /// The minimum memory budget in bytes. With this budget, every store can allocate its minimum of buffers.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::bits::{self, Bits};
+use super::bits::{self, Bits, with_room};
 use super::layout::{Fanout, MAX_RANGE_BYTES, MAX_WORDS, PageRange, Totals, range_bytes};
 use crate::base::sync::OnceLock;
 use crate::base::{Error, SeededBug, seeded};
@@ -448,13 +448,6 @@ fn middle(ranges: &[PageRange], fanout: Fanout) -> usize {
     let end = ranges[0].0 / bits::WORD * bits::WORD + fanout.words as u64 * bits::WORD;
     let fitting = ranges.partition_point(|range| end_of(*range) <= end);
     fitting.clamp(ranges.len() / 2, ranges.len() - 1)
-}
-
-/// A copy with capacity for more entries.
-pub fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
-    let mut copy = Vec::with_capacity(entries.len() + entries.len() / 8 + 2);
-    copy.extend_from_slice(entries);
-    copy
 }
 
 /// Makes the node in `slot` changeable. If the node is on disk, or if something else can reach it, a copy replaces it.

@@ -1,13 +1,14 @@
 //! Error texts say what happened, to which object, and what the user can do. After an error whose cause the user can
 //! remove, the store continues to work.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::{env, fs, io, process};
 
 use pandodb::check::{Inspect, inspect};
 use pandodb::device::SimDevice;
 use pandodb::device::sim::{Fault, FaultKind};
-use pandodb::{Durability, Error, Store};
+use pandodb::{Durability, Error, IndexOptions, Keyspace, KeyspaceOptions, Store};
 
 /// This environment variable is set in the process that [`a_process_without_free_files_is_refused_and_goes_on`] starts.
 const FEW_FILES: &str = "PANDODB_TEST_FEW_FILES";
@@ -173,4 +174,66 @@ fn a_full_disk_in_a_sync_is_final() {
     assert!(error.to_string().contains("reopen the store"), "{error}");
     assert!(matches!(keyspace.put("c", "d"), Err(Error::Poisoned { .. })));
     assert_eq!(keyspace.get("a").unwrap().unwrap(), "b");
+}
+
+/// Makes a store with one keyspace, a B+-tree of 2,000 rows, and damages one of its leaves. Returns what was in the leaf,
+/// and its place in the data file.
+fn one_bad_leaf(path: &Path) -> (Vec<u8>, u64) {
+    let store = small(path).background_threads(0).open().unwrap();
+    let rows = tree(&store);
+    (0..2000).for_each(|i| rows.put(key(i), [7; 100]).unwrap());
+    rows.compact(..).unwrap();
+    store.close().unwrap();
+    let file = fs::OpenOptions::new().read(true).write(true).open(path.join("data")).unwrap();
+    let whole = fs::read(path.join("data")).unwrap();
+    let at = whole.windows(4).rposition(|bytes| bytes == [7; 4]).unwrap() / 4096 * 4096;
+    file.write_all_at(&[0xEE; 4096], at as u64).unwrap();
+    (whole[at..at + 4096].to_vec(), at as u64)
+}
+
+fn tree(store: &Store) -> Keyspace {
+    let index: IndexOptions = "btree:page_kib=4".parse().unwrap();
+    store.keyspace_with("rows", KeyspaceOptions::new().index(index)).unwrap()
+}
+
+fn key(i: u32) -> Vec<u8> {
+    format!("key{i:05}").into_bytes()
+}
+
+/// Regression: a compaction waited for memtables that could not be applied because of a damaged page, and never came to
+/// the request that makes the index read the page again.
+#[test]
+fn a_compaction_tries_again_what_damage_has_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (page, at) = one_bad_leaf(&path);
+    let store = small(&path).background_threads(0).open().unwrap();
+    let rows = tree(&store);
+    (0..2000).for_each(|i| rows.put(key(i), [8; 100]).unwrap());
+    assert!(rows.compact(..).is_err_and(|e| e.is_corruption()), "a page cannot be read");
+    assert!(rows.compact(..).is_err_and(|e| e.is_corruption()), "nor when it is tried again");
+    fs::OpenOptions::new().write(true).open(path.join("data")).unwrap().write_all_at(&page, at).unwrap();
+    rows.compact(..).expect("the page can be read again");
+    store.verify().unwrap();
+    assert!((0..2000).all(|i| rows.get(key(i)).unwrap().is_some_and(|value| *value == [8; 100])));
+}
+
+/// Regression: an opening that shortens a long log failed if a memtable could not be applied because of a damaged page.
+#[test]
+fn a_store_whose_memtable_needs_a_damaged_page_opens_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (page, at) = one_bad_leaf(&path);
+    for round in 0..40u8 {
+        let store = small(&path).background_threads(0).open().unwrap();
+        let (rows, other) = (tree(&store), store.keyspace("other").unwrap());
+        (0..2000).step_by(10).for_each(|i| rows.put(key(i), [round; 10]).unwrap());
+        other.put(b"k", [round]).unwrap();
+        assert!(rows.get(key(1990)).unwrap().is_some_and(|value| *value == [round; 10]));
+    }
+    fs::OpenOptions::new().write(true).open(path.join("data")).unwrap().write_all_at(&page, at).unwrap();
+    let store = small(&path).background_threads(0).open().unwrap();
+    tree(&store).compact(..).unwrap();
+    store.verify().unwrap();
+    assert!((0..2000).step_by(10).all(|i| tree(&store).get(key(i)).unwrap().is_some_and(|value| *value == [39; 10])));
 }

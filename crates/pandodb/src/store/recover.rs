@@ -13,6 +13,7 @@ use super::checkpoint::IDS_AHEAD;
 use super::engine::Engine;
 use super::generations::Generations;
 use super::replay::{Replayer, Survey};
+use super::state::KeyspaceState;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Error, Extent, MAX_EPOCH, Result, SeededBug, Seqno, events};
 use crate::index::Mode as IndexMode;
@@ -124,11 +125,11 @@ impl Engine {
         if moved.is_empty() {
             return Ok(());
         }
-        match self.pack_or_keep().and_then(|()| self.checkpoint()) {
+        match self.pack_all().and_then(|()| self.checkpoint()) {
             Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
             // The log still refers to the old pages. Therefore the values are made durable in these pages, and the
             // pages stay allocated until the next opening.
-            Err(Error::DiskFull { .. }) => {
+            Err(e) if may_keep_memtables(&e) => {
                 for extent in moved {
                     let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
                     self.core.data.write(extent.start, buf)?;
@@ -140,11 +141,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Packs every memtable. On a full disk the memtables stay in memory, even above their budget, so that a user can
-    /// open the store and delete data. The reserve remains available for these deletes.
+    /// Packs every memtable. On a full disk, and if a page is damaged that a memtable needs, memtables stay in memory, even
+    /// above their budget, so that a user can open the store and delete data. The reserve remains available for these
+    /// deletes.
     pub(super) fn pack_or_keep(&self) -> Result<()> {
         match self.pack_all() {
-            Err(Error::DiskFull { .. }) => Ok(()),
+            Err(e) if may_keep_memtables(&e) => Ok(()),
             other => other,
         }
     }
@@ -197,31 +199,46 @@ impl Engine {
 
 impl Engine {
     /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not accumulate segments.
-    /// On a full disk the log is kept.
+    /// On a full disk the log is kept, and also if a page is damaged that a memtable needs.
     fn shorten_log(&self) -> Result<()> {
         let packed = self.pack_all().and_then(|()| self.checkpoint());
         match packed {
-            Err(Error::DiskFull { .. }) => Ok(()),
+            Err(e) if may_keep_memtables(&e) => Ok(()),
             other => other,
         }
     }
 
-    /// Seals and packs every memtable.
+    /// Seals and packs every memtable. A damaged page of one keyspace does not keep those of others from being packed.
     fn pack_all(&self) -> Result<()> {
         let keyspaces = self.keyspaces.all();
         {
             let sequencer = self.writer.quiesce();
             keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
         }
+        let mut damage = None;
         for keyspace in &keyspaces {
-            while keyspace.index.debt().memory_bytes > 0 {
-                keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
+            match self.pack_sealed_memtables(keyspace) {
+                Err(e) if e.is_damage() => damage = Some(e),
+                other => other?,
             }
-            drop(keyspace.retire_sealed());
-            assert!(keyspace.containers.load().sealed.is_empty(), "the index holds what was packed");
         }
+        damage.map_or(Ok(()), Err)
+    }
+
+    fn pack_sealed_memtables(&self, keyspace: &KeyspaceState) -> Result<()> {
+        while keyspace.index.debt().memory_bytes > 0 {
+            let stepped = keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes());
+            stepped.inspect_err(|_| drop(keyspace.retire_sealed()))?;
+        }
+        drop(keyspace.retire_sealed());
+        assert!(keyspace.containers.load().sealed.is_empty(), "the index holds what was packed");
         Ok(())
     }
+}
+
+/// Whether a store opens although its memtables could not be packed for this reason.
+fn may_keep_memtables(error: &Error) -> bool {
+    matches!(error, Error::DiskFull { .. }) || error.is_damage()
 }
 
 /// The result of a recovery.

@@ -19,6 +19,13 @@ impl Engine {
     pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
         self.check_writable()?;
         keyspace.check_alive()?;
+        if !range.is_empty() && keyspace.index.stats().damaged > 0 {
+            // The request makes the index try again what it could not read, also for memtables that wait for this.
+            keyspace.index.compact(range)?;
+            self.background.clear_trouble();
+            // Damage that is still there is found and reported again.
+            drop(self.background.take_damage_of(keyspace.id));
+        }
         self.pack_keyspace(keyspace)?;
         self.background.clear_trouble();
         if range.is_empty() {

@@ -224,6 +224,9 @@ fn list(memory: usize, names: bool) -> Result<()> {
 fn check(run: &Run) -> Result<()> {
     for name in &run.engines {
         if rival(name).is_none() {
+            if let Some(Err(why)) = name.strip_prefix("pando-").map(str::parse::<pandodb::IndexOptions>) {
+                return Err(why.into());
+            }
             let known: Vec<_> = rivals().iter().map(|r| r.opener.name()).collect();
             return Err(format!("unknown engine {name:?}; compiled in: {}", known.join(", ")).into());
         }

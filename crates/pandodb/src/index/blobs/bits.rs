@@ -45,6 +45,8 @@ impl Bits {
     }
 
     /// The bitmap with these words, and its counts.
+    ///
+    /// REQUIRES: `base` is a multiple of 64.
     pub fn of_words(base: u64, words: Vec<u64>) -> Bits {
         let (mut ranges, mut pages, mut before) = (0, 0, 0);
         for word in &words {

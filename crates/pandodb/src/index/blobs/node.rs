@@ -494,12 +494,24 @@ fn combine(children: &mut Vec<Child>, i: usize, fanout: Fanout) {
         return;
     }
     let left = i.min(children.len() - 2);
+    if !are_joinable(&children[left], &children[left + 1], fanout) {
+        return;
+    }
     let right = children.remove(left + 1);
     let node = own(&mut children[left].node);
     node.append(&right.node);
     let more = node.split(fanout);
     children[left].refresh();
     children.splice(left + 1..left + 1, more.into_iter().map(Child::of));
+}
+
+/// Whether a bitmap among two neighbours remains one when they are merged. Otherwise the split would make the same two
+/// leaves again, at every change.
+fn are_joinable(left: &Child, right: &Child, fanout: Fanout) -> bool {
+    let has_bitmap = [left, right].iter().any(|child| matches!(child.node.entries, Entries::Bits(_)));
+    let end = right.node.floor(u64::MAX).map_or(right.first, end_of);
+    let words = (end - left.first / bits::WORD * bits::WORD).div_ceil(bits::WORD);
+    !has_bitmap || words <= fanout.words as u64
 }
 
 impl Drop for Node {

@@ -33,7 +33,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::BlobMap;
-use super::bits::Bits;
+use super::bits::{Bits, WORD};
 use super::layout::{
     Fanout, MAX_BODY, MAX_CHILDREN, MAX_HEIGHT, MAX_PAGE, MAX_RANGES, MAX_WORDS, PAGE_VARINT, PageRange, Totals,
 };
@@ -72,9 +72,9 @@ impl MapRoot {
         stored.encode(out);
     }
 
-    /// Decodes what [`MapRoot::encode`] wrote.
-    ///
     /// Decodes the form that [`MapRoot::encode`] wrote.
+    ///
+    /// # Errors
     /// [`Error::Corruption`] if bytes are missing or a number is out of bounds.
     pub fn decode(reader: &mut Reader<'_>) -> Result<MapRoot> {
         let Some(height) = reader.varint_max(MAX_HEIGHT + 1)?.checked_sub(1) else { return Ok(MapRoot(None)) };
@@ -275,10 +275,13 @@ fn leaf(reader: &mut Reader<'_>, expected: Expected) -> Result<Entries> {
 
 fn bits(reader: &mut Reader<'_>, expected: Expected) -> Result<Bits> {
     let (base, count) = (reader.varint_max(MAX_PAGE)?, reader.varint_max(MAX_WORDS as u64)?);
+    if !base.is_multiple_of(WORD) {
+        return Err(reader.corrupt(format!("a bitmap begins at page {base}, which is not a multiple of {WORD}")));
+    }
     let words = (0..count).map(|_| reader.u64()).collect::<Result<Vec<u64>>>()?;
     let bits = Bits::of_words(base, words);
     let last = bits.floor(u64::MAX);
-    if last.is_none_or(|last| end_of(last) >= expected.below) || bits.problem().is_some() || !reader.is_empty() {
+    if last.is_none_or(|last| end_of(last) >= expected.below) || !reader.is_empty() {
         return Err(reader.corrupt("a bitmap without pages, with pages outside its node, or trailing bytes"));
     }
     Ok(bits)

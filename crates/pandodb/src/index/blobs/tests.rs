@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::layout::MAX_RANGES;
 use super::node::Node;
 use super::{BlobMap, Fanout, MapRoot};
-use crate::base::codec::Reader;
+use crate::base::codec::{Reader, put_varint};
 use crate::base::{Entry, Extent, KeyRange, Kind, PAGE, PageNo, Result, Seqno};
 use crate::device::{AlignedBuf, MemDevice};
 use crate::index::runs::Extents;
@@ -260,6 +260,49 @@ fn bitmaps_keep_the_map_of_a_large_tree_small() {
     let [ranges, bitmaps] = sizes;
     assert!(bitmaps.1 < 500_000 && bitmaps.1 * 2 < ranges.1, "{sizes:?}");
     assert!(bitmaps.0 < 600_000 && bitmaps.0 * 4 < ranges.0, "{sizes:?}");
+}
+
+#[test]
+fn a_hostile_bitmap_is_refused() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let mut map = BlobMap::new(core.pool.clone(), Fanout::new(4).with_bitmaps());
+    [300, 305, 310, 312, 383].into_iter().for_each(|page| map.insert(page, 1));
+    let root = map.store(&core).unwrap();
+    let stored = map.root.as_ref().unwrap().stored().unwrap();
+    let words = [[0u8; 8].as_slice(), &[2, 0, 0, 0, 0, 0, 0, 0], &[0xff; 8]];
+    for (base, word) in (0..300u64).flat_map(|base| words.map(|word| (base, word))) {
+        let mut body = vec![0, 0];
+        put_varint(&mut body, base);
+        body.push(1);
+        body.extend_from_slice(word);
+        let mut block = AlignedBuf::from_bytes(&[0; PAGE]);
+        block[BLOCK_HEADER..BLOCK_HEADER + 4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        block[BLOCK_HEADER + 4..BLOCK_HEADER + 4 + body.len()].copy_from_slice(&body);
+        for addr in stored.copies.0 {
+            core.data.seal_block(&mut block, addr, stored.id, BlockKind::LargeValueMap);
+            block = core.data.write(addr.page, block).unwrap();
+        }
+        let error = load(&reopened(&core, &device, true), root).err().expect("other sums than the root has");
+        assert!(error.is_corruption(), "{error}");
+    }
+}
+
+#[test]
+fn a_long_range_beside_a_bitmap_copies_no_neighbour() {
+    let mut map = empty(Fanout::PAGE.with_bitmaps());
+    // More ranges than a list may have, over the most pages of a bitmap, and a long range that grows behind them.
+    (0..8000).for_each(|i| map.insert(64 + 4 * i, 1));
+    map.insert(100_000, 10);
+    for i in 0..20 {
+        let before = nodes(&map);
+        let mut next = map.clone();
+        next.insert(100_010 + i, 1);
+        let (count, bytes) = copied(&next, &before);
+        assert!(count <= 2 && bytes < 2000, "{count} nodes, {bytes} bytes");
+        map = next;
+    }
+    assert_eq!((map.problem(), map.len()), (None, 8001));
 }
 
 #[test]

@@ -287,7 +287,10 @@ impl Watch {
         interest.store(INTEREST, Relaxed);
         let mut known = known.lock();
         let watched = known.watches[self.slot].as_mut().expect("the watch has not ended");
-        debug_assert!(watched.range.covers(&range), "a scan learns only what it watched");
+        if !watched.range.covers(&range) {
+            // The scan has gone back to keys behind its position, because the keys of a damaged store are out of order.
+            return;
+        }
         let reverse = watched.reverse;
         if let Some(nearest) = seeded!(DeadRangeUnwatched: None, watched.nearest.as_deref()) {
             // Keys behind `nearest` may have been revived, too.

@@ -90,6 +90,18 @@ fn a_range_ends_before_what_was_written_since_the_watch_began() {
     assert_eq!(watch.nearest().as_deref(), Some(&b"a"[..]));
 }
 
+/// Regression: a scan of a damaged store, whose keys are out of order, ended in a panic of a debug build.
+#[test]
+fn a_scan_that_goes_back_learns_nothing() {
+    for (reverse, back) in [(false, range("a", "e")), (true, range("b", "p"))] {
+        let dead = dead_ranges(10_000);
+        let watch = dead.watch(&KeyRange::all(), reverse);
+        watch.learn(range("f", "h"), Seqno(5), Seqno(5));
+        watch.learn(back, Seqno(5), Seqno(5));
+        assert_eq!(all(&dead), [(range("f", "h"), Seqno(5))], "reverse: {reverse}");
+    }
+}
+
 #[test]
 fn a_scan_learns_one_stretch_after_the_other() {
     for reverse in [false, true] {

@@ -176,8 +176,8 @@ fn a_full_disk_in_a_sync_is_final() {
     assert_eq!(keyspace.get("a").unwrap().unwrap(), "b");
 }
 
-/// Makes a store with one keyspace, a B+-tree of 2,000 rows, and damages one of its leaves. Returns what was in the leaf,
-/// and its place in the data file.
+/// Makes a store with one keyspace, a B+-tree of 2,000 rows, and damages one of its leaves. Returns what was in the
+/// leaf, and its place in the data file.
 fn one_bad_leaf(path: &Path) -> (Vec<u8>, u64) {
     let store = small(path).background_threads(0).open().unwrap();
     let rows = tree(&store);

@@ -36,8 +36,8 @@ pub struct Until {
     pub units: Option<u64>,
     /// The number of units that must be done before `runs` can end the soak.
     pub least: u64,
-    /// The number of runs that each index type must have before `runs` can end the soak. The soak ends after twice `runs`
-    /// even if an index type has fewer.
+    /// The number of runs that each index type must have before `runs` can end the soak. The soak ends after twice
+    /// `runs` even if an index type has fewer.
     pub each: u64,
 }
 

@@ -141,9 +141,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Packs every memtable. On a full disk, and if a page is damaged that a memtable needs, memtables stay in memory, even
-    /// above their budget, so that a user can open the store and delete data. The reserve remains available for these
-    /// deletes.
+    /// Packs every memtable. On a full disk, and if a page is damaged that a memtable needs, memtables stay in memory,
+    /// even above their budget, so that a user can open the store and delete data. The reserve remains available for
+    /// these deletes.
     pub(super) fn pack_or_keep(&self) -> Result<()> {
         match self.pack_all() {
             Err(e) if may_keep_memtables(&e) => Ok(()),
@@ -226,11 +226,12 @@ impl Engine {
     }
 
     fn pack_sealed_memtables(&self, keyspace: &KeyspaceState) -> Result<()> {
-        while keyspace.index.debt().memory_bytes > 0 {
-            let stepped = keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes());
-            stepped.inspect_err(|_| drop(keyspace.retire_sealed()))?;
+        let mut packed = Ok(());
+        while packed.is_ok() && keyspace.index.debt().memory_bytes > 0 {
+            packed = keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes()).map(drop);
         }
         drop(keyspace.retire_sealed());
+        packed?;
         assert!(keyspace.containers.load().sealed.is_empty(), "the index holds what was packed");
         Ok(())
     }

@@ -38,7 +38,8 @@
 //! * *The worst write*: the writer pays for background work in steps of 64 KiB, and a step may close one node on each
 //!   level. It reads and writes both (a factor of 2), and may exceed the step by one node (another factor of 2).
 //!   `insert/greatest` counts all bytes, `insert/greatest-job` leaves out those of checkpoints.
-//! * *Checkpoints* write the changed nodes of the map of pages twice. A map node has up to m/1024 extents.
+//! * *Checkpoints* write the changed nodes of the map of pages twice. The bound is that of a map whose nodes have up to
+//!   m/1024 extents. Nodes with many short extents are bitmaps of many more pages, so the ratio falls.
 
 use super::super::check::{Claim, Slope};
 use super::super::measure::{Config, Point};

@@ -5,8 +5,8 @@
 //!   0000000000111100 ‥ 01  1110000000 ‥ 00      here 74+4 and 127+4
 //! ```
 //!
-//! The pages of a tree change one by one, so its ranges are short and many. A bitmap takes one bit for a page, in memory
-//! and on disk. A list of ranges takes 16 bytes for each range in memory and two to four bytes on disk.
+//! The pages of a tree change one by one, so its ranges are short and many. A bitmap takes one bit for a page, in
+//! memory and on disk. A list of ranges takes 16 bytes for each range in memory and two to four bytes on disk.
 //!
 //! Invariants: the first page of the bitmap is a multiple of 64. The counts of ranges and pages are those of the bits.
 
@@ -83,11 +83,6 @@ impl Bits {
         self.words.capacity() * size_of::<u64>()
     }
 
-    /// A copy with capacity for more words.
-    pub fn with_room(&self) -> Bits {
-        Bits { words: with_room(&self.words), ..*self }
-    }
-
     /// The ranges in order.
     pub fn iter(&self) -> Iter<'_> {
         Iter { bits: self, at: self.base }
@@ -158,8 +153,8 @@ impl Bits {
         Some(self.next(from, false)).filter(|start| *start < self.end()).map(|start| self.range(start))
     }
 
-    /// Replaces the range that starts at `old`, if given, by `new`. Returns false, and changes nothing, if the new ranges
-    /// do not fit into a bitmap of `max_words` words that begins at the same page.
+    /// Replaces the range that starts at `old`, if given, by `new`. Returns false, and changes nothing, if the new
+    /// ranges do not fit into a bitmap of `max_words` words that begins at the same page.
     ///
     /// REQUIRES: the new ranges touch no other range.
     pub fn splice(&mut self, old: Option<u64>, new: &[PageRange], max_words: usize) -> bool {
@@ -222,13 +217,6 @@ impl Iterator for Iter<'_> {
         self.at = range.0 + range.1;
         Some(range)
     }
-}
-
-/// A copy with capacity for more entries.
-pub fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
-    let mut copy = Vec::with_capacity(entries.len() + entries.len() / 8 + 2);
-    copy.extend_from_slice(entries);
-    copy
 }
 
 #[cfg(test)]

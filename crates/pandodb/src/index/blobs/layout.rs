@@ -48,8 +48,8 @@ pub const MAX_RANGES: usize = 1024;
 /// Maximum number of children of an inner node. In the worst case the encoded form of such a node fits one page
 /// (checked above at compile time).
 pub const MAX_CHILDREN: usize = 88;
-/// Maximum number of words of a bitmap. The bitmap fills a page, together with the page of its first bit and its length.
-/// A bitmap of this size has the pages of 125 MiB.
+/// Maximum number of words of a bitmap. The bitmap fills a page, together with the page of its first bit and its
+/// length. A bitmap of this size has the pages of 125 MiB.
 pub const MAX_WORDS: usize = 500;
 /// The smallest valid fan-out. Below this fan-out, nodes have too few entries to be split and merged.
 const MIN_FANOUT: usize = 4;

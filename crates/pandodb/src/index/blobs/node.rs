@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::bits::{self, Bits, with_room};
+use super::bits::{self, Bits};
 use super::layout::{Fanout, MAX_RANGE_BYTES, MAX_WORDS, PageRange, Totals, range_bytes};
 use crate::base::sync::OnceLock;
 use crate::base::{Error, SeededBug, seeded};
@@ -127,7 +127,7 @@ impl Node {
     fn copy(&self) -> Node {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => Entries::Ranges(with_room(ranges)),
-            Entries::Bits(bits) => Entries::Bits(bits.with_room()),
+            Entries::Bits(bits) => Entries::Bits(bits.clone()),
             Entries::Children(children) => Entries::Children(with_room(children)),
             Entries::Lost(_) => unreachable!("a map with a lost node is never changed"),
         };
@@ -441,6 +441,13 @@ impl Iterator for Ranges<'_> {
             Ranges::Bits(ranges) => ranges.next(),
         }
     }
+}
+
+/// A copy with capacity for more entries.
+fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
+    let mut copy = Vec::with_capacity(entries.len() + entries.len() / 8 + 2);
+    copy.extend_from_slice(entries);
+    copy
 }
 
 /// Where to split a leaf: after the ranges that fill a bitmap, if these are more than half of the ranges.

@@ -15,10 +15,10 @@
 //!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::stored)
 //! ```
 //!
-//! The second form of a leaf is a bitmap. Bit i of word w is page `first page + 64·w + i`; the first page is a multiple of
-//! 64. A gap in a leaf is the distance from the end of the previous range. The gap of the first range is its distance from
-//! page 0. A gap in an inner node is the distance from the first page of the previous child. The gap of the first child
-//! is its distance from page 0. `ranges` and `pages` are sums over the ranges below the child or root.
+//! The second form of a leaf is a bitmap. Bit i of word w is page `first page + 64·w + i`; the first page is a multiple
+//! of 64. A gap in a leaf is the distance from the end of the previous range. The gap of the first range is its
+//! distance from page 0. A gap in an inner node is the distance from the first page of the previous child. The gap of
+//! the first child is its distance from page 0. `ranges` and `pages` are sums over the ranges below the child or root.
 //!
 //! ```text
 //!   a leaf of 40+3 and 300+2:            00 02 | 28 03 | 81 02 02

@@ -389,6 +389,12 @@ bugs! {
     TreeScanSkipsLeaf,
     /// When small leaves are joined, the messages of the second one are lost.
     TreeJoinLosesLeaf,
+    /// The rows of a sorted load into a tree keep the seqno 0, so older snapshots see them, and older values hide them.
+    LoadedLeafNotStamped,
+    /// A scan leaves out the tree of a sorted load that was not merged yet.
+    LoadedTreeNotScanned,
+    /// After a piece of a merge, the rows of the load that were not merged yet are lost.
+    RestOfLoadLost,
     /// Messages of a buffer are folded as if the range tombstones covered everything below the buffer.
     BufferFoldedOnTombstone,
     /// A lookup searches a child, but not the buffer of its parent.

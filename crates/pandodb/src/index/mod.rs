@@ -353,12 +353,16 @@ pub trait SortedLoader: Send + Sync {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the index cannot accept a load now.
     fn begin<'a>(&'a self, expected_bytes: u64) -> Result<Box<dyn SortedLoad<'a> + 'a>>;
 
-    /// Packs the oldest waiting memtable completely, and does no other work. Returns `None` if no memtable waits, or if
-    /// another thread is packing.
+    /// Packs the oldest waiting memtable completely, after it has merged a waiting load, and does no other work. Returns
+    /// `None` if neither waits, or if another thread is packing.
     ///
     /// # Errors
     /// The errors of [`Index::step`].
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>>;
+
+    /// Whether the rows of an earlier load have to be merged with the other data of the index before another load can be
+    /// attached. [`SortedLoader::pack_one`] merges them.
+    fn has_waiting_load(&self) -> bool;
 }
 
 /// A bulk load in progress. Dropping a load before it is attached has no effect: its pages are freed.
@@ -388,7 +392,8 @@ pub trait FinishedLoad {
     fn stamp(&mut self, at: Seqno) -> Result<()>;
 
     /// Fixes the state that the next root describes, as if the rows were attached. Readers do not see this state.
-    /// REQUIRES: the load is stamped, the sequencer is quiesced, and the index holds all memtables of the keyspace.
+    /// REQUIRES: the load is stamped, the sequencer is quiesced, the index holds all memtables of the keyspace, and no
+    /// earlier load waits to be merged.
     ///
     /// # Errors
     /// If the new state cannot be computed, because a block cannot be read. The index is unchanged.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! In a leaf of a sorted load, base and all seqnos are 0. When the leaf is read, base becomes the seqno of the load,
-//! which the description of the run holds ([`super::RunMeta::stamped`]).
+//! which the description of the run holds ([`super::RunMeta::stamped`]), or the reference to a leaf of a tree
+//! ([`Leaf::stamped`]).
 //!
 //! The key of an entry is the block's prefix followed by the rest of the key. A writer calls [`LeafBuilder::add`] as
 //! long as the size that [`LeafBuilder::fit`] returns is within its limit, and then [`LeafBuilder::encode`]. A reader
@@ -86,6 +87,17 @@ impl<'a> Leaf<'a> {
         Leaf { bytes, slots: Slots::of(bytes) }
     }
 
+    /// The same leaf; if a sorted load has built it, its entries have the seqno `at` instead of [`Seqno::UNASSIGNED`].
+    #[inline]
+    #[must_use]
+    pub fn stamped(mut self, at: Seqno) -> Leaf<'a> {
+        // The stored seqnos are differences to the smallest one.
+        if self.slots.base == Seqno::UNASSIGNED.0 {
+            self.slots.base = seeded!(LoadedLeafNotStamped: Seqno::UNASSIGNED.0, at.0);
+        }
+        self
+    }
+
     /// Checks everything that the accessors rely on, and the order of entries. Takes about 15 ns for each entry.
     ///
     /// # Errors
@@ -101,6 +113,9 @@ impl<'a> Leaf<'a> {
         for (i, stored_head) in heads.iter().enumerate() {
             let range = leaf.slots.entry(bytes, i);
             let slot = parse_slot(&bytes[range.clone()], range.start, leaf.slots.base)?;
+            if leaf.slots.base == Seqno::UNASSIGNED.0 && slot.seqno > Seqno::UNASSIGNED {
+                return Err("a leaf with and without seqnos");
+            }
             let rest = &bytes[slot.rest()];
             if !(1..=MAX_KEY).contains(&(prefix_len + rest.len())) || stored_head.get() != head(rest) {
                 return Err("a key is out of bounds or does not match its head");

@@ -9,6 +9,7 @@ use super::engine::Engine;
 use super::state::KeyspaceState;
 use crate::base::sync::relax;
 use crate::base::{Error, KeyRange, Result, Seqno};
+use crate::index::SortedLoader;
 use crate::sched::{BACKGROUND_STEP, Turn};
 
 /// The time that a thread sleeps before it checks the background work again.
@@ -37,15 +38,16 @@ impl Engine {
         self.background.take_damage_of(keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Packs the memtables of a keyspace, and waits until this is done.
+    /// Packs the memtables of a keyspace and merges an earlier sorted load, and waits until this is done.
     pub(super) fn pack_keyspace(&self, keyspace: &KeyspaceState) -> Result<()> {
         let through = {
             let sequencer = self.writer.quiesce();
             self.seal(&sequencer, keyspace);
             keyspace.last_sealed()
         };
+        let merges = || keyspace.index.loader().is_some_and(SortedLoader::has_waiting_load);
         // Later memtables may wait, too, as long as other threads write.
-        self.drain(&|| is_packed(keyspace, through))
+        self.drain(&|| is_packed(keyspace, through) && (keyspace.check_alive().is_err() || !merges()))
     }
 
     /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes.

@@ -12,6 +12,9 @@
 //! of bytes that the messages for a child take in the buffer. The addresses in the reference to the buffer are not
 //! relative to `base`.
 //!
+//! A page that a sorted load has built is written before the seqno of the load is known. So the references in it have the
+//! seqno 0, which no message has, and its children have the seqno that its parent knows ([`PageRef::inner`]).
+//!
 //! Child *i* holds the keys at or above separator *i* and below the next separator. The first separator of a page is
 //! empty on disk, because the parent holds the lower bound of the first child. Level 1 is the level above the leaves.
 //!
@@ -19,7 +22,7 @@
 //! separator before each further leaf of a key *x* is *x* followed by a zero byte, as in the inner blocks of runs.
 
 use crate::base::codec::{Reader, put_varint, varint_len};
-use crate::base::{MAX_KEY, PAGE, Result};
+use crate::base::{MAX_KEY, PAGE, Result, Seqno};
 use crate::run::slots::{BUFFERED, Flaw, Slots, SlotsWriter, WIDE, common_prefix, frame_bytes, head};
 
 use super::reference::{PageRef, Root, Totals};
@@ -70,21 +73,25 @@ struct Parsed<'a> {
 pub struct Inner<'a> {
     bytes: &'a [u8],
     slots: Slots,
+    /// The seqno of the newest message below the page, for a page that a sorted load has built.
+    newest: Seqno,
 }
 
 impl<'a> Inner<'a> {
-    /// Views a page that [`Inner::check`] has accepted.
+    /// Views a page that [`Inner::check`] has accepted. `newest` is the seqno of the newest message below the page. If a
+    /// sorted load has built the page, all its messages have this seqno.
     #[inline]
-    pub fn of(bytes: &'a [u8]) -> Inner<'a> {
-        Inner { bytes, slots: Slots::of(bytes) }
+    pub fn of(bytes: &'a [u8], newest: Seqno) -> Inner<'a> {
+        Inner { bytes, slots: Slots::of(bytes), newest }
     }
 
-    /// Checks everything that the accessors rely on, and the order of the separators.
+    /// Checks everything that the accessors rely on, and the order of the separators. The references in a page of a sorted
+    /// load have no seqno.
     ///
     /// # Errors
     /// A description of the flaw.
     pub fn check(bytes: &'a [u8]) -> std::result::Result<Inner<'a>, Flaw> {
-        let inner = Inner { bytes, slots: Slots::check(bytes)? };
+        let inner = Inner { bytes, slots: Slots::check(bytes)?, newest: Seqno::UNASSIGNED };
         if !(1..=MAX_HEIGHT).contains(&inner.level()) || inner.slots.flags & !(WIDE | BUFFERED) != 0 {
             return Err("level or flags out of bounds");
         }
@@ -131,14 +138,21 @@ impl<'a> Inner<'a> {
         let entry = &self.bytes[self.slots.entry(self.bytes, i)];
         let mut reader = Reader::new(entry, "inner page");
         let base = self.slots.base & ((1 << LEVEL_SHIFT) - 1);
-        let page = PageRef::decode(&mut reader, base, self.level() == 1)?;
+        let mut page = PageRef::decode(&mut reader, base, self.level() == 1)?;
+        if page.totals.newest == Seqno::UNASSIGNED {
+            page.totals.newest = self.newest;
+        }
         let (mut pending, mut buffer) = (0, None);
         if self.has_buffer() {
             pending = reader.varint_max(MAX_PENDING)?;
             if i == 0 {
                 #[expect(clippy::cast_possible_truncation, reason = "the level is at most 1")]
                 let level = reader.varint_max(1)? as u32;
-                buffer = Some(Root { page: PageRef::decode(&mut reader, 0, level == 0)?, level });
+                let page = PageRef::decode(&mut reader, 0, level == 0)?;
+                if page.totals.newest == Seqno::UNASSIGNED {
+                    return Err(reader.corrupt("a buffer without a seqno"));
+                }
+                buffer = Some(Root { page, level });
             }
         }
         Ok(Parsed { page, pending, buffer, rest: &entry[reader.position()..] })

@@ -109,6 +109,11 @@ impl LeafSink {
         }
     }
 
+    /// Takes the leaves of the current unit that are written.
+    pub fn take_written(&mut self) -> Vec<Child> {
+        std::mem::take(&mut self.out)
+    }
+
     /// Whether the unit has left only a small leaf, which should be joined with the next unit.
     pub fn is_small(&self) -> bool {
         self.full.is_none()

@@ -27,6 +27,7 @@
 //! | `writer` | writes pages to fresh space |
 //! | `leaves` | divides messages into leaves |
 //! | `rebuild` | writes the inner pages above changed leaves |
+//! | `bulk` | builds a new tree from rows in key order |
 //! | `unit` | the leaves that a job rewrites as a whole |
 //! | `waiting` | the messages of a buffer while its page is written anew |
 //! | `root` | the description of a tree on disk |
@@ -35,6 +36,7 @@
 //! passes its check only if its checksum, owner, kind, level and mark are those that its parent expects.
 
 pub mod ahead;
+pub mod bulk;
 pub mod inner;
 pub mod inspect;
 pub mod leaves;
@@ -48,6 +50,7 @@ pub mod walk;
 pub mod writer;
 
 pub use self::ahead::LeafAhead;
+pub use self::bulk::Bulk;
 pub use self::inner::{Child, Inner};
 pub use self::leaves::{LeafLimits, LeafSink};
 pub use self::rebuild::{InnerLimits, Levels, Neighbour, Rebuild};

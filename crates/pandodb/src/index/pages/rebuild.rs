@@ -21,7 +21,7 @@
 //! Invariants: keys are visited in ascending order; the leaves that hold the messages of one key are children of one
 //! page, and the first of them is opened with all others ([`Unit`]).
 
-use super::inner::{Child, Inner, encoded_bytes};
+use super::inner::{Child, encoded_bytes};
 use super::leaves::LeafSink;
 use super::reference::{PageRef, Root};
 use super::source::PageSource;
@@ -55,7 +55,8 @@ impl Levels {
         Levels { plain: limits, buffered: limits, buffered_from: u32::MAX }
     }
 
-    fn limits(&self, level: u32) -> InnerLimits {
+    /// The sizes of the pages of a level.
+    pub fn of(&self, level: u32) -> InnerLimits {
         if level < self.buffered_from { self.plain } else { self.buffered }
     }
 }
@@ -256,7 +257,7 @@ impl Rebuild {
         let level = top.level - 1;
         let [.., child] = &top.rest[..] else { unreachable!("a child is left") };
         let end = top.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(top.to.as_deref());
-        let buffer = Inner::of(&source.page(&child.page, level)?).buffer();
+        let buffer = child.page.inner(&source.page(&child.page, level)?).buffer();
         let mut children = source.children(&child.page, level, &child.from, end)?;
         let Child { from, page, .. } = top.rest.pop().expect("a child is left");
         if is_root && children.len() == 1 && buffer.is_none() && level < self.levels.buffered_from {
@@ -319,7 +320,7 @@ impl Rebuild {
             (top.from, top.out, top.waiting, top.is_changed) = (from, children, Some(waiting), true);
         }
         let may_join = top.is_changed && !parent.rest.is_empty() && neighbour != Neighbour::Alone;
-        if may_join && is_small(&top.out, levels.limits(top.level)) {
+        if may_join && is_small(&top.out, levels.of(top.level)) {
             if neighbour == Neighbour::Join {
                 join(parent, top, source, replaced)?;
                 return Ok(false);
@@ -353,7 +354,7 @@ impl Rebuild {
     /// children.
     fn write_page(&mut self, mut page: Open, source: &PageSource, sink: &mut LeafSink) -> Result<Vec<Child>> {
         let children = std::mem::take(&mut page.out);
-        let parts = divide(children, self.levels.limits(page.level));
+        let parts = divide(children, self.levels.of(page.level));
         if parts.len() < 2 && page.waiting.is_none() {
             return write(parts, &mut std::iter::once(page.buffer), page.level, sink);
         }
@@ -384,7 +385,7 @@ impl Rebuild {
         let Open { mut level, rest, mut out, .. } = self.open.pop().expect("the place above the root");
         out.extend(rest.into_iter().rev());
         while out.len() > 1 {
-            let parts = divide(out, self.levels.limits(level));
+            let parts = divide(out, self.levels.of(level));
             out = write(parts, &mut std::iter::empty(), level, sink)?;
             level += 1;
         }
@@ -392,7 +393,7 @@ impl Rebuild {
         // A root with one child is superfluous, unless messages wait in it.
         while let Some(Root { page, level: level @ 1.. }) = root {
             let block = source.page(&page, level)?;
-            let inner = Inner::of(&block);
+            let inner = page.inner(&block);
             if inner.len() > 1 || inner.buffer().is_some() {
                 break;
             }
@@ -407,7 +408,7 @@ impl Rebuild {
 fn join(parent: &mut Open, top: &mut Open, source: &PageSource, replaced: &mut Vec<Extent>) -> Result<()> {
     let end = parent.rest.iter().rev().nth(1).map(|next| next.from.as_slice()).or(parent.to.as_deref());
     let next = parent.rest.last().expect("a child is left");
-    let buffer = Inner::of(&source.page(&next.page, top.level)?).buffer();
+    let buffer = next.page.inner(&source.page(&next.page, top.level)?).buffer();
     let mut children = source.children(&next.page, top.level, &next.from, end)?;
     if buffer.is_some() || top.buffer.is_some() || top.waiting.is_some() {
         let mut waiting = top.take_waiting(source, replaced)?;
@@ -423,7 +424,7 @@ fn join(parent: &mut Open, top: &mut Open, source: &PageSource, replaced: &mut V
 }
 
 /// Writes pages of a level: one for each part of the children, with its buffer. Returns the references to the new pages.
-fn write(
+pub(super) fn write(
     parts: Vec<Vec<Child>>,
     buffers: &mut dyn Iterator<Item = Option<Root>>,
     level: u32,
@@ -446,7 +447,7 @@ fn is_small(children: &[Child], limits: InnerLimits) -> bool {
 }
 
 /// Divides children into parts of about equal size that fit a page each.
-fn divide(children: Vec<Child>, limits: InnerLimits) -> Vec<Vec<Child>> {
+pub(super) fn divide(children: Vec<Child>, limits: InnerLimits) -> Vec<Vec<Child>> {
     if children.is_empty() {
         return Vec::new();
     }

@@ -15,13 +15,21 @@
 //!
 //! The *mark* is the low half of the identity of the job that wrote the page. The page holds the same number. So a page
 //! that an earlier job of the same tree wrote to the same address fails its check, although its owner is right.
+//!
+//! The pages of a sorted load are written before the load has a seqno: leaves hold [`Seqno::UNASSIGNED`], and so do the
+//! references in inner pages. All messages below such a page have one seqno, so it is *newest seqno* of the reference to
+//! the page. The reference to the root of the load gets it when the load is attached. Every reader views a page
+//! through its reference ([`PageRef::leaf`], [`PageRef::inner`]), which replaces 0 by this seqno. Blocks in the pool are
+//! as on disk.
 
 use std::ops::AddAssign;
 
 use crate::base::codec::{Reader, put_varint, varint_len};
 use crate::base::{BlockAddr, Extent, PAGE, PageNo, Result, Seqno};
-use crate::run::MOST_TREE_PAGES;
+use crate::run::{Leaf, MOST_TREE_PAGES};
 use crate::space::{BlockKind, MAX_BLOCK_PAGES};
+
+use super::inner::Inner;
 
 /// Upper limit of page numbers.
 pub const MAX_PAGE: u64 = 1 << 48;
@@ -118,6 +126,19 @@ impl PageRef {
             None if self.is_compressed() => BlockKind::TreeCompressedLeaf,
             None => BlockKind::TreeLeaf,
         }
+    }
+
+    /// Views the bytes of the leaf to which this reference leads.
+    #[inline]
+    pub fn leaf<'a>(&self, bytes: &'a [u8]) -> Leaf<'a> {
+        debug_assert!(self.totals.newest > Seqno::UNASSIGNED, "the root of a load is stamped before it is read");
+        Leaf::of(bytes).stamped(self.totals.newest)
+    }
+
+    /// Views the bytes of the inner page to which this reference leads.
+    #[inline]
+    pub fn inner<'a>(&self, bytes: &'a [u8]) -> Inner<'a> {
+        Inner::of(bytes, self.totals.newest)
     }
 
     /// The numbers between the address and the mark, and how many they are.

@@ -10,6 +10,7 @@
 //!  owner of the pages │ levels: 0 for an empty tree, else 1 + level of the root page │ [reference to the root page]
 //!  map of the tree's pages │ map of large values           crate::index::blobs
 //!  count │ for each range tombstone: from │ to │ seqno      lengths before keys
+//!  [level of its root │ reference to its root]              the tree of a sorted load that is not merged yet
 //! ```
 //!
 //! The tree stores the set of its pages, because an opening must know every used page and must not read the whole tree.
@@ -34,6 +35,8 @@ pub struct Description {
     pub owner: OwnerId,
     /// The root; `None` if the tree is empty.
     pub root: Option<Root>,
+    /// The tree of a sorted load that is not merged with the tree of `root` yet. It is newer than that tree.
+    pub loaded: Option<Root>,
     /// The pages of the tree.
     pub pages: BlobMap,
     /// The pages of the large values to which the tree refers.
@@ -66,6 +69,10 @@ impl Description {
             put_bytes(out, &range.to);
             put_varint(out, seqno.0);
         }
+        if let Some(Root { page, level }) = &self.loaded {
+            put_varint(out, u64::from(*level));
+            page.encode(0, out);
+        }
     }
 
     /// Reads the description to which a root record refers.
@@ -76,24 +83,40 @@ impl Description {
     pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<(Description, Stored)> {
         let stored = decode_record(record)?;
         let buf = stored.read(core, prefetch, KIND)?;
-        let (owner, root, maps, tombstones) = stored.decode_body(&buf, &core.data, KIND, decode)?;
+        let Body { owner, root, loaded, maps, tombstones } = stored.decode_body(&buf, &core.data, KIND, decode)?;
         let blocks: Vec<BlockAddr> = maps.iter().flat_map(|map| map.first_blocks(core)).collect();
         prefetch.ask(&blocks);
         let [pages, blobs] = maps;
         let (pages, blobs) = (BlobMap::load(core, pages, prefetch)?, BlobMap::load(core, blobs, prefetch)?);
         stored.copies.adopt(&core.data);
-        Ok((Description { owner, root, pages, blobs, tombstones }, stored))
+        Ok((Description { owner, root, loaded, pages, blobs, tombstones }, stored))
     }
 }
 
-type Body = (OwnerId, Option<Root>, [MapRoot; 2], Vec<RangeTombstone>);
+/// The decoded body of a description.
+struct Body {
+    owner: OwnerId,
+    root: Option<Root>,
+    loaded: Option<Root>,
+    maps: [MapRoot; 2],
+    tombstones: Vec<RangeTombstone>,
+}
+
+/// Decodes a reference to the root of a tree. A root always knows the seqno of its newest message.
+fn decode_root(reader: &mut Reader<'_>, level: u32) -> Result<Root> {
+    let page = PageRef::decode(reader, 0, level == 0)?;
+    if page.totals.newest == Seqno::UNASSIGNED {
+        return Err(reader.corrupt("a root without a seqno"));
+    }
+    Ok(Root { page, level })
+}
 
 fn decode(reader: &mut Reader<'_>) -> Result<Body> {
     let owner = OwnerId(reader.varint()?);
     let levels = reader.varint_max(u64::from(MAX_HEIGHT) + 1)?;
     #[expect(clippy::cast_possible_truncation, reason = "the number of levels was checked")]
     let root = match (levels as u32).checked_sub(1) {
-        Some(level) => Some(Root { page: PageRef::decode(reader, 0, level == 0)?, level }),
+        Some(level) => Some(decode_root(reader, level)?),
         None => None,
     };
     let maps = [MapRoot::decode(reader)?, MapRoot::decode(reader)?];
@@ -107,10 +130,16 @@ fn decode(reader: &mut Reader<'_>) -> Result<Body> {
         }
         tombstones.push(RangeTombstone { range, seqno });
     }
+    let mut loaded = None;
+    if !reader.is_empty() {
+        #[expect(clippy::cast_possible_truncation, reason = "the level is checked")]
+        let level = reader.varint_max(MAX_HEIGHT.into())? as u32;
+        loaded = Some(decode_root(reader, level)?);
+    }
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));
     }
-    Ok((owner, root, maps, tombstones))
+    Ok(Body { owner, root, loaded, maps, tombstones })
 }
 
 /// The root record of a description.

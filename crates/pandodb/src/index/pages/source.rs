@@ -124,7 +124,7 @@ impl PageSource {
     /// # Errors
     /// [`Error::Corruption`] if a separator is outside this range. As [`PageSource::page`].
     pub fn children(&self, page: &PageRef, level: u32, from: &[u8], to: Option<&[u8]>) -> Result<Vec<Child>> {
-        let children = Inner::of(&self.page(page, level)?).children(from);
+        let children = page.inner(&self.page(page, level)?).children(from);
         // A leaf that continues the messages of a key has the smallest key above it as its bound.
         let is_above = |child: &Child| match (to, child.page.is_continued) {
             (None, _) => false,
@@ -147,7 +147,7 @@ impl PageSource {
         // The field is at the same place in leaves and inner pages.
         let mark = u32::from_le_bytes([block[28], block[29], block[30], block[31]]);
         let is_right = seeded!(TreeMarkIgnored: true, mark == page.mark) && block.len() == page.memory_bytes();
-        if is_right && (level == 0 || Inner::of(block).level() == level) {
+        if is_right && (level == 0 || page.inner(block).level() == level) {
             return Ok(());
         }
         let kind = kind_of(level);

@@ -15,14 +15,13 @@
 //!
 //! Invariant: the parts are in key order, and no key is in two parts.
 
-use super::inner::{Child, Inner};
+use super::inner::Child;
 use super::leaves::LeafSink;
 use super::reference::Root;
 use super::source::PageSource;
 use super::unit::{Unit, pop_unit};
 use crate::base::{Entry, EntryBlock, Extent, Result};
 use crate::index::folding::Sink;
-use crate::run::Leaf;
 
 /// The bytes that a message counts for in a buffer.
 pub fn weight(entry: &Entry<'_>) -> u64 {
@@ -37,7 +36,7 @@ pub fn leaves_of(buffer: &Root, from: &[u8], to: Option<&[u8]>, source: &PageSou
     if buffer.level == 0 {
         return Ok(vec![Child::new(from.to_vec(), buffer.page)]);
     }
-    if Inner::of(&source.page(&buffer.page, buffer.level)?).buffer().is_some() {
+    if buffer.page.inner(&source.page(&buffer.page, buffer.level)?).buffer().is_some() {
         return Err(source.corrupt(&buffer.page, "a buffer inside a buffer"));
     }
     source.children(&buffer.page, buffer.level, from, to)
@@ -48,7 +47,7 @@ fn entries(unit: &Unit, source: &PageSource, visit: &mut dyn FnMut(Entry<'_>) ->
     let mut key = Vec::new();
     for leaf in &unit.leaves {
         let (bytes, page) = (source.leaf_once(&leaf.page)?, &leaf.page);
-        let leaf = Leaf::of(&bytes);
+        let leaf = page.leaf(&bytes);
         leaf.key(leaf.len() - 1, &mut key);
         let is_above = unit.ends_before(&key);
         leaf.key(0, &mut key);

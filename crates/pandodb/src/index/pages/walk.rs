@@ -61,7 +61,7 @@ impl Walk {
         let block = self.source.page(page, level)?.keep();
         let wrong = |detail: &str| self.source.data().corrupt(page.addr, kind_of(level).name(), detail);
         if level > 0 {
-            let inner = Inner::of(&block);
+            let inner = page.inner(&block);
             let mut totals = inner.buffer().map(|buffer| buffer.page.totals).unwrap_or_default();
             (0..inner.len()).for_each(|i| totals += inner.page(i).totals);
             let mut last = Vec::new();
@@ -76,7 +76,7 @@ impl Walk {
                 false => Err(wrong("the sums differ from those in the parent")),
             };
         }
-        let leaf = Leaf::of(&block);
+        let leaf = page.leaf(&block);
         let mut key = Vec::new();
         leaf.key(0, &mut key);
         let mut is_inside = range.contains(&key);
@@ -111,7 +111,7 @@ impl Iterator for Walk {
         let Next { root: Root { page, level }, range, buffer_of } = self.next.pop()?;
         let block = self.read(&page, level, &range);
         if let (Ok(block), true) = (&block, level > 0) {
-            self.enter(&Inner::of(block), &range, buffer_of);
+            self.enter(&page.inner(block), &range, buffer_of);
         }
         Some(Visit { page, level, buffer_of, range, block })
     }

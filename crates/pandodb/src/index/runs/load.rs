@@ -73,6 +73,10 @@ impl<I: LoadsRuns> SortedLoader for I {
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
         Packs::pack_one(self, keep)
     }
+
+    fn has_waiting_load(&self) -> bool {
+        false
+    }
 }
 
 /// The finished runs of a load.

@@ -58,12 +58,12 @@ impl PinnedTree<'_> {
             checker.read(visit.page.stored_kind(), self.source.copy(&visit.page, visit.level, addr));
         }
         if visit.level > 0 && visit.buffer_of.is_none() {
-            self.pending(visit, &Inner::of(block), checker);
+            self.pending(visit, &visit.page.inner(block), checker);
         }
         if visit.level == 0 {
             // Messages above `through` are in the log. It owns their large values.
             let through = self.world.through;
-            entries(&Leaf::of(block), through, &mut |entry| checker.entry(entry));
+            entries(&visit.page.leaf(block), through, &mut |entry| checker.entry(entry));
         }
     }
 }
@@ -117,7 +117,8 @@ impl Verification for PinnedTree<'_> {
         }
         let mut reached = RangeSet::default();
         let mut is_whole = true;
-        for visited in Walk::new(self.source.clone(), self.world.root) {
+        let roots = self.world.loaded.into_iter().chain(self.world.root);
+        for visited in roots.flat_map(|root| Walk::new(self.source.clone(), Some(root))) {
             is_whole &= visited.block.is_ok();
             self.page(&visited, &mut checker, &mut reached);
         }
@@ -134,12 +135,14 @@ impl Verification for PinnedTree<'_> {
     }
 }
 
-/// The whole key space as one piece, with a source for the buffers of each level and one for the leaves.
+/// The whole key space as one piece, with a source for the tree of a load, one for the buffers of each level, and one for
+/// the leaves.
 pub(super) fn salvage(view: &Arc<TreeView>) -> Vec<SalvagePiece> {
     let top = view.root.map_or(0, |root| root.level);
-    let levels = (view.buffered_from..=top).rev().chain([0]);
-    let sources = levels.map(|level| {
-        let walk = Walk::new(view.source.clone(), view.root).only(level);
+    let levels = (view.buffered_from..=top).rev().chain([0]).map(|level| (view.root, level));
+    let loaded = view.loaded.map(|root| (Some(root), 0));
+    let sources = loaded.into_iter().chain(levels).map(|(root, level)| {
+        let walk = Walk::new(view.source.clone(), root).only(level);
         Box::new(TreeSource { range: KeyRange::all(), view: view.clone(), walk, behind: None })
             as Box<dyn SalvageSource>
     });
@@ -153,7 +156,7 @@ struct TreeSource {
     view: Arc<TreeView>,
     walk: Walk,
     /// The leaf behind the damage that was reported last.
-    behind: Option<Block>,
+    behind: Option<(PageRef, Block)>,
 }
 
 impl SalvageSource for TreeSource {
@@ -169,27 +172,27 @@ impl SalvageSource for TreeSource {
 
     fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
         let (view, before) = (&self.view, out.len());
-        let read = |leaf: &Block, out: &mut EntryBlock| {
-            entries(&Leaf::of(leaf), view.through(), &mut |entry| {
+        let read = |page: &PageRef, leaf: &Block, out: &mut EntryBlock| {
+            entries(&page.leaf(leaf), view.through(), &mut |entry| {
                 if view.tombstones.covering(entry.key, Seqno::MAX) < entry.seqno {
                     out.push(*entry);
                 }
             });
         };
-        if let Some(leaf) = self.behind.take() {
-            read(&leaf, out);
+        if let Some((page, leaf)) = self.behind.take() {
+            read(&page, &leaf, out);
         }
         // All damage before the next leaf is reported as one gap, because the caller remembers only the last one.
         let mut lost: Option<(KeyRange, crate::Error)> = None;
         while out.len() == before {
-            let Some(Visit { level, range, block, .. }) = self.walk.next() else {
+            let Some(Visit { page, level, range, block, .. }) = self.walk.next() else {
                 return lost.map_or(SalvageStep::End, |(range, e)| SalvageStep::Lost(range, e));
             };
             match (block, &mut lost) {
                 (Err(_), Some((gap, _))) => *gap = KeyRange::new(gap.from.as_slice(), range.to.as_slice()),
                 (Err(e), None) => lost = Some((range, e)),
-                (Ok(leaf), Some(_)) if level == 0 => self.behind = Some(leaf),
-                (Ok(leaf), None) if level == 0 => read(&leaf, out),
+                (Ok(leaf), Some(_)) if level == 0 => self.behind = Some((page, leaf)),
+                (Ok(leaf), None) if level == 0 => read(&page, &leaf, out),
                 (Ok(_), _) => {}
             }
             if self.behind.is_some() {
@@ -220,6 +223,11 @@ pub(super) fn describe(world: &World, source: &Arc<PageSource>, out: &mut String
         let (from, to) = (tombstone.range.from.escape_ascii(), tombstone.range.to.escape_ascii());
         let _ = writeln!(out, "range tombstone [{from} .. {to}) @{}", tombstone.seqno);
     }
+    if let Some(root) = world.loaded {
+        let _ = writeln!(out, "a sorted load that is not merged with the other rows yet:");
+        describe_level(&root.page, root.level, &[], source, out);
+        let _ = writeln!(out, "the other rows:");
+    }
     if let Some(root) = world.root {
         describe_level(&root.page, root.level, &[], source, out);
     }
@@ -232,13 +240,13 @@ fn describe_level(page: &PageRef, level: u32, from: &[u8], source: &Arc<PageSour
     }
     match source.page(page, level) {
         Ok(block) => {
-            if let Some(buffer) = Inner::of(&block).buffer() {
+            if let Some(buffer) = page.inner(&block).buffer() {
                 let _ = writeln!(out, "  its buffer, level {}: {}", buffer.level, describe_page(&buffer.page));
             }
             if level == 1 {
                 return;
             }
-            let children = Inner::of(&block).children(from);
+            let children = page.inner(&block).children(from);
             children.iter().for_each(|child| describe_level(&child.page, level - 1, &child.from, source, out));
         }
         Err(e) => {

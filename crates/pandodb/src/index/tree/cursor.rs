@@ -23,7 +23,6 @@ use crate::index::pages::source::OnceRead;
 use crate::index::pages::{Inner, LeafAhead, PageRef, Root};
 use crate::index::{IndexView, RawCursor};
 use crate::pool::Block;
-use crate::run::Leaf;
 
 /// The most leaves that are read ahead.
 const MOST_AHEAD: usize = 32;
@@ -34,6 +33,7 @@ const LONG: usize = 16;
 
 /// An inner page of the path.
 struct Level {
+    page: PageRef,
     block: Block,
     /// The child that is visited next; `None` if no child is left.
     next: Option<usize>,
@@ -42,6 +42,8 @@ struct Level {
 /// A scan of one root.
 pub(super) struct TreeCursor {
     view: Arc<TreeView>,
+    /// The root that is scanned; one of those of the view.
+    root: Option<Root>,
     /// The level of the pages whose buffers are scanned; 0 for the leaves of the tree.
     of: u32,
     /// The range with which the cursor was made.
@@ -61,17 +63,24 @@ pub(super) struct TreeCursor {
     ahead: LeafAhead,
     /// The number of leaves entered since the last seek.
     entered: usize,
-    leaf: Option<OnceRead>,
+    leaf: Option<(PageRef, OnceRead)>,
     window: Range<usize>,
     key: Vec<u8>,
 }
 
 impl TreeCursor {
-    /// A cursor over the messages in `range` that the pages of level `of` have, without pages that have no message above
-    /// `since`. Reads nothing yet.
-    pub(super) fn new(view: Arc<TreeView>, of: u32, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> TreeCursor {
+    /// A cursor over the messages in `range` that the pages of level `of` below `root` have, without pages that have no
+    /// message above `since`. Reads nothing yet. With `since`, the leaves that are read are not cached.
+    pub(super) fn new(
+        view: Arc<TreeView>,
+        (root, of): (Option<Root>, u32),
+        range: Arc<KeyRange>,
+        reverse: bool,
+        since: Seqno,
+    ) -> TreeCursor {
         TreeCursor {
             view,
+            root,
             of,
             start: Some(range.clone()),
             whole: range.clone(),
@@ -94,7 +103,7 @@ impl TreeCursor {
         self.path.clear();
         self.ahead.clear();
         self.entered = 0;
-        let Some(root) = self.view.root()?.filter(|root| !range.is_empty() && root.level >= self.of) else {
+        let Some(root) = self.root.filter(|root| !range.is_empty() && root.level >= self.of) else {
             return Ok(());
         };
         if root.level == 0 {
@@ -110,7 +119,7 @@ impl TreeCursor {
         let mut is_buffer = false;
         loop {
             let block = self.view.source.page(&page, level)?.keep();
-            let inner = Inner::of(&block);
+            let inner = page.inner(&block);
             if level == self.of && !is_buffer {
                 match inner.buffer() {
                     None => return Ok(()),
@@ -130,7 +139,7 @@ impl TreeCursor {
             };
             let child = inner.page(at);
             let next = if level == 1 { Some(at) } else { self.beside(&inner, at) };
-            self.path.push(Level { block, next });
+            self.path.push(Level { page, block, next });
             if level == 1 {
                 return Ok(());
             }
@@ -216,8 +225,8 @@ impl TreeCursor {
                 self.path.pop();
                 continue;
             };
-            let block = level.block.clone();
-            let inner = Inner::of(&block);
+            let (block, above) = (level.block.clone(), level.page);
+            let inner = above.inner(&block);
             if self.is_beyond(&inner, at) {
                 self.path.clear();
                 break;
@@ -263,11 +272,11 @@ impl TreeCursor {
             source.pool().insert_scanned(source.owner(), page.addr, self.entered > LONG, buf);
             self.view.rows.scanned(1);
         }
-        let view = Leaf::of(&leaf);
+        let view = page.leaf(&leaf);
         let from = if self.range.from.is_empty() { 0 } else { view.search(&self.range.from) };
         let to = if self.range.to.is_empty() { view.len() } else { view.search(&self.range.to) };
         self.window = from..to.max(from);
-        self.leaf = Some(leaf);
+        self.leaf = Some((page, leaf));
         Ok(true)
     }
 }
@@ -276,8 +285,8 @@ impl RawCursor for TreeCursor {
     fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
         let (stop, through) = (out.bytes() + max_bytes, self.view.through());
         loop {
-            if let Some(bytes) = &self.leaf {
-                let leaf = Leaf::of(bytes);
+            if let Some((page, bytes)) = &self.leaf {
+                let leaf = page.leaf(bytes);
                 while !self.window.is_empty() {
                     if out.bytes() >= stop {
                         return Ok(());

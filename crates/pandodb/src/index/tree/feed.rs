@@ -10,46 +10,113 @@
 //! When a job enters a child, it takes the messages for the child from the buffer above ([`Feed::enter`]). They are
 //! consumed, together with those of the memtable, by the pages below. A job without buffers has only the memtable.
 //!
+//! When a job merges the tree of a sorted load with the older tree, the rows of the load take the place of the memtable.
+//!
 //! Invariants: a carried message is older than the memtable and newer than everything below the buffer from which it was
 //! taken; the last carried messages are those for the lowest open page.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use crate::base::{Entry, EntryBlock, KeyRange};
-use crate::index::SealedBatch;
+use super::cursor::TreeCursor;
+use super::view::TreeView;
+use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::pages::waiting::weight;
+use crate::index::{RawCursor, SealedBatch};
 use crate::memtable;
 
 /// Bytes copied from a memtable at a time.
 const BLOCK: usize = 64 << 10;
 
-/// The messages of a memtable in order.
+/// The new messages that a job applies.
+#[derive(Clone)]
+pub(super) enum Fresh {
+    /// Those of a memtable.
+    Memtable(SealedBatch),
+    /// Those of a sorted load that waits in this state.
+    Loaded(Arc<TreeView>),
+}
+
+impl Fresh {
+    /// The messages in a range.
+    fn cursor(&self, range: KeyRange) -> FreshCursor {
+        match self {
+            Fresh::Memtable(batch) => {
+                FreshCursor::Memtable(memtable::Cursor::new(batch.memtable.clone(), range, false))
+            }
+            Fresh::Loaded(view) => {
+                // All rows are newer than this seqno. With such a seqno, the leaves that are read are not cached.
+                let since = Seqno(view.loaded.map_or(0, |root| root.page.totals.newest.0 - 1));
+                let cursor = TreeCursor::new(view.clone(), (view.loaded, 0), Arc::new(range), false, since);
+                FreshCursor::Loaded(Box::new(cursor))
+            }
+        }
+    }
+}
+
+/// A cursor over new messages.
+enum FreshCursor {
+    Memtable(memtable::Cursor),
+    Loaded(Box<TreeCursor>),
+}
+
+impl FreshCursor {
+    fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
+        match self {
+            FreshCursor::Memtable(cursor) => {
+                cursor.fill(max_bytes, out);
+                Ok(())
+            }
+            FreshCursor::Loaded(cursor) => cursor.fill(max_bytes, out),
+        }
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        match self {
+            FreshCursor::Memtable(cursor) => {
+                cursor.seek(key);
+                Ok(())
+            }
+            FreshCursor::Loaded(cursor) => cursor.seek(key),
+        }
+    }
+
+    /// Whether the next message may have the key of the last one.
+    fn continues_key(&self) -> bool {
+        match self {
+            FreshCursor::Memtable(cursor) => cursor.continues_key(),
+            FreshCursor::Loaded(_) => false,
+        }
+    }
+}
+
+/// New messages in order.
 struct Messages {
-    cursor: memtable::Cursor,
+    cursor: FreshCursor,
     block: EntryBlock,
     at: usize,
     rows: RowUpdates,
+    /// Whether the job applies no further message.
+    is_stopped: bool,
 }
 
 impl Messages {
-    /// The messages of the keys from `from` on. Each message that is read updates `rows`.
-    fn new(batch: &SealedBatch, from: &[u8], rows: &RowUpdates) -> Messages {
-        let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::new(from, []), false);
-        let mut messages = Messages { cursor, block: EntryBlock::new(), at: 0, rows: rows.clone() };
-        messages.refill();
-        messages
-    }
-
-    fn refill(&mut self) {
+    fn refill(&mut self) -> Result<()> {
         self.block.clear();
         self.at = 0;
-        self.cursor.fill(BLOCK, &mut self.block);
+        self.cursor.fill(BLOCK, &mut self.block)?;
         self.rows.absorb(self.cursor.continues_key(), &self.block);
+        Ok(())
+    }
+
+    /// The next message that the job applies.
+    fn peek(&self) -> Option<Entry<'_>> {
+        self.first().filter(|_| !self.is_stopped)
     }
 
     /// The next message.
-    fn peek(&self) -> Option<Entry<'_>> {
+    fn first(&self) -> Option<Entry<'_>> {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
 
@@ -58,11 +125,9 @@ impl Messages {
         self.at + 1 < self.block.len() && self.block.get(self.at).key != self.block.get(self.at + 1).key
     }
 
-    fn advance(&mut self) {
+    fn advance(&mut self) -> Result<()> {
         self.at += 1;
-        if self.at == self.block.len() {
-            self.refill();
-        }
+        if self.at == self.block.len() { self.refill() } else { Ok(()) }
     }
 }
 
@@ -84,7 +149,7 @@ impl Carried {
     }
 }
 
-/// Where the next message is.
+/// Where the next message is: among the new messages, or among those that are carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Memtable,
@@ -93,7 +158,7 @@ pub(super) enum Origin {
 
 /// The messages that a job has to apply.
 pub(super) struct Feed {
-    batch: Option<SealedBatch>,
+    fresh: Option<Fresh>,
     memtable: Option<Messages>,
     carried: Vec<Carried>,
 }
@@ -104,11 +169,33 @@ pub(super) fn is_below(key: &[u8], to: Option<&[u8]>) -> bool {
 }
 
 impl Feed {
-    /// The messages of a memtable whose keys are at or above `from`; with `None`, no messages. Each message of the memtable
-    /// that is read updates `rows`.
-    pub(super) fn new(batch: Option<&SealedBatch>, from: Option<&[u8]>, rows: &RowUpdates) -> Feed {
-        let memtable = batch.zip(from).map(|(batch, from)| Messages::new(batch, from, rows));
-        Feed { batch: batch.cloned(), memtable, carried: Vec::new() }
+    /// The new messages whose keys are at or above `from`; with `None`, no messages. Each message that is read updates
+    /// `rows`. [`Feed::start`] is called before the first message is needed.
+    pub(super) fn new(fresh: Option<Fresh>, from: Option<&[u8]>, rows: &RowUpdates) -> Feed {
+        let messages = |(fresh, from): (&Fresh, &[u8])| Messages {
+            cursor: fresh.cursor(KeyRange::new(from, [])),
+            block: EntryBlock::new(),
+            at: 0,
+            rows: rows.clone(),
+            is_stopped: false,
+        };
+        let memtable = fresh.as_ref().zip(from).map(messages);
+        Feed { fresh, memtable, carried: Vec::new() }
+    }
+
+    /// Reads the first messages.
+    ///
+    /// # Errors
+    /// If a leaf of a load cannot be read.
+    pub(super) fn start(&mut self) -> Result<()> {
+        self.memtable.as_mut().map_or(Ok(()), Messages::refill)
+    }
+
+    /// Applies no further message of the memtable in this piece of the job.
+    pub(super) fn stop(&mut self) {
+        if let Some(messages) = &mut self.memtable {
+            messages.is_stopped = true;
+        }
     }
 
     /// The smallest key above the page that is open; `None` if there is none.
@@ -116,9 +203,14 @@ impl Feed {
         self.carried.last().and_then(|carried| carried.to.as_deref())
     }
 
-    /// The next message of the memtable, for any page.
+    /// The next message of the memtable that this piece of the job applies, for any page.
     pub(super) fn next_key(&self) -> Option<&[u8]> {
         self.memtable.as_ref().and_then(Messages::peek).map(|message| message.key)
+    }
+
+    /// The next message of the memtable, which a later piece of the job may apply.
+    pub(super) fn first_left(&self) -> Option<&[u8]> {
+        self.memtable.as_ref().and_then(Messages::first).map(|message| message.key)
     }
 
     /// The next carried message for the open page.
@@ -177,6 +269,9 @@ impl Feed {
             return Some(true);
         }
         let Some(messages) = &self.memtable else { return Some(false) };
+        if messages.is_stopped {
+            return Some(false);
+        }
         match has(&messages.block, messages.at) {
             true => Some(true),
             // The block ends with the memtable only if no message is left.
@@ -189,11 +284,15 @@ impl Feed {
     }
 
     /// Passes the next message.
-    pub(super) fn advance(&mut self, origin: Origin) {
+    ///
+    /// # Errors
+    /// If a leaf of a load cannot be read.
+    pub(super) fn advance(&mut self, origin: Origin) -> Result<()> {
         match origin {
-            Origin::Memtable => self.memtable.as_mut().expect("it has the next message").advance(),
+            Origin::Memtable => return self.memtable.as_mut().expect("it has the next message").advance(),
             Origin::Carried => self.carried.last_mut().expect("it has the next message").at += 1,
         }
+        Ok(())
     }
 
     /// Enters a page: its messages are those of the memtable below `to`, and `block`.
@@ -220,15 +319,18 @@ impl Feed {
     }
 
     /// Adds the weights of the messages for the open page to the parts of the page that begin at `bounds`.
-    pub(super) fn add_weights(&self, bounds: &[Vec<u8>], weights: &mut [u64]) {
+    ///
+    /// # Errors
+    /// If a leaf of a load cannot be read.
+    pub(super) fn add_weights(&self, bounds: &[Vec<u8>], weights: &mut [u64]) -> Result<()> {
         self.add_carried_weights(bounds, weights);
-        let Some(mut cursor) = self.memtable_cursor() else { return };
+        let Some(mut cursor) = self.memtable_cursor() else { return Ok(()) };
         let (mut at, mut block) = (0, EntryBlock::new());
         loop {
             block.clear();
-            cursor.fill(BLOCK, &mut block);
+            cursor.fill(BLOCK, &mut block)?;
             if block.is_empty() {
-                return;
+                return Ok(());
             }
             for entry in block.iter() {
                 at = part_of(bounds, at, entry.key);
@@ -239,18 +341,21 @@ impl Feed {
 
     /// The same, but each part for which the memtable has messages gets the weight of one of them. So the cost does not grow
     /// with the memtable.
-    pub(super) fn mark(&self, bounds: &[Vec<u8>], weights: &mut [u64]) {
+    ///
+    /// # Errors
+    /// If a leaf of a load cannot be read.
+    pub(super) fn mark(&self, bounds: &[Vec<u8>], weights: &mut [u64]) -> Result<()> {
         self.add_carried_weights(bounds, weights);
-        let Some(mut cursor) = self.memtable_cursor() else { return };
+        let Some(mut cursor) = self.memtable_cursor() else { return Ok(()) };
         let (mut at, mut block) = (0, EntryBlock::new());
         loop {
             block.clear();
-            cursor.fill(1, &mut block);
-            let Some(entry) = block.iter().next() else { return };
+            cursor.fill(1, &mut block)?;
+            let Some(entry) = block.iter().next() else { return Ok(()) };
             at = part_of(bounds, at, entry.key);
             weights[at] += weight(&entry);
-            let Some(next) = bounds.get(at + 1) else { return };
-            cursor.seek(next);
+            let Some(next) = bounds.get(at + 1) else { return Ok(()) };
+            cursor.seek(next)?;
         }
     }
 
@@ -263,10 +368,10 @@ impl Feed {
     }
 
     /// A cursor over the messages of the memtable for the open page that were not consumed yet.
-    fn memtable_cursor(&self) -> Option<memtable::Cursor> {
-        let (batch, from) = (self.batch.as_ref()?, self.next_key()?);
+    fn memtable_cursor(&self) -> Option<FreshCursor> {
+        let (fresh, from) = (self.fresh.as_ref()?, self.next_key()?);
         let range = KeyRange::new(from, self.to().unwrap_or_default());
-        (!range.is_empty()).then(|| memtable::Cursor::new(batch.memtable.clone(), range, false))
+        (!range.is_empty()).then(|| fresh.cursor(range))
     }
 }
 

@@ -167,8 +167,8 @@ impl Flush {
         let mut arriving = vec![0; groups.len()];
         // A page that keeps nothing passes on whatever there is, so the weights do not matter.
         match rule.to_leaves || capacity == 0 {
-            true => feed.mark(&bounds, &mut arriving),
-            false => feed.add_weights(&bounds, &mut arriving),
+            true => feed.mark(&bounds, &mut arriving)?,
+            false => feed.add_weights(&bounds, &mut arriving)?,
         }
         let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
         let chosen = match rule.to_leaves {
@@ -271,7 +271,7 @@ impl Flush {
                 new += if origin == Origin::Memtable { weight(&message) } else { 0 };
                 self.folding.push(message, false, true)?;
                 self.is_changed = true;
-                feed.advance(origin);
+                feed.advance(origin)?;
                 continue;
             };
             match (message, reading.entry()) {
@@ -280,7 +280,7 @@ impl Flush {
                     moved += weight(&message);
                     new += if origin == Origin::Memtable { weight(&message) } else { 0 };
                     self.folding.push(message, false, true)?;
-                    feed.advance(origin);
+                    feed.advance(origin)?;
                 }
                 (_, Some(entry)) if is_below(entry.key, to) => {
                     let bytes = weight(&entry);
@@ -379,7 +379,7 @@ impl Flush {
             match (carried, own) {
                 (Some(message), own) if own.is_none_or(|own| message.key <= own.key) => {
                     folding.push(message, false, true)?;
-                    feed.advance(Origin::Carried);
+                    feed.advance(Origin::Carried)?;
                 }
                 (_, Some(own)) => {
                     folding.push(own, false, true)?;

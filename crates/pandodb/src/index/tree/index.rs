@@ -12,7 +12,7 @@ use crate::base::{KeyRange, OwnerId, Result, Seqno};
 use crate::index::pages::{Description, root};
 use crate::index::{
     Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
-    SalvagePiece, SealedBatch, Verification,
+    SalvagePiece, SealedBatch, SortedLoader, Verification,
 };
 use crate::resolve::Stripes;
 
@@ -33,6 +33,10 @@ impl Index for Tree {
         self.inner.lock().batches.push_back(batch);
     }
 
+    fn loader(&self) -> Option<&dyn SortedLoader> {
+        Some(self)
+    }
+
     fn view(&self) -> Arc<dyn IndexView> {
         self.published.load_full()
     }
@@ -46,7 +50,7 @@ impl Index for Tree {
     }
 
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        match self.claim(None, keep)? {
+        match self.claim(None, false, keep)? {
             Some(job) => self.work(job, budget),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
@@ -55,7 +59,7 @@ impl Index for Tree {
     /// Applies a piece of a memtable, or sweeps a piece of the deleted ranges.
     fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let piece = (room.bytes / PIECES).clamp(LEAST_PIECE, MOST_PIECE);
-        let Some(job) = self.claim(Some(piece), keep)? else {
+        let Some(job) = self.claim(Some(piece), false, keep)? else {
             return Ok(Progress { idle: true, ..Progress::default() });
         };
         self.work(job, u64::MAX)
@@ -72,7 +76,7 @@ impl Index for Tree {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let view = self.published.load_full();
-        let bytes = estimate(view.root()?, &self.source, range)?.bytes.max(1);
+        let bytes = estimate(view.roots()?, &self.source, range)?.bytes.max(1);
         let mut inner = self.inner.lock();
         // An explicit request retries the pages that could not be read.
         (inner.damage, inner.stuck) = (None, None);
@@ -85,12 +89,12 @@ impl Index for Tree {
 
     fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
         let view = self.published.load_full();
-        estimate(view.root()?, &self.source, range)
+        estimate(view.roots()?, &self.source, range)
     }
 
     fn entries(&self) -> (u64, u64) {
-        let view = self.published.load();
-        view.root.map_or((0, 0), |root| (root.page.totals.entries, root.page.totals.deletes))
+        let totals = self.published.load().totals();
+        (totals.entries, totals.deletes)
     }
 
     fn stats(&self) -> IndexStats {
@@ -137,9 +141,9 @@ impl Inspect for Tree {
 }
 
 /// The state that the next root record describes.
-struct TreeCheckpoint<'a> {
-    tree: &'a Tree,
-    world: World,
+pub(super) struct TreeCheckpoint<'a> {
+    pub(super) tree: &'a Tree,
+    pub(super) world: World,
 }
 
 impl Checkpoint for TreeCheckpoint<'_> {
@@ -151,7 +155,8 @@ impl Checkpoint for TreeCheckpoint<'_> {
     fn write(self: Box<Self>) -> Result<Cut> {
         let (Tree { core, source, rows, .. }, world) = (self.tree, &self.world);
         assert!(world.lost.is_none(), "a lost tree is never written");
-        let is_empty = world.root.is_none() && world.blobs.is_empty() && world.tombstones.is_empty();
+        let has_rows = world.root.is_some() || world.loaded.is_some();
+        let is_empty = !has_rows && world.blobs.is_empty() && world.tombstones.is_empty();
         let bytes = match world.described.stored() {
             Some(stored) => root::encode_record(stored),
             // A tree that holds nothing needs no block on disk.
@@ -160,6 +165,7 @@ impl Checkpoint for TreeCheckpoint<'_> {
                 let description = Description {
                     owner: crate::blocks::BlockSource::owner(&**source),
                     root: world.root,
+                    loaded: world.loaded,
                     pages: world.pages.clone(),
                     blobs: world.blobs.clone(),
                     tombstones: world.tombstones.clipped(&KeyRange::all()),

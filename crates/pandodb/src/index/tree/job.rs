@@ -23,7 +23,11 @@
 //! job is not finished, because of an error or a crash, the next job drops all messages above `through` that it meets,
 //! and applies them from the memtable, into which the log has brought them.
 //!
-//! A job without a memtable is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as
+//! **Merges.** If the tree of a sorted load waits, a job merges its rows with the older tree, as it would apply a memtable,
+//! but always in pieces, because a load may be large. Readers see the rows already, so a piece keeps no additional
+//! versions. After each piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
+//!
+//! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as
 //! long as it has not moved too many bytes.
 //!
 //! Invariant: targets ascend, so a job, or a piece of a job, visits each leaf at most once.
@@ -31,19 +35,22 @@
 use std::sync::Arc;
 
 use super::ahead::JobAhead;
-use super::feed::{Feed, Origin};
+use super::feed::{Feed, Fresh, Origin};
 use super::flush::{Flush, Folder, Rule};
+use super::merge::left_of;
 use super::reading::Reading;
 use super::sizes::Sizes;
 use super::sweep::{Sweep, remaining};
+use super::view::TreeView;
 use super::world::World;
 use crate::base::{EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding};
-use crate::index::pages::{LeafSink, Neighbour, PageSource, Rebuild, Root, TreeWriter, Unit, Written};
+use crate::index::pages::{LeafSink, Levels, Neighbour, PageSource, Rebuild, Root, TreeWriter, Unit, Written};
 use crate::index::{Core, SealedBatch};
 use crate::pool::Pool;
 use crate::resolve::{Stripes, prune_tombstones};
+use crate::rows::IndexRows;
 use crate::space::values::NewValues;
 
 /// Bytes of room in the pool above which new rows count as warm.
@@ -84,6 +91,8 @@ pub(super) struct Tools<'a> {
     pub(super) source: &'a Arc<PageSource>,
     /// The row cache, made ready for the memtable of the job.
     pub(super) rows: &'a RowUpdates,
+    /// The rows of the index in the row cache.
+    pub(super) index_rows: &'a Arc<IndexRows>,
 }
 
 /// What a job does beside applying its memtable.
@@ -108,6 +117,8 @@ pub(super) struct Done {
     /// The rest of the job, after a piece. It carries no values yet.
     pub(super) rest: Option<Pieces>,
     pub(super) root: Option<Root>,
+    /// The rest of the tree of a load.
+    pub(super) loaded: Option<Root>,
     /// The pages of the old tree that the new one lacks.
     pub(super) replaced: Vec<Extent>,
     pub(super) written: Written,
@@ -123,7 +134,7 @@ pub(super) struct Done {
 
 /// A job in progress.
 pub(super) struct Job {
-    /// The memtable; `None` for a sweep.
+    /// The memtable; `None` for a sweep and for a merge.
     pub(super) batch: Option<SealedBatch>,
     /// The state from which the job started. It keeps the pages of the old tree allocated.
     pub(super) from: World,
@@ -131,6 +142,7 @@ pub(super) struct Job {
     pool: Arc<Pool>,
     keep: Stripes,
     folding: Folding<LeafSink>,
+    levels: Levels,
     rebuild: Rebuild,
     feed: Feed,
     reading: Option<Reading>,
@@ -202,10 +214,17 @@ impl Job {
         wanted: Wanted,
         pieces: Option<Pieces>,
     ) -> Job {
-        let Tools { core, sizes, source, rows } = tools;
+        let Tools { core, sizes, source, rows, index_rows } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
-        let from_key = pieces.as_ref().map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
-        let feed = Feed::new(batch.as_ref(), from_key, rows);
+        let merges = from.loaded.is_some();
+        assert!(!merges || batch.is_none(), "a load is merged before any later memtable");
+        let fresh = match &batch {
+            Some(batch) => Some(Fresh::Memtable(batch.clone())),
+            None => merges.then(|| Fresh::Loaded(Arc::new(TreeView::of(&from, source, index_rows)))),
+        };
+        let from_key =
+            pieces.as_ref().filter(|_| batch.is_some()).map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
+        let feed = Feed::new(fresh, from_key, rows);
         let mut tombstones = from.tombstones.clipped(&KeyRange::all());
         let mut most_swept = sizes.memtable_bytes;
         if let Some(batch) = &batch {
@@ -213,9 +232,10 @@ impl Job {
             most_swept /= 4;
         }
         // A sweep would visit leaves again that earlier pieces have written.
-        let sweeps = wanted.sweeps && (batch.is_none() || pieces.is_none());
+        let sweeps = wanted.sweeps && !merges && (batch.is_none() || pieces.is_none());
         let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
-        let expected = batch.as_ref().map_or(0, |batch| 2 * batch.bytes);
+        let merged = from.loaded.map_or(0, |root| root.page.totals.bytes.min(sizes.memtable_bytes));
+        let expected = batch.as_ref().map_or(2 * merged, |batch| 2 * batch.bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
         let sink = LeafSink::new(writer, sizes.leaf);
@@ -231,8 +251,9 @@ impl Job {
         };
         let folding = folder.folding_into(sink, true, batch.as_ref().map(|batch| batch.bytes));
         let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
-        let to_leaves = batch.is_some() && (pieces.is_some() || has_leftovers);
+        let to_leaves = merges || batch.is_some() && (pieces.is_some() || has_leftovers);
         Job {
+            levels: sizes.levels,
             rebuild: Rebuild::new(from.root, sizes.levels),
             feed,
             flushes: Vec::new(),
@@ -252,9 +273,19 @@ impl Job {
             tombstones,
             sweep,
             is_sweeping: false,
-            piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes),
+            piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes).or(merges.then_some(sizes.memtable_bytes)),
             pieces,
         }
+    }
+
+    /// Whether the job merges the tree of a load.
+    pub(super) fn merges(&self) -> bool {
+        self.from.loaded.is_some()
+    }
+
+    /// Whether the job neither applies a memtable nor merges a load.
+    pub(super) fn is_sweep(&self) -> bool {
+        self.batch.is_none() && !self.merges()
     }
 
     /// Whether the job runs in pieces.
@@ -267,7 +298,7 @@ impl Job {
         self.pieces.take().filter(|_| self.batch.is_some())
     }
 
-    /// Works on leaves and messages of about `budget` bytes. Returns the bytes of messages that were applied, or for a
+    /// Works on leaves and messages of about `budget` bytes. Returns the bytes of new messages that were applied, or for a
     /// sweep the bytes of leaves.
     ///
     /// # Errors
@@ -276,13 +307,14 @@ impl Job {
         let (mut moved, mut done) = (0, 0);
         if !self.is_started {
             self.is_started = true;
+            self.feed.start()?;
             self.enter_root()?;
         }
         while moved < budget {
             if self.reading.is_some() {
                 let (old, new) = self.merge(budget - moved)?;
                 moved += old + new;
-                done += if self.batch.is_some() { new } else { old };
+                done += if self.is_sweep() { old } else { new };
                 continue;
             }
             if self.is_through {
@@ -498,11 +530,16 @@ impl Job {
     /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries and
     /// carried messages, and the bytes of messages from the memtable.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
-        let Job { folding, feed, reading, ahead, source, pool, .. } = self;
+        let Job { folding, feed, reading, ahead, source, pool, from, piece_bytes, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");
         let (mut old, mut new) = (0, 0);
         let is_fresh_warm = pool.has_room(ROOM);
+        let most = piece_bytes.filter(|_| from.loaded.is_some()).unwrap_or(u64::MAX);
         while old + new < budget {
+            // Many rows of a load may belong to one unit, so a piece may end inside it.
+            if folding.sink.writer.written() >= most {
+                feed.stop();
+            }
             let message = feed.next().filter(|(next, _)| !reading_now.unit.ends_before(next.key));
             let entry = reading_now.entry();
             match (message, entry) {
@@ -512,7 +549,7 @@ impl Job {
                     let bytes = (message.key.len() + message.value.len() + 8) as u64;
                     *(if origin == Origin::Memtable { &mut new } else { &mut old }) += bytes;
                     folding.push(message, is_last, is_fresh_warm || reading_now.is_warm)?;
-                    feed.advance(origin);
+                    feed.advance(origin)?;
                 }
                 (_, Some(entry)) => {
                     old += (entry.key.len() + entry.value.len() + 8) as u64;
@@ -564,17 +601,21 @@ impl Job {
     /// If a page cannot be read or written. Everything that the job has written is freed.
     pub(super) fn finish(mut self, stage: Stage) -> Result<Done> {
         debug_assert!(self.reading.is_none(), "the last unit is complete");
-        let next = self.feed.next_key().map(<[u8]>::to_vec);
+        assert!(stage == Stage::Piece || self.feed.first_left().is_none(), "a job ends when all messages are applied");
+        let next = self.feed.first_left().map(<[u8]>::to_vec);
         if stage == Stage::Piece {
             self.put_pending()?;
             self.wind_up()?;
         }
-        let Job { from, source, keep, folding, rebuild, tombstones, sweep, mut values, .. } = self;
+        let Job { from, source, keep, folding, rebuild, levels, tombstones, sweep, mut values, .. } = self;
         let swept = sweep.into_swept();
         let (mut sink, folded) = folding.finish()?;
         values.add(folded);
         debug_assert!(sink.is_empty(), "all leaves are in the new tree");
-        let (root, replaced) = rebuild.finish(&source, &mut sink)?;
+        let (root, mut replaced) = rebuild.finish(&source, &mut sink)?;
+        let rest = |loaded| left_of(loaded, next.as_deref(), &source, levels, &mut sink);
+        let (loaded, mut merged) = from.loaded.map_or(Ok(Default::default()), rest)?;
+        replaced.append(&mut merged);
         let leaves = sink.writer.leaf_count();
         let written = sink.writer.finish()?;
         // A sweep may end after any piece.
@@ -588,7 +629,7 @@ impl Job {
         let tombstones = if is_gone { Vec::new() } else { tombstones };
         debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
         let tombstones = Fragments::build(&tombstones);
-        Ok(Done { rest, root, replaced, written, leaves, values, tombstones, swept, keep })
+        Ok(Done { rest, root, loaded, replaced, written, leaves, values, tombstones, swept, keep })
     }
 }
 

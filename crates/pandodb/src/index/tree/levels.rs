@@ -1,13 +1,14 @@
 //! [`LevelsCursor`]: a scan of a tree with buffers. It merges the messages of the leaves with those in the buffers of each
-//! level (000 §3.3).
+//! level (000 §3.3), and with the tree of a sorted load.
 //!
 //! ```text
-//!   buffers of level 3   ──▶ ┐
+//!   tree of a load       ──▶ ┐
+//!   buffers of level 3   ──▶ ┤
 //!   buffers of level 2   ──▶ ├─ the smallest key, and of equal keys the newest ──▶ messages in order
 //!   leaves               ──▶ ┘
 //! ```
 //!
-//! The leaves are read a block at a time. The buffers are read only up to the last key of this block, because most of a
+//! The leaves are read a block at a time. The buffers and the tree of a load are read only up to the last key of this block, because most of a
 //! level may be empty: a short scan would otherwise visit many pages before it returns its first row.
 //!
 //! Invariants: the messages of a level are in order; each message is in one level only; when a message is returned, every
@@ -27,21 +28,24 @@ const BLOCK: usize = 16 << 10;
 /// A cursor over the messages of a view in `range`. Pages that have no message above `since` are left out.
 pub(super) fn cursor_of(view: Arc<TreeView>, range: Arc<KeyRange>, reverse: bool, since: Seqno) -> Box<dyn RawCursor> {
     let top = view.root.map_or(0, |root| root.level);
-    if top < view.buffered_from {
-        return Box::new(TreeCursor::new(view, 0, range, reverse, since));
+    let loaded = seeded!(LoadedTreeNotScanned: None, view.loaded);
+    if top < view.buffered_from && loaded.is_none() {
+        let root = view.root;
+        return Box::new(TreeCursor::new(view, (root, 0), range, reverse, since));
     }
-    let highest = seeded!(BufferNotScanned: top - 1, top);
-    let levels = (view.buffered_from..=highest).rev();
-    let input = |of| Input {
-        cursor: TreeCursor::new(view.clone(), of, range.clone(), reverse, since),
+    let highest = if top < view.buffered_from { top } else { seeded!(BufferNotScanned: top - 1, top) };
+    let input = |root, of| Input {
+        cursor: TreeCursor::new(view.clone(), (root, of), range.clone(), reverse, since),
         block: EntryBlock::new(),
         at: 0,
         asked: 0,
     };
-    Box::new(LevelsCursor { buffers: levels.map(input).collect(), leaves: input(0), reverse })
+    let levels = (view.buffered_from..=highest).rev().map(|of| input(view.root, of));
+    let newer = loaded.map(|root| input(Some(root), 0)).into_iter().chain(levels).collect();
+    Box::new(LevelsCursor { newer, leaves: input(view.root, 0), reverse })
 }
 
-/// A level of the tree.
+/// A level of the tree, or the tree of a load.
 struct Input {
     cursor: TreeCursor,
     block: EntryBlock,
@@ -70,8 +74,8 @@ impl Input {
 
 /// A scan of all levels.
 struct LevelsCursor {
-    /// The levels with buffers, highest first.
-    buffers: Vec<Input>,
+    /// The tree of a load, and the levels with buffers, highest first.
+    newer: Vec<Input>,
     leaves: Input,
     reverse: bool,
 }
@@ -85,15 +89,15 @@ impl LevelsCursor {
 
     /// Reads further messages, so that the next message of the scan is in memory.
     fn refill(&mut self) -> Result<()> {
-        let LevelsCursor { buffers, leaves, .. } = self;
+        let LevelsCursor { newer, leaves, .. } = self;
         if leaves.is_hungry() {
             leaves.fill(None)?;
             leaves.asked += 1;
         }
-        // Behind the last leaf, the buffers are read to their end.
+        // Behind the last leaf, the others are read to their end.
         let last = leaves.block.len().checked_sub(1).filter(|_| leaves.peek().is_some());
         let pause = last.map(|last| leaves.block.get(last).key);
-        for input in buffers.iter_mut().filter(|input| input.is_hungry()) {
+        for input in newer.iter_mut().filter(|input| input.is_hungry()) {
             // A level that was read up to this key, and has no message in memory, has none up to this key.
             if input.asked < leaves.asked || pause.is_none() {
                 input.fill(pause)?;
@@ -105,19 +109,19 @@ impl LevelsCursor {
 
     /// The input that has the next message.
     fn next(&mut self) -> Option<&mut Input> {
-        let mut best: Option<(usize, Entry<'_>)> = self.leaves.peek().map(|entry| (self.buffers.len(), entry));
-        for (i, input) in self.buffers.iter().enumerate() {
+        let mut best: Option<(usize, Entry<'_>)> = self.leaves.peek().map(|entry| (self.newer.len(), entry));
+        for (i, input) in self.newer.iter().enumerate() {
             let Some(entry) = input.peek() else { continue };
             if best.as_ref().is_none_or(|(_, best)| self.is_before(&entry, best)) {
                 best = Some((i, entry));
             }
         }
         let (i, _) = best?;
-        Some(if i == self.buffers.len() { &mut self.leaves } else { &mut self.buffers[i] })
+        Some(if i == self.newer.len() { &mut self.leaves } else { &mut self.newer[i] })
     }
 
     fn inputs(&mut self) -> impl Iterator<Item = &mut Input> {
-        self.buffers.iter_mut().chain([&mut self.leaves])
+        self.newer.iter_mut().chain([&mut self.leaves])
     }
 }
 

@@ -44,6 +44,8 @@ mod flush;
 mod index;
 mod job;
 mod levels;
+mod load;
+mod merge;
 mod publish;
 mod read;
 mod reading;

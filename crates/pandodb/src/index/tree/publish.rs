@@ -57,7 +57,7 @@ pub(super) struct Counters {
 pub(super) struct Inner {
     pub(super) world: World,
     pub(super) batches: VecDeque<SealedBatch>,
-    slot: Slot,
+    pub(super) slot: Slot,
     /// Ranges that a caller wants rewritten, disjoint and in order.
     pub(super) requested: Vec<KeyRange>,
     /// The error that made a page unreadable for a sweep. No sweep starts until the store is reopened or a caller asks
@@ -67,12 +67,12 @@ pub(super) struct Inner {
     /// until the store is reopened or a caller asks for a compaction.
     pub(super) stuck: Option<Error>,
     /// Whether the keyspace was dropped. If so, the result of the job in progress is discarded.
-    cleared: bool,
+    pub(super) cleared: bool,
 }
 
 /// The job of the tree. At most one job exists, because a job rewrites the tree that it started from.
 #[derive(Default)]
-enum Slot {
+pub(super) enum Slot {
     #[default]
     Nothing,
     /// The job waits for its next step.
@@ -91,7 +91,7 @@ impl Tree {
         let empty = || BlobMap::new(core.pool.clone(), Fanout::PAGE);
         let (pages, blobs) = (empty(), empty());
         let owner = core.ids.next();
-        let description = Description { owner, root: None, pages, blobs, tombstones: Vec::new() };
+        let description = Description { owner, root: None, loaded: None, pages, blobs, tombstones: Vec::new() };
         Tree::around(core, sizes, description, through, None)
     }
 
@@ -110,7 +110,8 @@ impl Tree {
             Err(e) if !core.repair && e.is_damage() => {
                 let empty = || BlobMap::new(core.pool.clone(), Fanout::PAGE);
                 let (pages, blobs) = (empty(), empty());
-                let description = Description { owner: OwnerId(0), root: None, pages, blobs, tombstones: Vec::new() };
+                let description =
+                    Description { owner: OwnerId(0), root: None, loaded: None, pages, blobs, tombstones: Vec::new() };
                 Ok(Tree::around(core, sizes, description, record.through, Some(e)))
             }
             Err(e) => Err(e),
@@ -122,6 +123,7 @@ impl Tree {
         let source = Arc::new(PageSource::new(core.data.clone(), core.pool.clone(), from.owner));
         let world = World {
             root: from.root,
+            loaded: from.loaded,
             through,
             horizon: Seqno(0),
             buffered_from: sizes.levels.buffered_from,
@@ -156,6 +158,7 @@ impl Tree {
         };
         // Whether a snapshot needs the tombstones is found out by the first sweep.
         tree.look_at_tombstones(&tree.inner.lock());
+        tree.note_loaded(&tree.inner.lock());
         tree
     }
 
@@ -167,25 +170,40 @@ impl Tree {
         }
     }
 
-    /// Claims the job in progress, or starts the next one: for the oldest memtable, or else a sweep if there is
-    /// something to sweep. With `piece_bytes`, the job runs in pieces; a job in progress that does not is dropped, and
-    /// its space is freed.
+    /// Counts the load that waits to be merged as work. REQUIRES: the caller holds `inner`.
+    pub(super) fn note_loaded(&self, inner: &Inner) {
+        let waiting = loaded_bytes(&inner.world);
+        self.owing.change(|own| own.work_bytes = own.work_bytes.max(waiting));
+    }
+
+    /// Claims the job in progress, or starts the next one: a merge if the tree of a load waits, else for the oldest
+    /// memtable, else a sweep if there is something to sweep. With `piece_bytes`, the job runs in pieces; a job in progress
+    /// that does not is dropped, and its space is freed. With `no_sweep`, the same happens to a sweep in progress, and no
+    /// sweep starts.
     ///
     /// # Errors
-    /// The damage that keeps the oldest memtable from being applied.
-    pub(super) fn claim(&self, piece_bytes: Option<u64>, keep: &dyn Fn() -> Stripes) -> Result<Option<Box<Job>>> {
+    /// The damage that keeps the load from being merged, or the oldest memtable from being applied.
+    pub(super) fn claim(
+        &self,
+        piece_bytes: Option<u64>,
+        no_sweep: bool,
+        keep: &dyn Fn() -> Stripes,
+    ) -> Result<Option<Box<Job>>> {
         // The job is dropped after the lock is released, because it frees its pages.
         let mut unneeded = None;
         let mut inner = self.inner.lock();
         let Tree { core, sizes, source, .. } = self;
         match std::mem::replace(&mut inner.slot, Slot::Working) {
-            Slot::Parked(job) if piece_bytes.is_none() || job.is_in_pieces() => return Ok(Some(job)),
+            Slot::Parked(job) if (piece_bytes.is_none() || job.is_in_pieces()) && !(no_sweep && job.is_sweep()) => {
+                return Ok(Some(job));
+            }
             Slot::Working => return Ok(None),
             Slot::Interrupted(pieces) if inner.stuck.is_none() => {
                 let piece_bytes = piece_bytes.unwrap_or(pieces.piece_bytes);
                 let pieces = Pieces { piece_bytes, ..*pieces };
                 let (from, batch) = (inner.world.clone(), inner.batches.front().cloned());
-                let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()) };
+                let tools =
+                    Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()), index_rows: &self.rows };
                 return Ok(Some(Box::new(Job::resume(tools, from, batch, keep(), pieces))));
             }
             Slot::Interrupted(pieces) => {
@@ -195,25 +213,27 @@ impl Tree {
             Slot::Parked(job) => unneeded = Some(job),
             Slot::Nothing => {}
         }
-        let batch = inner.batches.front().cloned();
+        let merges = inner.world.loaded.is_some();
+        let batch = inner.batches.front().filter(|_| !merges).cloned();
+        let packs = merges || batch.is_some();
         let stripes = keep();
-        if batch.is_some() && inner.stuck.is_some() || batch.is_none() && !self.has_sweep(&inner, &stripes) {
+        if packs && inner.stuck.is_some() || !packs && (no_sweep || !self.has_sweep(&inner, &stripes)) {
             inner.slot = Slot::Nothing;
-            return batch.and(inner.stuck.clone()).map_or(Ok(None), Err);
+            return inner.stuck.clone().filter(|_| packs).map_or(Ok(None), Err);
         }
         let is_chosen = |_: &u64| batch.as_ref().is_some_and(|batch| batch.through.0.is_multiple_of(IN_PIECES));
         let piece_bytes = piece_bytes.or(sizes.piece_bytes.filter(is_chosen));
         // A page that cannot be read must not keep memtables from being applied.
-        let requested = if batch.is_none() { inner.requested.clone() } else { Vec::new() };
+        let requested = if packs { Vec::new() } else { inner.requested.clone() };
         let wanted = Wanted { sweeps: inner.damage.is_none(), requested };
         let from = inner.world.clone();
-        let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()) };
+        let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()), index_rows: &self.rows };
         drop(inner);
         drop(unneeded);
         Ok(Some(Box::new(Job::new(tools, from, batch, stripes, wanted, piece_bytes))))
     }
 
-    /// Makes the row cache ready for a job that applies `batch`. A sweep changes no row. REQUIRES: the caller holds `inner`,
+    /// Makes the row cache ready for a job that applies `batch`. A sweep or a merge changes no row. REQUIRES: the caller holds `inner`,
     /// so that the memtable is not that of a dropped keyspace; no other job exists.
     fn row_updates(&self, batch: Option<&SealedBatch>) -> RowUpdates {
         batch.map_or_else(RowUpdates::default, |batch| RowUpdates::begin(&self.rows, batch))
@@ -234,14 +254,14 @@ impl Tree {
 
     /// Continues a claimed job. A complete job is published.
     pub(super) fn work(&self, mut job: Box<Job>, budget: u64) -> Result<Progress> {
-        let is_sweep = job.batch.is_none();
+        let kind = (job.is_sweep(), job.merges());
         let (bytes, stage) = match job.step(budget) {
             Ok(stepped) => stepped,
             Err(e) => {
                 // Free the pages that the job has written before another thread starts it again.
                 let pieces = job.take_pieces();
                 drop(job);
-                return self.give_up(is_sweep, pieces, e);
+                return self.give_up(kind, pieces, e);
             }
         };
         if stage == Stage::Busy {
@@ -255,13 +275,14 @@ impl Tree {
         let absorbed = batch.filter(|_| stage == Stage::Complete).map(|batch| batch.bytes);
         match published {
             Ok(()) => Ok(Progress { bytes: bytes.max(1), absorbed, ..Progress::default() }),
-            Err(e) => self.give_up(is_sweep, pieces, e),
+            Err(e) => self.give_up(kind, pieces, e),
         }
     }
 
     /// Ends a job that failed. Its memtable is applied again by the next job, from the last published piece on. After
-    /// damage, no job sweeps any more. If a memtable cannot be applied even so, the index is stuck.
-    fn give_up(&self, is_sweep: bool, pieces: Option<Pieces>, error: Error) -> Result<Progress> {
+    /// damage, no job sweeps any more. If a memtable cannot be applied even so, or if a load cannot be merged, the index is
+    /// stuck.
+    fn give_up(&self, (is_sweep, merges): (bool, bool), pieces: Option<Pieces>, error: Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         inner.slot = match pieces {
             Some(pieces) if !inner.cleared => Slot::Interrupted(Box::new(pieces)),
@@ -272,8 +293,9 @@ impl Tree {
         }
         let was_swept = inner.damage.is_none();
         inner.damage.get_or_insert_with(|| error.clone());
-        self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0));
-        if is_sweep || was_swept {
+        let waiting = loaded_bytes(&inner.world);
+        self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (waiting, 0, 0));
+        if is_sweep || was_swept && !merges {
             // The next job for this memtable sweeps nothing. Perhaps it does not need the damaged page.
             return Progress::unless_damage(error);
         }
@@ -306,16 +328,20 @@ impl Tree {
             world.blobs.insert_all(&values.kept);
         }
         let mut inner = self.inner.lock();
-        if inner.cleared {
+        let is_sweep = batch.is_none() && from.loaded.is_none();
+        // A load that was attached meanwhile makes a sweep useless. No load is attached during other jobs.
+        if inner.cleared || is_sweep && inner.world.through != from.through {
             inner.slot = Slot::Nothing;
             return Ok(());
         }
-        assert_eq!(inner.world.root, from.root, "one job at a time changes the root");
-        self.count(done.written.bytes(), &done.replaced, done.leaves, batch.is_none() || !done.swept.is_empty());
-        world.root = done.root;
+        let same =
+            (inner.world.root, inner.world.loaded, inner.world.through) == (from.root, from.loaded, from.through);
+        assert!(same, "one job at a time changes the root");
+        self.count(done.written.bytes(), &done.replaced, done.leaves, is_sweep || !done.swept.is_empty());
+        (world.root, world.loaded) = (done.root, seeded!(RestOfLoadLost: None, done.loaded));
         world.tombstones = Arc::new(std::mem::take(&mut done.tombstones));
         world.horizon = world.horizon.max(done.keep.horizon);
-        if batch.is_none() {
+        if is_sweep {
             let requested = std::mem::take(&mut inner.requested);
             inner.requested = requested.iter().flat_map(|range| subtract(range, &done.swept)).collect();
         }
@@ -356,7 +382,7 @@ impl Tree {
         let is_requested = !inner.requested.is_empty();
         self.owing.change(|own| {
             own.memory_bytes = own.memory_bytes.saturating_sub(applied);
-            own.work_bytes = sweep_bytes;
+            own.work_bytes = sweep_bytes.saturating_add(loaded_bytes(&inner.world));
             own.optional_bytes = 0;
             own.requested_bytes = if is_requested { own.requested_bytes.max(1) } else { 0 };
         });
@@ -401,8 +427,11 @@ impl Tree {
         let frees = later.iter().map(|extent| (owner, *extent));
         let frees = frees.chain(values.iter().map(|extent| (OwnerId::VALUES, *extent)));
         world.deferred_frees = inner.world.deferred_frees.succeed_with(frees);
-        let described = || Arc::new(Described::new(self.core.data.clone()));
-        world.described = seeded!(TreeDescriptionRepeated: world.described.clone(), described());
+        // A checkpoint has described the state with a load before it is published.
+        if Arc::ptr_eq(&world.described, &inner.world.described) {
+            let described = || Arc::new(Described::new(self.core.data.clone()));
+            world.described = seeded!(TreeDescriptionRepeated: world.described.clone(), described());
+        }
         inner.world = world;
         self.published.swap(Arc::new(TreeView::of(&inner.world, &self.source, &self.rows)))
     }
@@ -428,7 +457,7 @@ impl Tree {
             |map: &mut BlobMap| -> Vec<Extent> { map.take().iter().flat_map(crate::space::ranges::extents).collect() };
         let pages = all(&mut world.pages);
         values.extend(all(&mut world.blobs));
-        (world.root, world.tombstones) = (None, Arc::default());
+        (world.root, world.loaded, world.tombstones) = (None, None, Arc::default());
         inner.requested.clear();
         self.rows.begin(Seqno::MAX);
         self.rows.remove_where(|_, _| true);
@@ -436,6 +465,11 @@ impl Tree {
         drop(inner);
         drop(old);
     }
+}
+
+/// The bytes of the rows of a load that wait to be merged. More than 0 if a load waits.
+fn loaded_bytes(world: &World) -> u64 {
+    world.loaded.map_or(0, |root| root.page.totals.bytes.max(1))
 }
 
 /// The same pages as fewer extents, in order.

@@ -1,7 +1,7 @@
 //! Reading: the point lookup, and the search for changes.
 //!
-//! A lookup first searches the row cache and the range tombstones, then walks from the root to the leaf of the key. On its
-//! way it searches the buffer of each page before the child, because the messages in the buffer are newer. Each page comes
+//! A lookup first searches the row cache and the range tombstones, then walks from the root to the leaf of the key. If a
+//! sorted load waits to be merged, its tree is searched before the other one. On its way, the lookup searches the buffer of each page before the child, because the messages in the buffer are newer. Each page comes
 //! from the pool, or is requested from the caller. A plain value that was found is offered to the row cache.
 
 use std::sync::Arc;
@@ -13,7 +13,6 @@ use crate::index::cached_rows::{offer, recall};
 use crate::index::pages::{Inner, PageRef, Root};
 use crate::index::{Base, Changes, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
-use crate::run::Leaf;
 
 impl IndexView for TreeView {
     fn through(&self) -> Seqno {
@@ -33,12 +32,12 @@ impl IndexView for TreeView {
     }
 
     fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>> {
-        self.root()?;
+        self.check_readable()?;
         Ok(cursor_of(self, range, reverse, Seqno(0)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
-        self.root()?;
+        self.check_readable()?;
         out.extend(self.tombstones.clipped(range));
         Ok(())
     }
@@ -48,30 +47,27 @@ impl IndexView for TreeView {
     }
 
     fn cursor_since(self: Arc<Self>, range: &KeyRange, since: Seqno) -> Result<Box<dyn RawCursor>> {
-        self.root()?;
+        self.check_readable()?;
         Ok(cursor_of(self, Arc::new(range.clone()), false, since))
     }
 }
 
 /// Whether the tree has a change of `key` with a seqno above `since`. Pages without a newer message are not read.
 fn changed(view: &TreeView, key: &[u8], since: Seqno, changes: Changes) -> Result<bool> {
-    let Some(Root { mut page, mut level }) = view.root()? else {
-        return Ok(view.tombstones.covering(key, Seqno::MAX) > since);
-    };
     if view.tombstones.covering(key, Seqno::MAX) > since {
         return Ok(true);
     }
-    let (mut after, mut below) = (Vec::new(), None);
+    let Some(Down { mut page, mut level, mut after, mut below }) = Down::start(view)? else { return Ok(false) };
     loop {
         let mut continues = false;
         if page.totals.newest > since {
             let block = view.source.page(&page, level)?;
             if level > 0 {
-                let down = Down::search(&Inner::of(&block), key, below.take());
+                let down = Down::search(&page.inner(&block), key, below.take());
                 (page, level, after, below) = (down.page, down.level, down.after, down.below);
                 continue;
             }
-            let leaf = Leaf::of(&block);
+            let leaf = page.leaf(&block);
             for i in leaf.find(key) {
                 let slot = leaf.slot(i);
                 // All older messages of the key have smaller seqnos.
@@ -95,7 +91,7 @@ fn changed(view: &TreeView, key: &[u8], since: Seqno, changes: Changes) -> Resul
     }
 }
 
-/// A child that is searched after the buffer of its parent.
+/// A child that is searched after the buffer of its parent, or the root that is searched after the tree of a load.
 struct Below {
     page: PageRef,
     level: u32,
@@ -112,6 +108,15 @@ struct Down {
 }
 
 impl Down {
+    /// The newest root; `None` if the view has no message. A tree that a load has brought is like a buffer: it is searched
+    /// before the other tree.
+    fn start(view: &TreeView) -> Result<Option<Down>> {
+        let mut roots = view.roots()?;
+        let Some(Root { page, level }) = roots.next() else { return Ok(None) };
+        let older = roots.next().map(|Root { page, level }| Below { page, level, after: Vec::new() });
+        Ok(Some(Down { page, level, after: Vec::new(), below: older }))
+    }
+
     /// Searches an inner page for `key`. `below` is set if the page is the inner page of a buffer.
     fn search(inner: &Inner<'_>, key: &[u8], below: Option<Below>) -> Down {
         let at = inner.search(key);
@@ -145,16 +150,16 @@ impl<'v> TreeProbe<'v> {
 impl<'v> Probe<'v> for TreeProbe<'v> {
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
         let Some((Down { page, level, mut after, below }, copy)) = self.asked.take() else {
-            let root = self.view.root()?;
+            let start = Down::start(self.view)?;
             if lookup.is_done() || recall(&self.view.rows, self.view.through, lookup) {
                 return Ok(Step::Done);
             }
             lookup.enter(self.view.tombstones.covering(lookup.key, lookup.at));
-            let Some(Root { page, level }) = root else {
+            let Some(start) = start else {
                 lookup.leave();
                 return Ok(Step::Done);
             };
-            return Ok(self.ask(Down { page, level, after: Vec::new(), below: None }, 0));
+            return Ok(self.ask(start, 0));
         };
         let source = &self.view.source;
         let good = block.map(|block| source.expect(&block, &page, level).map(|()| block)).transpose();
@@ -168,10 +173,10 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
             Err(e) => return Err(e),
         };
         if level > 0 {
-            return Ok(self.ask(Down::search(&Inner::of(&block), lookup.key, below), 0));
+            return Ok(self.ask(Down::search(&page.inner(&block), lookup.key, below), 0));
         }
         lookup.tally.leaves += 1;
-        let continues = search(block, lookup)?;
+        let continues = search(&page, block, lookup)?;
         offer(&self.view.rows, self.view.through, lookup);
         if !lookup.is_done() {
             if continues && let Some(page) = after.pop() {
@@ -188,8 +193,8 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
 
 /// Collects the messages of a lookup's key in a leaf. A value that was found keeps the guard of its page, which is
 /// cheaper than a reference count.
-fn search(block: Block, lookup: &mut Lookup<'_>) -> Result<bool> {
-    let leaf = Leaf::of(&block);
+fn search(page: &PageRef, block: Block, lookup: &mut Lookup<'_>) -> Result<bool> {
+    let leaf = page.leaf(&block);
     let continues = leaf.continues();
     let mut inline = None;
     for i in leaf.find(lookup.key) {

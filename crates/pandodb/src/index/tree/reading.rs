@@ -3,8 +3,7 @@
 use super::ahead::JobAhead;
 use crate::base::{Entry, Result, Seqno};
 use crate::index::pages::source::OnceRead;
-use crate::index::pages::{PageSource, Unit};
-use crate::run::Leaf;
+use crate::index::pages::{PageRef, PageSource, Unit};
 
 /// A unit whose entries are being merged.
 pub(super) struct Reading {
@@ -12,7 +11,7 @@ pub(super) struct Reading {
     pub(super) unit: Unit,
     /// The number of the current leaf in the unit.
     number: usize,
-    leaf: Option<OnceRead>,
+    leaf: Option<(PageRef, OnceRead)>,
     /// The number of the current entry in the leaf.
     at: usize,
     key: Vec<u8>,
@@ -35,8 +34,8 @@ impl Reading {
 
     /// Passes the messages that a job which was not finished has left.
     fn leave_out(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
-        while let Some(bytes) = &self.leaf
-            && Leaf::of(bytes).slot(self.at).seqno > self.through
+        while let Some((page, bytes)) = &self.leaf
+            && page.leaf(bytes).slot(self.at).seqno > self.through
         {
             self.pass(source, ahead)?;
         }
@@ -47,12 +46,12 @@ impl Reading {
     fn load(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
         self.leaf = match self.unit.leaves.get(self.number) {
             None => None,
-            Some(leaf) => Some(ahead.read(&leaf.page, source)?),
+            Some(leaf) => Some((leaf.page, ahead.read(&leaf.page, source)?)),
         };
         self.at = 0;
-        if let Some(bytes) = &self.leaf {
+        if let Some((page, bytes)) = &self.leaf {
             self.is_warm = bytes.is_pooled();
-            let leaf = Leaf::of(bytes);
+            let leaf = page.leaf(bytes);
             leaf.key(leaf.len() - 1, &mut self.key);
             let is_above = self.unit.ends_before(&self.key);
             leaf.key(0, &mut self.key);
@@ -65,15 +64,16 @@ impl Reading {
 
     /// The current entry.
     pub(super) fn entry(&self) -> Option<Entry<'_>> {
-        let leaf = Leaf::of(self.leaf.as_ref()?);
+        let (page, bytes) = self.leaf.as_ref()?;
+        let leaf = page.leaf(bytes);
         let slot = leaf.slot(self.at);
         Some(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) })
     }
 
     /// Whether the next entry certainly has another key.
     pub(super) fn is_last_of_key(&self) -> bool {
-        let Some(bytes) = &self.leaf else { return true };
-        let leaf = Leaf::of(bytes);
+        let Some((page, bytes)) = &self.leaf else { return true };
+        let leaf = page.leaf(bytes);
         if self.at + 1 == leaf.len() { !leaf.continues() } else { leaf.differ(self.at, self.at + 1) }
     }
 
@@ -87,8 +87,8 @@ impl Reading {
     }
 
     fn pass(&mut self, source: &PageSource, ahead: &mut JobAhead) -> Result<()> {
-        let Some(bytes) = &self.leaf else { return Ok(()) };
-        let leaf = Leaf::of(bytes);
+        let Some((page, bytes)) = &self.leaf else { return Ok(()) };
+        let leaf = page.leaf(bytes);
         self.at += 1;
         if self.at < leaf.len() {
             leaf.key(self.at, &mut self.key);

@@ -2,6 +2,7 @@
 //! with every index.
 
 mod compressed;
+mod load;
 mod rows;
 
 use std::sync::Arc;
@@ -207,7 +208,8 @@ fn shape(tree: &Tree) -> (u32, usize) {
     let mut leaves = 0;
     let mut pages = 0u64;
     let mut sum = Totals::default();
-    for visit in Walk::new(tree.source.clone(), world.root) {
+    let roots = world.loaded.into_iter().chain(world.root);
+    for visit in roots.flat_map(|root| Walk::new(tree.source.clone(), Some(root))) {
         visit.block.unwrap();
         pages += visit.page.extents().map(|extent| u64::from(extent.pages)).sum::<u64>();
         if visit.level == 0 {
@@ -216,7 +218,7 @@ fn shape(tree: &Tree) -> (u32, usize) {
         }
     }
     assert_eq!(pages, world.pages.pages(), "the map has exactly the pages of the tree");
-    assert_eq!(sum, world.root.map(|root| root.page.totals).unwrap_or_default());
+    assert_eq!(sum, tree.published.load().totals());
     (world.root.map_or(0, |root| root.level + 1), leaves)
 }
 

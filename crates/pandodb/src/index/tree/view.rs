@@ -5,13 +5,15 @@ use std::sync::Arc;
 use super::world::World;
 use crate::base::{Error, Fragments, KeyRange, PAGE, Result, Seqno};
 use crate::index::deferred_frees::DeferredFrees;
-use crate::index::pages::{Inner, PageRef, PageSource, Root};
+use crate::index::pages::{PageRef, PageSource, Root, Totals};
 use crate::index::{Estimate, IndexStats};
 use crate::rows::IndexRows;
 
 /// An immutable root and what belongs to it.
 pub struct TreeView {
     pub(super) root: Option<Root>,
+    /// The tree of a sorted load, which is newer than that of `root` ([`World::loaded`]).
+    pub(super) loaded: Option<Root>,
     pub(super) source: Arc<PageSource>,
     pub(super) tombstones: Arc<Fragments>,
     pub(super) lost: Option<Error>,
@@ -32,6 +34,7 @@ impl TreeView {
     pub(super) fn of(world: &World, source: &Arc<PageSource>, rows: &Arc<IndexRows>) -> TreeView {
         TreeView {
             root: world.root,
+            loaded: world.loaded,
             source: source.clone(),
             tombstones: world.tombstones.clone(),
             lost: world.lost.clone(),
@@ -45,13 +48,31 @@ impl TreeView {
         }
     }
 
-    /// The root, unless the tree is lost.
-    pub(super) fn root(&self) -> Result<Option<Root>> {
-        self.lost.clone().map_or(Ok(self.root), Err)
+    /// Checks that the tree is not lost.
+    ///
+    /// # Errors
+    /// The error that made its description unreadable.
+    pub(super) fn check_readable(&self) -> Result<()> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The roots, newest first.
+    ///
+    /// # Errors
+    /// If the tree is lost.
+    pub(super) fn roots(&self) -> Result<impl Iterator<Item = Root> + use<>> {
+        self.check_readable().map(|()| self.loaded.into_iter().chain(self.root))
+    }
+
+    /// The sums over all messages.
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.loaded.iter().chain(&self.root).for_each(|root| totals += root.page.totals);
+        totals
     }
 
     pub(super) fn stats(&self) -> IndexStats {
-        let totals = self.root.map(|root| root.page.totals).unwrap_or_default();
+        let totals = self.totals();
         let mut stats = IndexStats {
             entries: totals.entries,
             tombstones: totals.deletes,
@@ -60,8 +81,10 @@ impl TreeView {
             ..IndexStats::default()
         };
         let levels = self.root.map_or(1, |root| u64::from(root.level) + 1);
+        let waiting = self.loaded.map_or(0, |root| root.page.totals.bytes);
         stats.gauge("levels", levels, "Levels of pages; 1 for an empty index.");
         stats.gauge("older_versions", totals.older, "Messages that are not the newest of their key.");
+        stats.gauge("loaded_bytes", waiting, "Bytes of rows of a sorted load that are not merged with older rows yet.");
         let tombstones = self.tombstones.len() as u64;
         stats.gauge("range_tombstones", tombstones, "Range deletes whose keys were not removed from all leaves yet.");
         stats
@@ -70,10 +93,15 @@ impl TreeView {
 
 /// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends, and of
 /// the messages that wait for the pages at the ends, it counts a half.
-pub(super) fn estimate(root: Option<Root>, source: &PageSource, range: &KeyRange) -> Result<Estimate> {
-    let Some(Root { page, level }) = root else { return Ok(Estimate::default()) };
+pub(super) fn estimate(
+    roots: impl IntoIterator<Item = Root>,
+    source: &PageSource,
+    range: &KeyRange,
+) -> Result<Estimate> {
     let mut sum = Estimate::default();
-    add_estimate(&page, level, &KeyRange::all(), source, range, &mut sum)?;
+    for Root { page, level } in roots {
+        add_estimate(&page, level, &KeyRange::all(), source, range, &mut sum)?;
+    }
     Ok(sum)
 }
 
@@ -96,8 +124,8 @@ fn add_estimate(
         return Ok(());
     }
     let block = source.page(page, level)?;
-    let children = Inner::of(&block).children(&keys.from);
-    let waiting = Inner::of(&block).buffer().map(|buffer| buffer.page.totals).unwrap_or_default();
+    let children = page.inner(&block).children(&keys.from);
+    let waiting = page.inner(&block).buffer().map(|buffer| buffer.page.totals).unwrap_or_default();
     let all: u64 = children.iter().map(|child| child.pending).sum();
     for (i, child) in children.iter().enumerate() {
         let to = children.get(i + 1).map_or(keys.to.as_slice(), |next| next.from.as_slice());

@@ -16,6 +16,9 @@ use crate::space::DataFile;
 pub(super) struct World {
     /// The root; `None` if the tree is empty.
     pub(super) root: Option<Root>,
+    /// The tree of a sorted load that is not merged with the tree of `root` yet. It is newer than that tree, and a job
+    /// merges both before it does anything else. `None` if the tree of `root` is empty.
+    pub(super) loaded: Option<Root>,
     pub(super) through: Seqno,
     pub(super) horizon: Seqno,
     /// The lowest level of pages that may have a buffer.

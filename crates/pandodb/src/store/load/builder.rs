@@ -130,12 +130,12 @@ impl Engine {
         attached
     }
 
-    /// Packs the sealed memtables of a keyspace on this thread, and nothing else, because commits wait meanwhile.
+    /// Packs the sealed memtables of a keyspace on this thread, and merges an earlier load, but does nothing else, because commits wait meanwhile.
     /// REQUIRES: the sequencer is quiesced, so no memtable is sealed meanwhile.
     fn pack_sealed(&self, keyspace: &KeyspaceState) -> Result<()> {
         let loader = loader(keyspace);
         let mut turn = 0;
-        while keyspace.index.debt().memory_bytes > 0 {
+        while keyspace.index.debt().memory_bytes > 0 || loader.has_waiting_load() {
             match loader.pack_one(&|| self.snapshots.stripes())? {
                 Some(progress) => {
                     self.note_progress(keyspace, progress);

@@ -17,6 +17,7 @@
 //! does the same for a leaf that becomes two.
 
 use super::inner::Child;
+use super::reference::PageRef;
 use super::writer::TreeWriter;
 use crate::base::{Entry, Result};
 use crate::index::folding::Sink;
@@ -75,6 +76,8 @@ pub struct LeafSink {
     open: Pending,
     last_key: Vec<u8>,
     is_warm: bool,
+    /// Whether no message was added since a leaf was adopted.
+    is_behind_adopted: bool,
     /// The leaves of the current unit that are written.
     out: Vec<Child>,
 }
@@ -90,6 +93,7 @@ impl LeafSink {
             open: Pending::default(),
             last_key: Vec::new(),
             is_warm: false,
+            is_behind_adopted: false,
             out: Vec::new(),
         }
     }
@@ -106,6 +110,7 @@ impl LeafSink {
             self.open.from.clear();
             self.open.from.extend_from_slice(from);
             self.last_key.clear();
+            self.is_behind_adopted = false;
         }
     }
 
@@ -122,14 +127,49 @@ impl LeafSink {
             && self.open.builder.size() < self.limits.bytes / 4
     }
 
+    /// Whether a leaf with `bytes` of entries may be adopted now: neither this leaf nor the one before it would be small.
+    pub fn may_adopt(&self, bytes: usize) -> bool {
+        let open = self.open.builder.size();
+        let is_small = self.full.is_none() && !self.open.builder.is_empty() && open < self.limits.bytes / 4;
+        !is_small && bytes >= self.limits.bytes / 2
+    }
+
+    /// Adds a leaf of another tree to the unit, without writing it anew. `first` and `last` are the keys of its first and
+    /// of its last message. They are above all keys that were added, and below all keys that follow.
+    ///
+    /// # Errors
+    /// An I/O error or a full disk.
+    pub fn adopt(&mut self, page: PageRef, first: &[u8], last: &[u8]) -> Result<()> {
+        debug_assert!(
+            !page.is_continued && self.last_key.as_slice() < first && first <= last,
+            "leaves are in key order"
+        );
+        let from = match self.last_key.is_empty() {
+            true => std::mem::take(&mut self.open.from),
+            false => separator(&self.last_key, first).to_vec(),
+        };
+        self.write_open()?;
+        self.out.push(Child::new(from, page));
+        self.last_key.clear();
+        self.last_key.extend_from_slice(last);
+        self.is_behind_adopted = true;
+        Ok(())
+    }
+
     /// Ends the unit, and returns its leaves.
     ///
     /// # Errors
     /// An I/O error or a full disk.
     pub fn end_unit(&mut self) -> Result<Vec<Child>> {
+        self.write_open()?;
+        Ok(std::mem::take(&mut self.out))
+    }
+
+    /// Writes the leaves that are in memory.
+    fn write_open(&mut self) -> Result<()> {
         if self.open.builder.is_empty() {
-            debug_assert!(self.is_empty(), "a leaf follows a full one only if it has an entry");
-            return Ok(Vec::new());
+            debug_assert!(self.full.is_none(), "a leaf follows a full one only if it has an entry");
+            return Ok(());
         }
         if let Some(full) = self.full.take() {
             let is_one_key = full.flags != 0 || self.open.flags != 0;
@@ -140,8 +180,7 @@ impl LeafSink {
             }
         }
         let open = std::mem::take(&mut self.open);
-        self.emit(open, 0)?;
-        Ok(std::mem::take(&mut self.out))
+        self.emit(open, 0)
     }
 
     /// Writes the last two leaves, whose entries are divided anew so that both have about the same size. They stay as
@@ -206,6 +245,9 @@ fn halves(full: &Pending, open: &Pending, most: usize) -> Option<(Pending, Pendi
 
 impl Sink for LeafSink {
     fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        if std::mem::take(&mut self.is_behind_adopted) {
+            self.open.from.extend_from_slice(separator(&self.last_key, entry.key));
+        }
         let fit = self.open.builder.fit(&entry);
         let is_same = self.last_key == entry.key;
         if !self.open.builder.is_empty() {

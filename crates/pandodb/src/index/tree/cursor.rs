@@ -212,6 +212,52 @@ impl TreeCursor {
         self.fill(max_bytes, out)
     }
 
+    /// Appends the messages of the next leaf that has some in the range. Returns the leaf if all its messages were appended.
+    ///
+    /// # Errors
+    /// If a page cannot be read.
+    pub(super) fn fill_leaf(&mut self, out: &mut EntryBlock) -> Result<Option<PageRef>> {
+        debug_assert!(self.window.is_empty(), "the cursor is between two leaves");
+        let before = out.len();
+        while self.next_leaf()? {
+            self.drain(usize::MAX, out);
+            if out.len() > before {
+                let (page, bytes) = self.leaf.as_ref().expect("a leaf was entered");
+                let is_whole = out.len() - before == page.leaf(bytes).len();
+                return Ok(Some(*page).filter(|_| is_whole));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Appends the messages of the window, until `out` has `stop` bytes. Returns whether the window is empty.
+    fn drain(&mut self, stop: usize, out: &mut EntryBlock) -> bool {
+        let through = self.view.through();
+        let Some((page, bytes)) = &self.leaf else { return true };
+        let leaf = page.leaf(bytes);
+        while !self.window.is_empty() {
+            if out.bytes() >= stop {
+                return false;
+            }
+            let at = if self.reverse { self.window.end - 1 } else { self.window.start };
+            if self.reverse {
+                self.window.end = at;
+            } else {
+                self.window.start = at + 1;
+            }
+            let slot = leaf.slot(at);
+            // A message above `through` is also in a memtable.
+            if slot.seqno > through {
+                continue;
+            }
+            self.key.clear();
+            self.key.extend_from_slice(leaf.prefix());
+            self.key.extend_from_slice(leaf.rest(&slot));
+            out.push(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
+        }
+        true
+    }
+
     fn want(&mut self, page: PageRef) {
         self.ahead.want(&self.view.source, page);
     }
@@ -283,35 +329,13 @@ impl TreeCursor {
 
 impl RawCursor for TreeCursor {
     fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
-        let (stop, through) = (out.bytes() + max_bytes, self.view.through());
-        loop {
-            if let Some((page, bytes)) = &self.leaf {
-                let leaf = page.leaf(bytes);
-                while !self.window.is_empty() {
-                    if out.bytes() >= stop {
-                        return Ok(());
-                    }
-                    let at = if self.reverse { self.window.end - 1 } else { self.window.start };
-                    if self.reverse {
-                        self.window.end = at;
-                    } else {
-                        self.window.start = at + 1;
-                    }
-                    let slot = leaf.slot(at);
-                    // A message above `through` is also in a memtable.
-                    if slot.seqno > through {
-                        continue;
-                    }
-                    self.key.clear();
-                    self.key.extend_from_slice(leaf.prefix());
-                    self.key.extend_from_slice(leaf.rest(&slot));
-                    out.push(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
-                }
-            }
+        let stop = out.bytes() + max_bytes;
+        while self.drain(stop, out) {
             if !self.next_leaf()? {
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {

@@ -16,12 +16,14 @@
 //! taken; the last carried messages are those for the lowest open page.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::cursor::TreeCursor;
 use super::view::TreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno};
 use crate::index::cached_rows::RowUpdates;
+use crate::index::pages::PageRef;
 use crate::index::pages::waiting::weight;
 use crate::index::{RawCursor, SealedBatch};
 use crate::memtable;
@@ -72,6 +74,21 @@ impl FreshCursor {
         }
     }
 
+    /// Appends the next messages: for a load, those of one leaf after the other. Adds the leaves that were appended as a
+    /// whole to `leaves`.
+    fn fill_block(&mut self, out: &mut EntryBlock, leaves: &mut Vec<WholeLeaf>) -> Result<()> {
+        let FreshCursor::Loaded(cursor) = self else { return self.fill(BLOCK, out) };
+        while out.bytes() < BLOCK {
+            let (from, bytes) = (out.len(), out.bytes());
+            let page = cursor.fill_leaf(out)?;
+            if out.len() == from {
+                return Ok(());
+            }
+            leaves.extend(page.map(|page| WholeLeaf { page, at: from..out.len(), bytes: out.bytes() - bytes }));
+        }
+        Ok(())
+    }
+
     fn seek(&mut self, key: &[u8]) -> Result<()> {
         match self {
             FreshCursor::Memtable(cursor) => {
@@ -91,11 +108,33 @@ impl FreshCursor {
     }
 }
 
+/// A leaf of a load all messages of which are in a block.
+struct WholeLeaf {
+    page: PageRef,
+    /// The numbers of its messages in the block.
+    at: Range<usize>,
+    /// The bytes of these messages.
+    bytes: usize,
+}
+
+/// A leaf of a load that holds exactly the next messages.
+pub(super) struct NextLeaf<'a> {
+    pub(super) page: PageRef,
+    pub(super) first: &'a [u8],
+    pub(super) last: &'a [u8],
+    /// The bytes of its messages.
+    pub(super) bytes: usize,
+}
+
 /// New messages in order.
 struct Messages {
     cursor: FreshCursor,
     block: EntryBlock,
     at: usize,
+    /// The leaves in the block.
+    leaves: Vec<WholeLeaf>,
+    /// The number of these leaves that begin before the next message.
+    leaves_begun: usize,
     rows: RowUpdates,
     /// Whether the job applies no further message.
     is_stopped: bool,
@@ -104,8 +143,9 @@ struct Messages {
 impl Messages {
     fn refill(&mut self) -> Result<()> {
         self.block.clear();
-        self.at = 0;
-        self.cursor.fill(BLOCK, &mut self.block)?;
+        self.leaves.clear();
+        (self.at, self.leaves_begun) = (0, 0);
+        self.cursor.fill_block(&mut self.block, &mut self.leaves)?;
         self.rows.absorb(self.cursor.continues_key(), &self.block);
         Ok(())
     }
@@ -126,7 +166,20 @@ impl Messages {
     }
 
     fn advance(&mut self) -> Result<()> {
-        self.at += 1;
+        self.pass(1)
+    }
+
+    /// The leaf of a load that begins with the next message.
+    fn leaf(&self) -> Option<&WholeLeaf> {
+        self.leaves.get(self.leaves_begun).filter(|leaf| leaf.at.start == self.at && !self.is_stopped)
+    }
+
+    /// Passes `count` messages of the block.
+    fn pass(&mut self, count: usize) -> Result<()> {
+        self.at += count;
+        while self.leaves.get(self.leaves_begun).is_some_and(|leaf| leaf.at.start < self.at) {
+            self.leaves_begun += 1;
+        }
         if self.at == self.block.len() { self.refill() } else { Ok(()) }
     }
 }
@@ -176,6 +229,8 @@ impl Feed {
             cursor: fresh.cursor(KeyRange::new(from, [])),
             block: EntryBlock::new(),
             at: 0,
+            leaves: Vec::new(),
+            leaves_begun: 0,
             rows: rows.clone(),
             is_stopped: false,
         };
@@ -293,6 +348,25 @@ impl Feed {
             Origin::Carried => self.carried.last_mut().expect("it has the next message").at += 1,
         }
         Ok(())
+    }
+
+    /// The leaf of a load that holds exactly the next messages for the open page, if no carried message is among them.
+    pub(super) fn next_leaf(&self) -> Option<NextLeaf<'_>> {
+        let messages = self.memtable.as_ref()?;
+        let WholeLeaf { page, at, bytes } = messages.leaf()?;
+        let (first, last) = (messages.block.get(at.start).key, messages.block.get(at.end - 1).key);
+        let is_alone = is_below(last, self.to()) && self.carried().is_none_or(|carried| carried.key > last);
+        is_alone.then_some(NextLeaf { page: *page, first, last, bytes: *bytes })
+    }
+
+    /// Passes the messages of the leaf that [`Feed::next_leaf`] has returned.
+    ///
+    /// # Errors
+    /// If the next leaf cannot be read.
+    pub(super) fn pass_leaf(&mut self) -> Result<()> {
+        let messages = self.memtable.as_mut().expect("it has the leaf");
+        let count = messages.leaf().expect("the next messages are a leaf").at.len();
+        messages.pass(count)
     }
 
     /// Enters a page: its messages are those of the memtable below `to`, and `block`.

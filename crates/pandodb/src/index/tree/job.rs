@@ -25,7 +25,7 @@
 //!
 //! **Merges.** If the tree of a sorted load waits, a job merges its rows with the older tree, as it would apply a memtable,
 //! but always in pieces, because a load may be large. Readers see the rows already, so a piece keeps no additional
-//! versions. After each piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
+//! versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is. After each piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
 //!
 //! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as
 //! long as it has not moved too many bytes.
@@ -37,7 +37,7 @@ use std::sync::Arc;
 use super::ahead::JobAhead;
 use super::feed::{Feed, Fresh, Origin};
 use super::flush::{Flush, Folder, Rule};
-use super::merge::left_of;
+use super::merge::{Adopted, left_of};
 use super::reading::Reading;
 use super::sizes::Sizes;
 use super::sweep::{Sweep, remaining};
@@ -164,6 +164,8 @@ pub(super) struct Job {
     /// Set if the job runs in pieces: the state before the current piece.
     pieces: Option<Pieces>,
     piece_bytes: Option<u64>,
+    /// The leaves of a load that are part of the new tree as they are.
+    adopted: Adopted,
 }
 
 /// The state of a job after a step.
@@ -273,6 +275,7 @@ impl Job {
             tombstones,
             sweep,
             is_sweeping: false,
+            adopted: Adopted::default(),
             piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes).or(merges.then_some(sizes.memtable_bytes)),
             pieces,
         }
@@ -320,7 +323,7 @@ impl Job {
             if self.is_through {
                 return Ok((done, Stage::Complete));
             }
-            if self.piece_bytes.is_some_and(|most| self.folding.sink.writer.written() >= most) {
+            if self.piece_bytes.is_some_and(|most| self.folding.sink.writer.written() + self.adopted.weight >= most) {
                 return Ok((done, Stage::Piece));
             }
             if self.flushes.last().is_some_and(|flush| flush.depth == self.rebuild.depth()) {
@@ -530,15 +533,28 @@ impl Job {
     /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries and
     /// carried messages, and the bytes of messages from the memtable.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
-        let Job { folding, feed, reading, ahead, source, pool, from, piece_bytes, .. } = self;
+        let Job { folding, feed, reading, ahead, source, pool, from, piece_bytes, adopted, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");
         let (mut old, mut new) = (0, 0);
         let is_fresh_warm = pool.has_room(ROOM);
         let most = piece_bytes.filter(|_| from.loaded.is_some()).unwrap_or(u64::MAX);
         while old + new < budget {
             // Many rows of a load may belong to one unit, so a piece may end inside it.
-            if folding.sink.writer.written() >= most {
+            if folding.sink.writer.written() + adopted.weight >= most {
                 feed.stop();
+            }
+            if let Some(leaf) = feed.next_leaf()
+                && reading_now.entry().is_none_or(|entry| entry.key > leaf.last)
+                && !reading_now.unit.ends_before(leaf.last)
+            {
+                folding.close_group()?;
+                if folding.sink.may_adopt(leaf.bytes) {
+                    folding.sink.adopt(leaf.page, leaf.first, leaf.last)?;
+                    adopted.add(&leaf.page);
+                    feed.pass_leaf()?;
+                    new += VISITED_UNIT;
+                    continue;
+                }
             }
             let message = feed.next().filter(|(next, _)| !reading_now.unit.ends_before(next.key));
             let entry = reading_now.entry();
@@ -607,15 +623,15 @@ impl Job {
             self.put_pending()?;
             self.wind_up()?;
         }
-        let Job { from, source, keep, folding, rebuild, levels, tombstones, sweep, mut values, .. } = self;
+        let Job { from, source, keep, folding, rebuild, levels, tombstones, sweep, adopted, mut values, .. } = self;
         let swept = sweep.into_swept();
         let (mut sink, folded) = folding.finish()?;
         values.add(folded);
         debug_assert!(sink.is_empty(), "all leaves are in the new tree");
         let (root, mut replaced) = rebuild.finish(&source, &mut sink)?;
         let rest = |loaded| left_of(loaded, next.as_deref(), &source, levels, &mut sink);
-        let (loaded, mut merged) = from.loaded.map_or(Ok(Default::default()), rest)?;
-        replaced.append(&mut merged);
+        let (loaded, merged) = from.loaded.map_or(Ok(Default::default()), rest)?;
+        replaced.extend(merged.into_iter().filter(|extent| !adopted.contains(*extent)));
         let leaves = sink.writer.leaf_count();
         let written = sink.writer.finish()?;
         // A sweep may end after any piece.

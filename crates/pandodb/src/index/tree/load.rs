@@ -12,9 +12,9 @@
 //!    its reference ([`crate::index::pages::reference`]).
 //! 2. The attachment changes no page. If the index has no messages, the tree of the load becomes its root. Otherwise
 //!    readers search both trees, the newer one first, until a job has merged them ([`super::merge`]).
-//! 3. The state with the load is computed twice: once for the checkpoint that makes the load durable, and once to publish
-//!    it. If the checkpoint fails, readers have seen nothing of the load. Both times it gets the same description, unless
-//!    a sweep has published another state in between.
+//! 3. The checkpoint that makes the load durable describes the state with the load. Then this state is published. If the
+//!    checkpoint fails, readers have seen nothing of the load. If a sweep has published another state in between, the state
+//!    with the load is computed again.
 //!
 //! Invariants: at most one load waits to be merged; while it waits, no job applies a memtable or sweeps; each page of a
 //! load that is dropped is freed exactly once.
@@ -128,8 +128,8 @@ impl<'a> SortedLoad<'a> for TreeLoad<'a> {
         let entries = root.map_or(0, |root| root.page.totals.entries);
         assert_eq!(entries, rows, "each row is in the tree");
         keys.to = successor(&keys.to);
-        let (at, described) = (Seqno::UNASSIGNED, RefCell::new(None));
-        Ok(Box::new(Finished { tree, root, written, keys, blobs, at, described }))
+        let (at, computed) = (Seqno::UNASSIGNED, RefCell::new(None));
+        Ok(Box::new(Finished { tree, root, written, keys, blobs, at, computed }))
     }
 }
 
@@ -154,8 +154,9 @@ struct Finished<'a> {
     blobs: Vec<Extent>,
     /// The seqno of all rows; [`Seqno::UNASSIGNED`] until it is known.
     at: Seqno,
-    /// The description of the state with the load, and that of the state without it from which it was computed.
-    described: RefCell<Option<(Arc<Described>, Arc<Described>)>>,
+    /// The state with the load that was computed last, and the description of the state without it from which it was
+    /// computed. A checkpoint may have written the description and the maps of the state, so exactly this state is published.
+    computed: RefCell<Option<(World, Arc<Described>)>>,
 }
 
 impl Finished<'_> {
@@ -163,6 +164,11 @@ impl Finished<'_> {
     fn world_with(&self, from: &World) -> World {
         assert!(self.at > from.through, "a load is stamped, and newer than every message of the tree");
         assert!(from.loaded.is_none(), "an earlier load is merged before the next one is attached");
+        if let Some((world, of)) = &*self.computed.borrow()
+            && Arc::ptr_eq(of, &from.described)
+        {
+            return world.clone();
+        }
         let mut world = from.clone();
         match from.root {
             Some(_) => world.loaded = self.root,
@@ -171,10 +177,8 @@ impl Finished<'_> {
         world.through = self.at;
         world.pages.insert_all(self.written.extents());
         world.blobs.insert_all(&self.blobs);
-        let mut described = self.described.borrow_mut();
-        let known = described.as_ref().filter(|(_, of)| Arc::ptr_eq(of, &from.described)).map(|(with, _)| with.clone());
-        world.described = known.unwrap_or_else(|| Arc::new(Described::new(self.tree.core.data.clone())));
-        *described = Some((world.described.clone(), from.described.clone()));
+        world.described = Arc::new(Described::new(self.tree.core.data.clone()));
+        *self.computed.borrow_mut() = Some((world.clone(), from.described.clone()));
         world
     }
 

@@ -6,13 +6,42 @@
 //!                                           └─ next: the rows from here on are copied to a new leaf
 //! ```
 //!
+//! The pages of the merged leaves are freed, except those of *adopted* leaves, which are part of the other tree now: between
+//! the first and the last key of such a leaf, that tree has no row.
+//!
 //! So each row is in one of both trees at any time, and the pages of merged rows are freed after each piece. A merge on a
 //! full disk needs only the space of a piece.
 
-use crate::base::{Entry, Extent, Result};
+use std::collections::HashSet;
+
+use crate::base::{Entry, Extent, PageNo, Result};
 use crate::index::folding::Sink;
-use crate::index::pages::{LeafSink, Levels, PageSource, Rebuild, Root};
+use crate::index::pages::{LeafSink, Levels, PageRef, PageSource, Rebuild, Root};
 use crate::run::Leaf;
+
+/// An adopted leaf counts as this part of its bytes for the size of a piece. Its reference is in memory until the end of the
+/// piece, and then written.
+const WEIGHT: u64 = 4;
+
+/// The leaves of a load that a piece of a merge has made leaves of the other tree.
+#[derive(Default)]
+pub(super) struct Adopted {
+    pages: HashSet<PageNo>,
+    /// The bytes for which they count.
+    pub(super) weight: u64,
+}
+
+impl Adopted {
+    pub(super) fn add(&mut self, leaf: &PageRef) {
+        self.pages.insert(leaf.addr.page);
+        self.weight += leaf.addr.bytes() as u64 / WEIGHT;
+    }
+
+    /// Whether `extent`, which are pages of the load, is an adopted leaf.
+    pub(super) fn contains(&self, extent: Extent) -> bool {
+        self.pages.contains(&extent.start)
+    }
+}
 
 /// The tree of a load without the rows below `next`; `None` is above all rows. Also returns the pages that it lacks. `sink`
 /// has no leaf.

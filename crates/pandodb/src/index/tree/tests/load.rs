@@ -25,8 +25,13 @@ fn load(bench: &mut Bench<Tree>, rows: &[(Vec<u8>, i64)]) -> crate::index::RootR
     bench.seqno += 1;
     let mut load = built(&bench.tree, rows);
     load.stamp(Seqno(bench.seqno)).unwrap();
+    let first = load.begin_checkpoint().unwrap().write().unwrap();
     let cut = load.begin_checkpoint().unwrap().write().unwrap();
+    assert_eq!(first.root, cut.root, "a checkpoint that is repeated writes nothing again");
     load.attach().unwrap();
+    let next = bench.tree.begin_checkpoint().write().unwrap();
+    assert_eq!(next.root, cut.root, "the next checkpoint describes the same state");
+    verify(bench);
     for (key, value) in rows {
         bench.changes.push((Seqno(bench.seqno), KeyRange::point(key), Kind::Put));
         bench.model.insert(key.clone(), *value);
@@ -259,4 +264,50 @@ fn changes_of_loads_are_found() {
         }
         changes_are_found(&mut bench);
     }
+}
+
+#[test]
+fn leaves_of_a_load_without_older_rows_between_their_keys_are_adopted() {
+    for (is_buffered, keys) in [(false, 9000..18_000), (true, 9000..18_000), (false, 2000..7000), (true, 2000..7000)] {
+        let mut bench = if is_buffered { buffered(1, 6, 1, 2000) } else { bench(1, 6) };
+        let old = counted((0..9000).filter(|i| !(2000..7000).contains(i)));
+        load(&mut bench, &old);
+        let count = keys.clone().count() as u64;
+        load(&mut bench, &counted(keys));
+        let loaded = bench.tree.published.load().loaded.unwrap();
+        let leaves = Walk::new(bench.tree.source.clone(), Some(loaded)).filter(|visit| visit.level == 0).count() as u64;
+        let before = bench.tree.stats().figure("leaves_written");
+        bench.drain();
+        let written = bench.tree.stats().figure("leaves_written") - before;
+        assert!(written < leaves / 3, "{written} of {leaves} leaves for {count} rows were written again");
+        shape(&bench.tree);
+        verify(&bench);
+        bench.check();
+    }
+}
+
+#[test]
+fn small_loads_do_not_leave_small_leaves() {
+    let mut bench = bench(2, 6);
+    for i in 0..400 {
+        load(&mut bench, &counted(i..i + 1));
+        // Rows with keys far apart.
+        load(&mut bench, &counted((0..9).map(|j| 1000 * j + i)));
+    }
+    bench.drain();
+    let (_, leaves) = shape(&bench.tree);
+    assert!(leaves < 4000 / 9, "{leaves} leaves");
+    bench.check();
+}
+
+/// One older row for each leaf of the load: if all leaves were adopted, the older rows would be alone in their leaves.
+#[test]
+fn older_rows_between_leaves_are_joined_with_them() {
+    let mut bench = bench(3, 6);
+    load(&mut bench, &counted((0..9000).step_by(25)));
+    load(&mut bench, &counted((0..9000).filter(|i| i % 25 > 0)));
+    bench.drain();
+    let (_, leaves) = shape(&bench.tree);
+    assert!(leaves < 9000 / 12, "{leaves} leaves");
+    bench.check();
 }

@@ -223,6 +223,14 @@ impl<'a> Inner<'a> {
     }
 }
 
+impl PageRef {
+    /// Views the bytes of the inner page to which this reference leads.
+    #[inline]
+    pub fn inner<'a>(&self, bytes: &'a [u8]) -> Inner<'a> {
+        Inner::of(bytes, self.totals.newest)
+    }
+}
+
 /// The common prefix of all separators that a page of these children stores.
 fn prefix_of(children: &[Child]) -> usize {
     match children {

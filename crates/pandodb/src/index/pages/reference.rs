@@ -29,8 +29,6 @@ use crate::base::{BlockAddr, Extent, PAGE, PageNo, Result, Seqno};
 use crate::run::{Leaf, MOST_TREE_PAGES};
 use crate::space::{BlockKind, MAX_BLOCK_PAGES};
 
-use super::inner::Inner;
-
 /// Upper limit of page numbers.
 pub const MAX_PAGE: u64 = 1 << 48;
 
@@ -133,12 +131,6 @@ impl PageRef {
     pub fn leaf<'a>(&self, bytes: &'a [u8]) -> Leaf<'a> {
         debug_assert!(self.totals.newest > Seqno::UNASSIGNED, "the root of a load is stamped before it is read");
         Leaf::of(bytes).stamped(self.totals.newest)
-    }
-
-    /// Views the bytes of the inner page to which this reference leads.
-    #[inline]
-    pub fn inner<'a>(&self, bytes: &'a [u8]) -> Inner<'a> {
-        Inner::of(bytes, self.totals.newest)
     }
 
     /// The numbers between the address and the mark, and how many they are.

@@ -43,6 +43,8 @@ pub struct Written {
     owner: OwnerId,
     extents: Vec<Extent>,
     bytes: u64,
+    /// Whether a superblock may reach the pages.
+    is_described: bool,
 }
 
 impl Written {
@@ -56,6 +58,12 @@ impl Written {
         self.bytes
     }
 
+    /// Says that a superblock may reach the pages from now on, although they are not published. If they are freed, they are
+    /// not reused before other superblocks were written.
+    pub fn set_described(&mut self) {
+        self.is_described = true;
+    }
+
     /// Keeps the pages, because a published root reaches them.
     pub fn keep(&mut self) {
         self.extents.clear();
@@ -67,7 +75,7 @@ impl Drop for Written {
         for extent in self.extents.drain(..) {
             // The next job of this tree may write other pages to the same addresses.
             (extent.start.0..extent.end()).for_each(|page| self.pool.forget(self.owner, PageNo(page)));
-            self.data.discard(extent);
+            if self.is_described { self.data.free(extent) } else { self.data.discard(extent) }
         }
     }
 }
@@ -102,7 +110,7 @@ impl TreeWriter {
         leaves.cache_in(pool.clone());
         #[expect(clippy::cast_possible_truncation, reason = "a mark is the low half of an identity")]
         let mark = job.0 as u32;
-        let inners = Written { data, pool, owner, extents: Vec::new(), bytes: 0 };
+        let inners = Written { data, pool, owner, extents: Vec::new(), bytes: 0, is_described: false };
         let buffer = AlignedBuf::default();
         TreeWriter { leaves, compressor: None, inners, mark, written: 0, leaf_count: 0, buffer }
     }

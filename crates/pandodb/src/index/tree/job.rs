@@ -219,11 +219,7 @@ impl Job {
         let Tools { core, sizes, source, rows, index_rows } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
         let merges = from.loaded.is_some();
-        assert!(!merges || batch.is_none(), "a load is merged before any later memtable");
-        let fresh = match &batch {
-            Some(batch) => Some(Fresh::Memtable(batch.clone())),
-            None => merges.then(|| Fresh::Loaded(Arc::new(TreeView::of(&from, source, index_rows)))),
-        };
+        let fresh = fresh_of(&from, batch.as_ref(), source, index_rows);
         let from_key =
             pieces.as_ref().filter(|_| batch.is_some()).map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
         let feed = Feed::new(fresh, from_key, rows);
@@ -646,6 +642,20 @@ impl Job {
         debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
         let tombstones = Fragments::build(&tombstones);
         Ok(Done { rest, root, loaded, replaced, written, leaves, values, tombstones, swept, keep })
+    }
+}
+
+/// The new messages that a job applies; `None` for a sweep.
+fn fresh_of(
+    from: &World,
+    batch: Option<&SealedBatch>,
+    source: &Arc<PageSource>,
+    rows: &Arc<IndexRows>,
+) -> Option<Fresh> {
+    assert!(from.loaded.is_none() || batch.is_none(), "a load is merged before any later memtable");
+    match batch {
+        Some(batch) => Some(Fresh::Memtable(batch.clone())),
+        None => from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))),
     }
 }
 

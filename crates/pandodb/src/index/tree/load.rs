@@ -195,6 +195,7 @@ impl FinishedLoad for Finished<'_> {
     fn stamp(&mut self, at: Seqno) -> Result<()> {
         assert!(self.at == Seqno::UNASSIGNED && at > Seqno::UNASSIGNED, "a load is stamped once");
         self.at = at;
+        self.written.set_described();
         if let Some(root) = &mut self.root {
             debug_assert_eq!(root.page.totals.newest, Seqno::UNASSIGNED, "no row of a load has a seqno");
             root.page.totals.newest = at;

@@ -38,6 +38,13 @@ pub(super) struct World {
     pub(super) deferred_frees: Arc<DeferredFrees>,
 }
 
+impl World {
+    /// Whether both states have the same messages, in the same pages.
+    pub(super) fn has_same_rows(&self, other: &World) -> bool {
+        (self.root, self.loaded, self.through) == (other.root, other.loaded, other.through)
+    }
+}
+
 /// The description of a state on disk, once a checkpoint has written it. Dropping the last reference frees its pages.
 pub(super) struct Described {
     data: Arc<DataFile>,

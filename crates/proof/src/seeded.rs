@@ -266,7 +266,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(TreePagesFreedAtOnce, Model, ANY, "an old reader finds other pages"),
         hunt(TreeSnapshotsIgnored, Model, ANY, "a snapshot reads a newer value"),
         hunt(TreeTombstonesForgotten, Model, ANY, "a deleted key reappears"),
-        hunt(TreeMarkIgnored, Corrupt, (14, 1), "an older page is read as the current one"),
+        hunt(TreeMarkIgnored, Corrupt, (46, 1), "an older page is read as the current one"),
         hunt(TreeMapKeepsReplaced, Crash, ANY, "freed pages stay in the map"),
         hunt(TreeDescriptionRepeated, Crash, ANY, "a crash brings back an older tree"),
         hunt(TreeScanSkipsLeaf, Model, ANY, "a scan misses keys"),

@@ -29,6 +29,10 @@ use super::Debt;
 use crate::base::KeyspaceId;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
+/// The most bytes of each kind of debt of an index. Estimates come from sums that a damaged or hostile file may contain,
+/// and the debt is added without checks.
+const MOST: u64 = 1 << 56;
+
 /// A position in the sorted list of the indexes that have debt.
 pub type Rank = (Reverse<(u64, u64, u64)>, KeyspaceId);
 
@@ -118,12 +122,17 @@ impl Owing {
         self.own.lock().debt
     }
 
-    /// Changes the debt of this index and the sums. Has no effect after [`Owing::end`].
+    /// Changes the debt of this index and the sums. Numbers above [`MOST`] are reduced to it. Has no effect after
+    /// [`Owing::end`].
     pub fn change(&self, change: impl FnOnce(&mut Debt)) {
         let mut own = self.own.lock();
         let before = own.debt;
         if !own.ended {
             change(&mut own.debt);
+            let Debt { memory_bytes, work_bytes, requested_bytes, optional_bytes, .. } = &mut own.debt;
+            for bytes in [memory_bytes, work_bytes, requested_bytes, optional_bytes] {
+                *bytes = MOST.min(*bytes);
+            }
             self.account(before, own.debt);
         }
     }

@@ -69,6 +69,9 @@ pub struct Progress {
     /// If the step has finished packing a memtable, the bytes that this memtable contributed to [`Debt::memory_bytes`].
     /// In this case the `through` of the view has advanced.
     pub absorbed: Option<u64>,
+    /// Bytes of pages that the step has written or replaced to merge a sorted load. Like an absorbed memtable, they
+    /// request a checkpoint: until then the replaced pages are kept, and a crash repeats the work.
+    pub merged: u64,
     /// Whether the step had nothing to do, because no work exists or other threads are already doing it.
     pub idle: bool,
     /// The damage, if an input could not be read. The damaged input is excluded and no longer counts as debt; other

@@ -25,7 +25,7 @@ use super::state::KeyspaceState;
 use super::writer::Quiesced;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, KeyRange, PAGE, Result, SeededBug, Seqno, events, seeded};
-use crate::index::{Checkpoint, FinishedLoad, RootRecord};
+use crate::index::{Checkpoint, FinishedLoad, RootRecord, SortedLoader};
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
 
@@ -218,7 +218,10 @@ impl Engine {
             let recorded = through.max(Seqno(keyspace.drained_through.load(Relaxed)));
             if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
         });
-        if let Some(keyspace) = oldest.filter(|keyspace| keyspace.active_bytes() > 0) {
+        // While a sorted load waits to be merged, memtables of its keyspace are not packed, so sealing another one would
+        // not help either.
+        let waits = |keyspace: &KeyspaceState| keyspace.index.loader().is_some_and(SortedLoader::has_waiting_load);
+        if let Some(keyspace) = oldest.filter(|keyspace| keyspace.active_bytes() > 0 && !waits(keyspace)) {
             self.seal(&sequencer, keyspace);
         }
     }

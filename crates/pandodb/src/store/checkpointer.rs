@@ -14,7 +14,8 @@ pub(crate) struct Checkpointer {
     /// This lock is held by the thread that takes a checkpoint for background work.
     turn: Mutex<()>,
     due: AtomicBool,
-    /// Bytes of memtables packed since the last checkpoint began.
+    /// Bytes of memtables packed, and of pages that merges of sorted loads have written or replaced, since the last
+    /// checkpoint began.
     uncovered: AtomicU64,
 }
 
@@ -94,12 +95,13 @@ impl Checkpointer {
         self.turn.try_lock()
     }
 
-    /// Records that a memtable of `bytes` bytes was packed. Returns the bytes that no checkpoint covers yet.
+    /// Records that a memtable of `bytes` bytes was packed, or that a merge has written or replaced `bytes` bytes. Returns
+    /// the bytes that no checkpoint covers yet.
     pub(crate) fn note_packed(&self, bytes: u64) -> u64 {
         self.uncovered.fetch_add(bytes, Relaxed) + bytes
     }
 
-    /// Bytes of memtables that were packed and that no checkpoint covers yet.
+    /// Bytes that were packed or merged and that no checkpoint covers yet.
     pub(crate) fn uncovered(&self) -> u64 {
         self.uncovered.load(Relaxed)
     }

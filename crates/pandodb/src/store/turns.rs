@@ -148,11 +148,15 @@ impl Engine {
     /// Accounts for a successful step of a keyspace's index. Returns the bytes that the step processed.
     pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
         assert!(!progress.idle, "a step that did something is no idle step");
-        if let Some(bytes) = progress.absorbed {
+        if progress.absorbed.is_some() {
             self.free_memtables(&keyspace.retire_sealed());
-            let uncovered = self.checkpointer.note_packed(bytes);
+        }
+        let packed = progress.absorbed.unwrap_or(0) + progress.merged;
+        if packed > 0 {
+            let uncovered = self.checkpointer.note_packed(packed);
             // Do not request a checkpoint for every small memtable, so that many small memtables share one checkpoint.
-            if uncovered >= self.config.least_memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
+            let is_last = progress.absorbed.is_some() && self.debt().memory_bytes == 0;
+            if uncovered >= self.config.least_memtable() as u64 / 4 || is_last {
                 self.checkpointer.request();
                 self.background.scheduler.wake();
             }

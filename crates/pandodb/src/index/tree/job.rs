@@ -25,7 +25,8 @@
 //!
 //! **Merges.** If the tree of a sorted load waits, a job merges its rows with the older tree, as it would apply a memtable,
 //! but always in pieces, because a load may be large. Readers see the rows already, so a piece keeps no additional
-//! versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is. After each piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
+//! versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is. After each
+//! piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
 //!
 //! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as
 //! long as it has not moved too many bytes.
@@ -119,6 +120,8 @@ pub(super) struct Done {
     pub(super) root: Option<Root>,
     /// The rest of the tree of a load.
     pub(super) loaded: Option<Root>,
+    /// The bytes for which the adopted leaves of the load count.
+    pub(super) adopted: u64,
     /// The pages of the old tree that the new one lacks.
     pub(super) replaced: Vec<Extent>,
     pub(super) written: Written,
@@ -232,7 +235,7 @@ impl Job {
         // A sweep would visit leaves again that earlier pieces have written.
         let sweeps = wanted.sweeps && !merges && (batch.is_none() || pieces.is_none());
         let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
-        let merged = from.loaded.map_or(0, |root| root.page.totals.bytes.min(sizes.memtable_bytes));
+        let merged = from.loaded_bytes.min(sizes.memtable_bytes);
         let expected = batch.as_ref().map_or(2 * merged, |batch| 2 * batch.bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
@@ -547,8 +550,9 @@ impl Job {
                 if folding.sink.may_adopt(leaf.bytes) {
                     folding.sink.adopt(leaf.page, leaf.first, leaf.last)?;
                     adopted.add(&leaf.page);
+                    // The leaf was read.
+                    new += leaf.bytes as u64;
                     feed.pass_leaf()?;
-                    new += VISITED_UNIT;
                     continue;
                 }
             }
@@ -641,7 +645,19 @@ impl Job {
         let tombstones = if is_gone { Vec::new() } else { tombstones };
         debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
         let tombstones = Fragments::build(&tombstones);
-        Ok(Done { rest, root, loaded, replaced, written, leaves, values, tombstones, swept, keep })
+        Ok(Done {
+            rest,
+            root,
+            loaded,
+            adopted: adopted.weight,
+            replaced,
+            written,
+            leaves,
+            values,
+            tombstones,
+            swept,
+            keep,
+        })
     }
 }
 

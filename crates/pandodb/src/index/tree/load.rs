@@ -53,16 +53,17 @@ impl SortedLoader for Tree {
     }
 
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
-        let mut done = 0;
+        let (mut done, mut merged) = (0, 0);
         loop {
             let had_load = self.has_waiting_load();
             let Some(job) = self.claim(None, true, keep)? else { return Ok(None) };
             let progress = self.work(job, u64::MAX)?;
             done += progress.bytes;
+            merged += progress.merged;
             let inner = self.inner.lock();
             let is_merged = had_load && inner.world.loaded.is_none() && inner.batches.is_empty();
             if progress.absorbed.is_some() || is_merged || inner.cleared {
-                return Ok(Some(Progress { bytes: done, ..progress }));
+                return Ok(Some(Progress { bytes: done, merged, ..progress }));
             }
         }
     }
@@ -171,7 +172,7 @@ impl Finished<'_> {
         }
         let mut world = from.clone();
         match from.root {
-            Some(_) => world.loaded = self.root,
+            Some(_) => (world.loaded, world.loaded_bytes) = (self.root, self.written.bytes()),
             None => world.root = self.root,
         }
         world.through = self.at;

@@ -11,7 +11,7 @@ use super::sweep::{seen_by_all, subtract, union};
 use super::view::{TreeView, estimate};
 use super::world::{Described, World};
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, Result, Seqno, events, seeded};
+use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, PAGE, Result, Seqno, events, seeded};
 use crate::blocks::BlockSource;
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::cached_rows::RowUpdates;
@@ -124,6 +124,10 @@ impl Tree {
         let world = World {
             root: from.root,
             loaded: from.loaded,
+            // Most rows have no large values. Whatever the sums say, the pages of the load are in the map.
+            loaded_bytes: from
+                .loaded
+                .map_or(0, |root| root.page.totals.bytes.min(from.pages.pages().saturating_mul(PAGE as u64))),
             through,
             horizon: Seqno(0),
             buffered_from: sizes.levels.buffered_from,
@@ -172,7 +176,7 @@ impl Tree {
 
     /// Counts the load that waits to be merged as work. REQUIRES: the caller holds `inner`.
     pub(super) fn note_loaded(&self, inner: &Inner) {
-        let waiting = loaded_bytes(&inner.world);
+        let waiting = inner.world.waiting_bytes();
         self.owing.change(|own| own.work_bytes = own.work_bytes.max(waiting));
     }
 
@@ -274,7 +278,7 @@ impl Tree {
         let published = job.finish(stage).and_then(|done| self.publish_job(&from, batch.as_ref(), done, &mut pieces));
         let absorbed = batch.filter(|_| stage == Stage::Complete).map(|batch| batch.bytes);
         match published {
-            Ok(()) => Ok(Progress { bytes: bytes.max(1), absorbed, ..Progress::default() }),
+            Ok(merged) => Ok(Progress { bytes: bytes.max(1), absorbed, merged, ..Progress::default() }),
             Err(e) => self.give_up(kind, pieces, e),
         }
     }
@@ -293,7 +297,7 @@ impl Tree {
         }
         let was_swept = inner.damage.is_none();
         inner.damage.get_or_insert_with(|| error.clone());
-        let waiting = loaded_bytes(&inner.world);
+        let waiting = inner.world.waiting_bytes();
         self.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (waiting, 0, 0));
         if is_sweep || was_swept && !merges {
             // The next job for this memtable sweeps nothing. Perhaps it does not need the damaged page.
@@ -303,15 +307,17 @@ impl Tree {
         Err(error)
     }
 
-    /// Publishes the result of a job, unless the keyspace was dropped.
+    /// Publishes the result of a job, unless the keyspace was dropped. Returns the bytes that a merge has written or replaced.
     fn publish_job(
         &self,
         from: &World,
         batch: Option<&SealedBatch>,
         mut done: Done,
         pieces: &mut Option<Pieces>,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let sweep_bytes = self.sweep_bytes(&done);
+        let written = done.written.bytes();
+        let replaced = done.replaced.iter().map(|extent| u64::from(extent.pages) * PAGE as u64).sum::<u64>();
         // No other job changes the maps, so they are computed without the lock.
         let mut world = from.clone();
         world.pages.insert_all(done.written.extents());
@@ -332,11 +338,12 @@ impl Tree {
         // A load that was attached meanwhile makes a sweep useless. No load is attached during other jobs.
         if inner.cleared || is_sweep && inner.world.through != from.through {
             inner.slot = Slot::Nothing;
-            return Ok(());
+            return Ok(0);
         }
         assert!(inner.world.has_same_rows(from), "one job at a time changes the root");
         self.count(done.written.bytes(), &done.replaced, done.leaves, is_sweep || !done.swept.is_empty());
-        (world.root, world.loaded) = (done.root, seeded!(RestOfLoadLost: None, done.loaded));
+        world.root = done.root;
+        world.set_loaded(seeded!(RestOfLoadLost: None, done.loaded));
         world.tombstones = Arc::new(std::mem::take(&mut done.tombstones));
         world.horizon = world.horizon.max(done.keep.horizon);
         if is_sweep {
@@ -349,7 +356,7 @@ impl Tree {
             inner.slot = Slot::Interrupted(Box::new(Pieces { values, ..rest }));
             drop(inner);
             drop(old);
-            return Ok(());
+            return Ok(0);
         }
         if let Some(batch) = batch {
             assert!(batch.through >= world.through, "memtables are applied in order");
@@ -369,9 +376,9 @@ impl Tree {
         drop(inner);
         drop(old);
         if let Some(batch) = batch {
-            events::packed(batch.bytes, done.written.bytes());
+            events::packed(batch.bytes, written);
         }
-        Ok(())
+        Ok(if from.loaded.is_some() { replaced.max(written) + done.adopted } else { 0 })
     }
 
     /// Updates the debt after a job. REQUIRES: the caller holds `inner`.
@@ -379,7 +386,7 @@ impl Tree {
         let is_requested = !inner.requested.is_empty();
         self.owing.change(|own| {
             own.memory_bytes = own.memory_bytes.saturating_sub(applied);
-            own.work_bytes = sweep_bytes.saturating_add(loaded_bytes(&inner.world));
+            own.work_bytes = sweep_bytes.saturating_add(inner.world.waiting_bytes());
             own.optional_bytes = 0;
             own.requested_bytes = if is_requested { own.requested_bytes.max(1) } else { 0 };
         });
@@ -454,7 +461,8 @@ impl Tree {
             |map: &mut BlobMap| -> Vec<Extent> { map.take().iter().flat_map(crate::space::ranges::extents).collect() };
         let pages = all(&mut world.pages);
         values.extend(all(&mut world.blobs));
-        (world.root, world.loaded, world.tombstones) = (None, None, Arc::default());
+        (world.root, world.tombstones) = (None, Arc::default());
+        world.set_loaded(None);
         inner.requested.clear();
         self.rows.begin(Seqno::MAX);
         self.rows.remove_where(|_, _| true);
@@ -462,11 +470,6 @@ impl Tree {
         drop(inner);
         drop(old);
     }
-}
-
-/// The bytes of the rows of a load that wait to be merged. More than 0 if a load waits.
-fn loaded_bytes(world: &World) -> u64 {
-    world.loaded.map_or(0, |root| root.page.totals.bytes.max(1))
 }
 
 /// The same pages as fewer extents, in order.

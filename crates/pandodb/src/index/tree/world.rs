@@ -19,6 +19,9 @@ pub(super) struct World {
     /// The tree of a sorted load that is not merged with the tree of `root` yet. It is newer than that tree, and a job
     /// merges both before it does anything else. `None` if the tree of `root` is empty.
     pub(super) loaded: Option<Root>,
+    /// The bytes of the pages of this load, without its large values, which a merge does not move. An estimate after an
+    /// opening, and after pieces of a merge. 0 if no load waits.
+    pub(super) loaded_bytes: u64,
     pub(super) through: Seqno,
     pub(super) horizon: Seqno,
     /// The lowest level of pages that may have a buffer.
@@ -39,6 +42,20 @@ pub(super) struct World {
 }
 
 impl World {
+    /// Replaces the tree of the load by the rows that are not merged yet. Each row counts for the same number of bytes.
+    pub(super) fn set_loaded(&mut self, rest: Option<Root>) {
+        let rows = |root: Option<Root>| root.map_or(0, |root| root.page.totals.entries);
+        let (before, after) = (rows(self.loaded), rows(rest));
+        let bytes = u128::from(self.loaded_bytes) * u128::from(after.min(before)) / u128::from(before.max(1));
+        self.loaded_bytes = u64::try_from(bytes).expect("no more than before");
+        self.loaded = rest;
+    }
+
+    /// The bytes of the rows of a load that wait to be merged. More than 0 if a load waits.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        self.loaded.map_or(0, |_| self.loaded_bytes.max(1))
+    }
+
     /// Whether both states have the same messages, in the same pages.
     pub(super) fn has_same_rows(&self, other: &World) -> bool {
         (self.root, self.loaded, self.through) == (other.root, other.loaded, other.through)

@@ -83,6 +83,8 @@ impl Description {
     pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<(Description, Stored)> {
         let stored = decode_record(record)?;
         let buf = stored.read(core, prefetch, KIND)?;
+        let through = record.through;
+        let decode = |reader: &mut Reader<'_>| decode(reader, through);
         let Body { owner, root, loaded, maps, tombstones } = stored.decode_body(&buf, &core.data, KIND, decode)?;
         let blocks: Vec<BlockAddr> = maps.iter().flat_map(|map| map.first_blocks(core)).collect();
         prefetch.ask(&blocks);
@@ -111,7 +113,8 @@ fn decode_root(reader: &mut Reader<'_>, level: u32) -> Result<Root> {
     Ok(Root { page, level })
 }
 
-fn decode(reader: &mut Reader<'_>) -> Result<Body> {
+/// Decodes the body of a description. The root record holds all messages up to `through`.
+fn decode(reader: &mut Reader<'_>, through: Seqno) -> Result<Body> {
     let owner = OwnerId(reader.varint()?);
     let levels = reader.varint_max(u64::from(MAX_HEIGHT) + 1)?;
     #[expect(clippy::cast_possible_truncation, reason = "the number of levels was checked")]
@@ -134,7 +137,11 @@ fn decode(reader: &mut Reader<'_>) -> Result<Body> {
     if !reader.is_empty() {
         #[expect(clippy::cast_possible_truncation, reason = "the level is checked")]
         let level = reader.varint_max(MAX_HEIGHT.into())? as u32;
-        loaded = Some(decode_root(reader, level)?);
+        let tree = decode_root(reader, level)?;
+        if root.is_none() || tree.page.totals.newest > through {
+            return Err(reader.corrupt("a sorted load without older messages, or above the seqno of the tree"));
+        }
+        loaded = Some(tree);
     }
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use super::loaded::{check_inner, check_leaf, check_reference};
 use super::view::TreeView;
 use super::world::World;
 use crate::base::{Entry, EntryBlock, Extent, Fragments, KeyRange, Result, Seqno};
@@ -40,8 +41,8 @@ impl PinnedTree<'_> {
         PinnedTree { core, source: source.clone(), world, described, pages, blobs }
     }
 
-    /// Checks a page, and both copies of an inner page.
-    fn page(&self, visit: &Visit, checker: &mut Checker<'_>, reached: &mut RangeSet) {
+    /// Checks a page, and both copies of an inner page. `loaded` is the seqno of the load whose tree has the page.
+    fn page(&self, visit: &Visit, loaded: Option<Seqno>, checker: &mut Checker<'_>, reached: &mut RangeSet) {
         for extent in visit.page.extents() {
             if reached.overlaps(extent.start.0, extent.pages.into()) {
                 let (addr, kind) = (visit.page.addr, kind_of(visit.level).name());
@@ -54,6 +55,9 @@ impl PinnedTree<'_> {
             Ok(block) => block,
             Err(e) => return checker.lost(e.clone()),
         };
+        if let Some(flaw) = loaded.and_then(|newest| loaded_flaw(visit, block, newest)) {
+            checker.problem(self.source.corrupt(&visit.page, flaw));
+        }
         for addr in visit.page.copies() {
             checker.read(visit.page.stored_kind(), self.source.copy(&visit.page, visit.level, addr));
         }
@@ -66,6 +70,18 @@ impl PinnedTree<'_> {
             entries(&visit.page.leaf(block), through, &mut |entry| checker.entry(entry));
         }
     }
+}
+
+/// The flaw of a page of a load with the seqno `newest` that a page of another tree may have.
+fn loaded_flaw(visit: &Visit, block: &Block, newest: Seqno) -> Option<&'static str> {
+    if visit.buffer_of.is_some() {
+        return None; // Its page is reported.
+    }
+    let checked = check_reference(&visit.page, newest).and_then(|()| match visit.level {
+        0 => check_leaf(&visit.page.leaf(block), newest),
+        _ => check_inner(&visit.page.inner(block)),
+    });
+    checked.err()
 }
 
 /// Calls `visit` with each entry of a leaf up to the seqno `through`.
@@ -117,10 +133,12 @@ impl Verification for PinnedTree<'_> {
         }
         let mut reached = RangeSet::default();
         let mut is_whole = true;
-        let roots = self.world.loaded.into_iter().chain(self.world.root);
-        for visited in roots.flat_map(|root| Walk::new(self.source.clone(), Some(root))) {
-            is_whole &= visited.block.is_ok();
-            self.page(&visited, &mut checker, &mut reached);
+        for (root, is_load) in [(self.world.loaded, true), (self.world.root, false)] {
+            let loaded = root.filter(|_| is_load).map(|root| root.page.totals.newest);
+            for visited in Walk::new(self.source.clone(), root) {
+                is_whole &= visited.block.is_ok();
+                self.page(&visited, loaded, &mut checker, &mut reached);
+            }
         }
         if is_whole
             && self.pages.lost.is_none()

@@ -16,6 +16,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::loaded::{LoadedPages, check_inner};
 use super::view::TreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno, seeded};
 use crate::blocks::BlockSource;
@@ -66,6 +67,8 @@ pub(super) struct TreeCursor {
     leaf: Option<(PageRef, OnceRead)>,
     window: Range<usize>,
     key: Vec<u8>,
+    /// Set if the pages are those of a sorted load that is being merged.
+    loaded: Option<LoadedPages>,
 }
 
 impl TreeCursor {
@@ -95,7 +98,18 @@ impl TreeCursor {
             leaf: None,
             window: 0..0,
             key: Vec::new(),
+            loaded: None,
         }
+    }
+
+    /// A cursor over the rows of the load that waits in `view`, in order, for a job that merges them. It checks the pages.
+    pub(super) fn of_load(view: Arc<TreeView>, range: KeyRange) -> TreeCursor {
+        let root = view.loaded;
+        let newest = root.map_or(Seqno(1), |root| root.page.totals.newest);
+        // All rows are newer than this seqno. With such a seqno, the leaves that are read are not cached.
+        let since = Seqno(newest.0 - 1);
+        let cursor = TreeCursor::new(view, (root, 0), Arc::new(range), false, since);
+        TreeCursor { loaded: Some(LoadedPages::new(newest)), ..cursor }
     }
 
     /// Finds the path to the first leaf of the range, and wants this leaf.
@@ -103,11 +117,17 @@ impl TreeCursor {
         self.path.clear();
         self.ahead.clear();
         self.entered = 0;
+        if let Some(loaded) = &mut self.loaded {
+            loaded.restart();
+        }
         let Some(root) = self.root.filter(|root| !range.is_empty() && root.level >= self.of) else {
             return Ok(());
         };
+        if let Some(loaded) = &self.loaded {
+            loaded.reference(&root.page, &self.view.source)?;
+        }
         if root.level == 0 {
-            self.want(root.page);
+            self.want(root.page, 0);
             return Ok(());
         }
         self.descend(root.page, root.level, Some(range))
@@ -120,11 +140,14 @@ impl TreeCursor {
         loop {
             let block = self.view.source.page(&page, level)?.keep();
             let inner = page.inner(&block);
+            if self.loaded.is_some() {
+                check_inner(&inner).map_err(|flaw| self.view.source.corrupt(&page, flaw))?;
+            }
             if level == self.of && !is_buffer {
                 match inner.buffer() {
                     None => return Ok(()),
                     Some(Root { page, level: 0 }) => {
-                        self.want(page);
+                        self.want(page, 0);
                         return Ok(());
                     }
                     Some(buffer) => (page, level, is_buffer) = (buffer.page, buffer.level, true),
@@ -143,8 +166,27 @@ impl TreeCursor {
             if level == 1 {
                 return Ok(());
             }
+            if let Some(loaded) = &self.loaded {
+                loaded.reference(&child, &self.view.source)?;
+            }
             (page, level) = (child, level - 1);
         }
+    }
+
+    /// The lower bound of child `at` of the lowest page of the path.
+    fn bound_of(&self, at: usize) -> Vec<u8> {
+        let (mut at, mut key) = (at, Vec::new());
+        for (i, level) in self.path.iter().enumerate().rev() {
+            let inner = level.page.inner(&level.block);
+            if i + 1 < self.path.len() {
+                at = level.next.unwrap_or(inner.len()) - 1;
+            }
+            if at > 0 {
+                inner.separator(at, &mut key);
+                break;
+            }
+        }
+        key
     }
 
     /// The child after child `at`, in the direction of the scan.
@@ -258,7 +300,12 @@ impl TreeCursor {
         true
     }
 
-    fn want(&mut self, page: PageRef) {
+    /// Wants a leaf: child `at` of the lowest page of the path, if there is one.
+    fn want(&mut self, page: PageRef, at: usize) {
+        if self.loaded.is_some() {
+            let bound = self.bound_of(at);
+            self.loaded.as_mut().expect("looked at").want(bound);
+        }
         self.ahead.want(&self.view.source, page);
     }
 
@@ -281,6 +328,9 @@ impl TreeCursor {
                 break;
             }
             let (page, below) = (inner.page(at), inner.level() - 1);
+            if let Some(loaded) = &self.loaded {
+                loaded.reference(&page, &self.view.source)?;
+            }
             let is_out = self.is_left_out(&inner, at, &page);
             if below > 0 && !is_out && !self.ahead.is_empty() {
                 // The page below is read only when the leaves of the last one are used up.
@@ -290,7 +340,7 @@ impl TreeCursor {
             self.path.last_mut().expect("a level is open").next = next;
             match below {
                 _ if is_out => {}
-                0 => self.want(page),
+                0 => self.want(page, at),
                 _ => self.descend(page, below, None)?,
             }
         }
@@ -319,6 +369,9 @@ impl TreeCursor {
             self.view.rows.scanned(1);
         }
         let view = page.leaf(&leaf);
+        if let Some(loaded) = &mut self.loaded {
+            loaded.enter(&page, &view, &self.view.source)?;
+        }
         let from = if self.range.from.is_empty() { 0 } else { view.search(&self.range.from) };
         let to = if self.range.to.is_empty() { view.len() } else { view.search(&self.range.to) };
         self.window = from..to.max(from);

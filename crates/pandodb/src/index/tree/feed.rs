@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::cursor::TreeCursor;
 use super::view::TreeView;
-use crate::base::{Entry, EntryBlock, KeyRange, Result, Seqno};
+use crate::base::{Entry, EntryBlock, KeyRange, Result};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::pages::PageRef;
 use crate::index::pages::waiting::weight;
@@ -47,12 +47,7 @@ impl Fresh {
             Fresh::Memtable(batch) => {
                 FreshCursor::Memtable(memtable::Cursor::new(batch.memtable.clone(), range, false))
             }
-            Fresh::Loaded(view) => {
-                // All rows are newer than this seqno. With such a seqno, the leaves that are read are not cached.
-                let since = Seqno(view.loaded.map_or(0, |root| root.page.totals.newest.0 - 1));
-                let cursor = TreeCursor::new(view.clone(), (view.loaded, 0), Arc::new(range), false, since);
-                FreshCursor::Loaded(Box::new(cursor))
-            }
+            Fresh::Loaded(view) => FreshCursor::Loaded(Box::new(TreeCursor::of_load(view.clone(), range))),
         }
     }
 }

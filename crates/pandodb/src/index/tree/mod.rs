@@ -45,6 +45,7 @@ mod index;
 mod job;
 mod levels;
 mod load;
+mod loaded;
 mod merge;
 mod publish;
 mod read;

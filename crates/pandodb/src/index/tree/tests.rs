@@ -2,6 +2,7 @@
 //! with every index.
 
 mod compressed;
+mod hostile;
 mod load;
 mod rows;
 

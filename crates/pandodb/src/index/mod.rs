@@ -353,8 +353,8 @@ pub trait SortedLoader: Send + Sync {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the index cannot accept a load now.
     fn begin<'a>(&'a self, expected_bytes: u64) -> Result<Box<dyn SortedLoad<'a> + 'a>>;
 
-    /// Packs the oldest waiting memtable completely, after it has merged a waiting load, and does no other work. Returns
-    /// `None` if neither waits, or if another thread is packing.
+    /// Merges a waiting load, then packs the oldest waiting memtable completely, and does no other work. Returns after the
+    /// merge if no memtable waits. Returns `None` if neither waits, or if another thread is packing.
     ///
     /// # Errors
     /// The errors of [`Index::step`].

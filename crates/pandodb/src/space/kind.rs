@@ -21,6 +21,9 @@ pub const COMPRESSED_LEAVES: u64 = 1;
 /// The incompatible feature of a store whose runs may have entries without a seqno of their own, because a sorted load
 /// built them. The seqno of these entries is in the description of their run.
 pub const LOADED_RUNS: u64 = 2;
+/// The incompatible feature of a store whose trees of pages may have pages without seqnos, because a sorted load built
+/// them. The seqno is in a reference above them.
+pub const LOADED_TREES: u64 = 4;
 
 /// The kind of a block. The numbers are persisted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -38,7 +38,7 @@ pub mod superblock;
 pub mod values;
 
 pub use data::DataFile;
-pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, LOADED_RUNS, MAX_BLOCK_PAGES};
+pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, LOADED_RUNS, LOADED_TREES, MAX_BLOCK_PAGES};
 pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;

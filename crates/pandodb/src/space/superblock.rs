@@ -24,13 +24,13 @@
 //! The time is in seconds since 1970, or 0 if it is unknown. The time is for display only: no decision depends on it.
 //!
 //! An incompatible flag is set in the first superblock that needs it and in all later superblocks. Bit 0: runs may have
-//! compressed leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index type
+//! compressed leaves. Bits 1 and 2: sorted loads have built runs or trees of pages without seqnos. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index type
 //! defines its own bit.
 //!
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
 use super::MirroredBlock;
-use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, LOADED_RUNS, MAX_BLOCK_PAGES};
+use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, LOADED_RUNS, LOADED_TREES, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
 use crate::base::{BlockAddr, EXTENT_PAGES, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, Seqno, StoreId, seeded};
 use crate::device::{AlignedBuf, File, read_exact_at};
@@ -39,7 +39,7 @@ const MAGIC: &[u8; 8] = b"PandoDB\0";
 /// The format version that this build writes, and the only version that it reads.
 pub const FORMAT_VERSION: u32 = 3;
 /// The incompatible features that this build supports, without the features of index types.
-pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES | LOADED_RUNS;
+pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES | LOADED_RUNS | LOADED_TREES;
 /// The incompatible features that represent index types.
 pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.

@@ -16,7 +16,7 @@ use super::replay::{Replayer, Survey};
 use super::state::KeyspaceState;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Error, Extent, MAX_EPOCH, Result, SeededBug, Seqno, events};
-use crate::index::Mode as IndexMode;
+use crate::index::{Mode as IndexMode, SortedLoader};
 use crate::sched::BACKGROUND_STEP;
 use crate::space::data::DATA_FILE;
 use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, Visit, replay};
@@ -24,6 +24,12 @@ use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, Visit, replay};
 /// If an opening finds more log segments than this number, it packs their content, because each short-lived opening
 /// leaves a segment.
 const MAX_OLD_SEGMENTS: usize = 16;
+/// If an opening finds more log segments than this number, it also packs the memtables that wait for the merge of a
+/// sorted load.
+const MOST_OLD_SEGMENTS: usize = 4 * MAX_OLD_SEGMENTS;
+/// Memtables that wait for the merge of a sorted load stay in memory if all sealed memtables together have at most this
+/// number of times the size of the smallest full memtable, which is half of the memory budget.
+const MOST_KEPT: u64 = 4;
 
 impl Engine {
     /// Recovers from the last checkpoint to the end of the log, and starts a new epoch.
@@ -42,7 +48,7 @@ impl Engine {
             self.begin_epoch(&recovered)?;
             self.settle_moved(&recovered.moved)?;
             if recovered.report.segments.len() > MAX_OLD_SEGMENTS {
-                self.shorten_log()?;
+                self.shorten_log(recovered.report.segments.len() <= MOST_OLD_SEGMENTS)?;
             }
         }
         let report = &recovered.report;
@@ -125,7 +131,7 @@ impl Engine {
         if moved.is_empty() {
             return Ok(());
         }
-        match self.pack_all().and_then(|()| self.checkpoint()) {
+        match self.pack_all(false).and_then(|()| self.checkpoint()) {
             Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
             // The log still refers to the old pages. Therefore the values are made durable in these pages, and the
             // pages stay allocated until the next opening.
@@ -141,11 +147,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Packs every memtable. On a full disk, and if a page is damaged that a memtable needs, memtables stay in memory,
-    /// even above their budget, so that a user can open the store and delete data. The reserve remains available for
-    /// these deletes.
+    /// Packs every memtable, except those that wait for the merge of a sorted load and fit into memory. On a full disk,
+    /// and if a page is damaged that a memtable needs, memtables stay in memory, even above their budget, so that a user
+    /// can open the store and delete data. The reserve remains available for these deletes.
     pub(super) fn pack_or_keep(&self) -> Result<()> {
-        match self.pack_all() {
+        match self.pack_all(true) {
             Err(e) if may_keep_memtables(&e) => Ok(()),
             other => other,
         }
@@ -199,24 +205,33 @@ impl Engine {
 
 impl Engine {
     /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not accumulate segments.
-    /// On a full disk the log is kept, and also if a page is damaged that a memtable needs.
-    fn shorten_log(&self) -> Result<()> {
-        let packed = self.pack_all().and_then(|()| self.checkpoint());
+    /// On a full disk the log is kept, and also if a page is damaged that a memtable needs. `may_leave` is that of
+    /// [`Engine::pack_all`].
+    fn shorten_log(&self, may_leave: bool) -> Result<()> {
+        let packed = self.pack_all(may_leave).and_then(|()| self.checkpoint());
         match packed {
             Err(e) if may_keep_memtables(&e) => Ok(()),
             other => other,
         }
     }
 
-    /// Seals and packs every memtable. A damaged page of one keyspace does not keep those of others from being packed.
-    fn pack_all(&self) -> Result<()> {
+    /// Seals and packs every memtable. A damaged page of one keyspace does not keep those of others from being packed. If
+    /// a sorted load waits to be merged, packing the memtables of its keyspace would first merge the whole load. With
+    /// `may_leave`, these memtables stay in memory if they fit, and background work packs them later.
+    fn pack_all(&self, may_leave: bool) -> Result<()> {
         let keyspaces = self.keyspaces.all();
         {
             let sequencer = self.writer.quiesce();
             keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
         }
+        let merges = |keyspace: &KeyspaceState| keyspace.index.loader().is_some_and(SortedLoader::has_waiting_load);
+        let (waiting, others): (Vec<_>, Vec<_>) = keyspaces.iter().partition(|keyspace| merges(keyspace));
+        let fits = || self.debt().memory_bytes <= MOST_KEPT * self.config.least_memtable() as u64;
         let mut damage = None;
-        for keyspace in &keyspaces {
+        for keyspace in others.into_iter().chain(waiting) {
+            if may_leave && merges(keyspace) && fits() {
+                continue;
+            }
             match self.pack_sealed_memtables(keyspace) {
                 Err(e) if e.is_damage() => damage = Some(e),
                 other => other?,

@@ -132,7 +132,7 @@ impl Replayer<'_> {
         Ok(Visit::Continue)
     }
 
-    /// Keeps the replay within the memory budget: packs all memtables when they are full.
+    /// Keeps the replay within the memory budget: packs memtables when they are full.
     fn make_room(&mut self, record: &Record<'_>) -> Result<()> {
         let engine = self.engine;
         if engine.config.read_only || !engine.is_filled() {
@@ -147,8 +147,10 @@ impl Replayer<'_> {
     /// compactions, a log of thousands of memtables (written under a larger budget) would leave thousands of runs in
     /// each leaf of the tree. The nodes of the tree would then not fit into memory.
     ///
-    /// Debt from before the opening is left to background work. Each replayed memtable causes compactions of at most
-    /// four times [`SPREAD`] units. Therefore the time of an opening is proportional to the log. If the disk
+    /// Debt from before the opening is left to background work, except a sorted load in a tree of pages: it is merged
+    /// before memtables are packed that do not fit into memory. Each replayed memtable causes compactions of at most
+    /// four times [`SPREAD`] units. Therefore the time of an opening is proportional to the
+    /// log, and perhaps to such a load. If the disk
     /// may be too small for packing and compaction, no compaction is done.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;

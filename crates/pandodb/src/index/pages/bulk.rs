@@ -6,8 +6,8 @@
 //!
 //! Each level keeps at most two pages in memory: a full one, and the one that is being filled. When the second one is
 //! full, the first is written, and its reference is passed to the level above. At the end, the children of the last two
-//! pages of a level are divided evenly. So all pages but the last two of each level are full, and the memory does not
-//! depend on the number of rows.
+//! pages of a level are divided evenly. So all pages but the last two of each level are full, and the memory for pages
+//! grows only with the number of levels. The lists of the pages that were written grow with their number ([`Written`]).
 //!
 //! Invariant: children are passed to a level in key order.
 

@@ -1,18 +1,19 @@
 //! [`Feed`]: the messages that a job has to apply, in key order.
 //!
 //! ```text
-//!   memtable        k1 k2 k3 k4 …                      read a block at a time
+//!   new messages    k1 k2 k3 k4 …                      read a block at a time
 //!   carried         k2 k7 …    for the open child of the root ┐
-//!   carried         k2 …       for the open child of that     ├ taken from the buffers above, older than the memtable
+//!   carried         k2 …       for the open child of that     ├ taken from the buffers above, older than the new ones
 //!                                                             ┘
 //! ```
 //!
 //! When a job enters a child, it takes the messages for the child from the buffer above ([`Feed::enter`]). They are
-//! consumed, together with those of the memtable, by the pages below. A job without buffers has only the memtable.
+//! consumed, together with the new messages, by the pages below. A job without buffers has only the new messages.
 //!
-//! When a job merges the tree of a sorted load with the older tree, the rows of the load take the place of the memtable.
+//! The *new* messages are those of the memtable. When a job merges the tree of a sorted load with the older tree, they are
+//! the rows of the load.
 //!
-//! Invariants: a carried message is older than the memtable and newer than everything below the buffer from which it was
+//! Invariants: a carried message is older than the new messages and newer than everything below the buffer from which it was
 //! taken; the last carried messages are those for the lowest open page.
 
 use std::cmp::Ordering;
@@ -28,7 +29,7 @@ use crate::index::pages::waiting::weight;
 use crate::index::{RawCursor, SealedBatch};
 use crate::memtable;
 
-/// Bytes copied from a memtable at a time.
+/// Bytes of new messages that are copied at a time.
 const BLOCK: usize = 64 << 10;
 
 /// The new messages that a job applies.
@@ -197,17 +198,19 @@ impl Carried {
     }
 }
 
-/// Where the next message is: among the new messages, or among those that are carried.
+/// Where the next message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    Memtable,
+    /// Among the messages of the memtable, or the rows of the load.
+    Fresh,
+    /// Among the carried messages.
     Carried,
 }
 
 /// The messages that a job has to apply.
 pub(super) struct Feed {
     fresh: Option<Fresh>,
-    memtable: Option<Messages>,
+    messages: Option<Messages>,
     carried: Vec<Carried>,
 }
 
@@ -229,8 +232,8 @@ impl Feed {
             rows: rows.clone(),
             is_stopped: false,
         };
-        let memtable = fresh.as_ref().zip(from).map(messages);
-        Feed { fresh, memtable, carried: Vec::new() }
+        let messages = fresh.as_ref().zip(from).map(messages);
+        Feed { fresh, messages, carried: Vec::new() }
     }
 
     /// Reads the first messages.
@@ -238,12 +241,12 @@ impl Feed {
     /// # Errors
     /// If a leaf of a load cannot be read.
     pub(super) fn start(&mut self) -> Result<()> {
-        self.memtable.as_mut().map_or(Ok(()), Messages::refill)
+        self.messages.as_mut().map_or(Ok(()), Messages::refill)
     }
 
-    /// Applies no further message of the memtable in this piece of the job.
+    /// Applies no further new message in this piece of the job.
     pub(super) fn stop(&mut self) {
-        if let Some(messages) = &mut self.memtable {
+        if let Some(messages) = &mut self.messages {
             messages.is_stopped = true;
         }
     }
@@ -253,14 +256,14 @@ impl Feed {
         self.carried.last().and_then(|carried| carried.to.as_deref())
     }
 
-    /// The next message of the memtable that this piece of the job applies, for any page.
+    /// The next new message that this piece of the job applies, for any page.
     pub(super) fn next_key(&self) -> Option<&[u8]> {
-        self.memtable.as_ref().and_then(Messages::peek).map(|message| message.key)
+        self.messages.as_ref().and_then(Messages::peek).map(|message| message.key)
     }
 
-    /// The next message of the memtable, which a later piece of the job may apply.
+    /// The next new message, which a later piece of the job may apply.
     pub(super) fn first_left(&self) -> Option<&[u8]> {
-        self.memtable.as_ref().and_then(Messages::first).map(|message| message.key)
+        self.messages.as_ref().and_then(Messages::first).map(|message| message.key)
     }
 
     /// The next carried message for the open page.
@@ -271,15 +274,15 @@ impl Feed {
     /// The next message for the open page, and where it is. Of several messages of a key, the newest is first.
     #[inline]
     pub(super) fn next(&self) -> Option<(Entry<'_>, Origin)> {
-        let message = self.memtable.as_ref().and_then(Messages::peek);
-        let Some(open) = self.carried.last() else { return message.map(|message| (message, Origin::Memtable)) };
+        let message = self.messages.as_ref().and_then(Messages::peek);
+        let Some(open) = self.carried.last() else { return message.map(|message| (message, Origin::Fresh)) };
         let message = message.filter(|message| is_below(message.key, open.to.as_deref()));
         match (message, open.peek()) {
             (Some(message), Some(carried)) if carried.key.cmp(message.key) == Ordering::Less => {
                 Some((carried, Origin::Carried))
             }
             (None, carried) => carried.map(|carried| (carried, Origin::Carried)),
-            (Some(message), _) => Some((message, Origin::Memtable)),
+            (Some(message), _) => Some((message, Origin::Fresh)),
         }
     }
 
@@ -293,9 +296,9 @@ impl Feed {
     pub(super) fn is_last_of_key(&self) -> bool {
         match self.next() {
             None => true,
-            Some((message, Origin::Memtable)) => {
+            Some((message, Origin::Fresh)) => {
                 let is_carried = self.carried().is_some_and(|carried| carried.key == message.key);
-                !is_carried && self.memtable.as_ref().is_some_and(Messages::is_last_of_key)
+                !is_carried && self.messages.as_ref().is_some_and(Messages::is_last_of_key)
             }
             Some((message, Origin::Carried)) => {
                 let open = self.carried.last().expect("it has the message");
@@ -304,7 +307,7 @@ impl Feed {
         }
     }
 
-    /// Whether a message has a key from `from` to `to`; `None` if this is unknown, because the messages of the memtable that
+    /// Whether a message has a key from `from` to `to`; `None` if this is unknown, because the new messages that
     /// are in memory end before `to`.
     pub(super) fn has_in_memory(&self, from: &[u8], to: Option<&[u8]>) -> Option<bool> {
         let has = |block: &EntryBlock, at: usize| {
@@ -318,13 +321,13 @@ impl Feed {
         if self.carried.last().is_some_and(|open| has(&open.block, open.at)) {
             return Some(true);
         }
-        let Some(messages) = &self.memtable else { return Some(false) };
+        let Some(messages) = &self.messages else { return Some(false) };
         if messages.is_stopped {
             return Some(false);
         }
         match has(&messages.block, messages.at) {
             true => Some(true),
-            // The block ends with the memtable only if no message is left.
+            // The block ends with the new messages only if no message is left.
             false if messages.block.is_empty() => Some(false),
             false => {
                 let last = messages.block.get(messages.block.len() - 1);
@@ -339,7 +342,7 @@ impl Feed {
     /// If a leaf of a load cannot be read.
     pub(super) fn advance(&mut self, origin: Origin) -> Result<()> {
         match origin {
-            Origin::Memtable => return self.memtable.as_mut().expect("it has the next message").advance(),
+            Origin::Fresh => return self.messages.as_mut().expect("it has the next message").advance(),
             Origin::Carried => self.carried.last_mut().expect("it has the next message").at += 1,
         }
         Ok(())
@@ -347,7 +350,7 @@ impl Feed {
 
     /// The leaf of a load that holds exactly the next messages for the open page, if no carried message is among them.
     pub(super) fn next_leaf(&self) -> Option<NextLeaf<'_>> {
-        let messages = self.memtable.as_ref()?;
+        let messages = self.messages.as_ref()?;
         let WholeLeaf { page, at, bytes } = messages.leaf()?;
         let (first, last) = (messages.block.get(at.start).key, messages.block.get(at.end - 1).key);
         let is_alone = is_below(last, self.to()) && self.carried().is_none_or(|carried| carried.key > last);
@@ -359,12 +362,12 @@ impl Feed {
     /// # Errors
     /// If the next leaf cannot be read.
     pub(super) fn pass_leaf(&mut self) -> Result<()> {
-        let messages = self.memtable.as_mut().expect("it has the leaf");
+        let messages = self.messages.as_mut().expect("it has the leaf");
         let count = messages.leaf().expect("the next messages are a leaf").at.len();
         messages.pass(count)
     }
 
-    /// Enters a page: its messages are those of the memtable below `to`, and `block`.
+    /// Enters a page: its messages are the new ones below `to`, and `block`.
     pub(super) fn enter(&mut self, block: EntryBlock, to: Option<Vec<u8>>) {
         self.carried.push(Carried { block, at: 0, to });
     }
@@ -382,9 +385,9 @@ impl Feed {
         (above.block, above.at) = (block, 0);
     }
 
-    /// Leaves out the rest of the memtable.
-    pub(super) fn end_memtable(&mut self) {
-        self.memtable = None;
+    /// Leaves out the rest of the new messages.
+    pub(super) fn end_fresh(&mut self) {
+        self.messages = None;
     }
 
     /// Adds the weights of the messages for the open page to the parts of the page that begin at `bounds`.
@@ -393,7 +396,7 @@ impl Feed {
     /// If a leaf of a load cannot be read.
     pub(super) fn add_weights(&self, bounds: &[Vec<u8>], weights: &mut [u64]) -> Result<()> {
         self.add_carried_weights(bounds, weights);
-        let Some(mut cursor) = self.memtable_cursor() else { return Ok(()) };
+        let Some(mut cursor) = self.fresh_cursor() else { return Ok(()) };
         let (mut at, mut block) = (0, EntryBlock::new());
         loop {
             block.clear();
@@ -408,14 +411,14 @@ impl Feed {
         }
     }
 
-    /// The same, but each part for which the memtable has messages gets the weight of one of them. So the cost does not grow
-    /// with the memtable.
+    /// The same, but each part for which there are new messages gets the weight of one of them. So the cost does not grow
+    /// with their number.
     ///
     /// # Errors
     /// If a leaf of a load cannot be read.
     pub(super) fn mark(&self, bounds: &[Vec<u8>], weights: &mut [u64]) -> Result<()> {
         self.add_carried_weights(bounds, weights);
-        let Some(mut cursor) = self.memtable_cursor() else { return Ok(()) };
+        let Some(mut cursor) = self.fresh_cursor() else { return Ok(()) };
         let (mut at, mut block) = (0, EntryBlock::new());
         loop {
             block.clear();
@@ -436,8 +439,8 @@ impl Feed {
         }
     }
 
-    /// A cursor over the messages of the memtable for the open page that were not consumed yet.
-    fn memtable_cursor(&self) -> Option<FreshCursor> {
+    /// A cursor over the new messages for the open page that were not consumed yet.
+    fn fresh_cursor(&self) -> Option<FreshCursor> {
         let (fresh, from) = (self.fresh.as_ref()?, self.next_key()?);
         let range = KeyRange::new(from, self.to().unwrap_or_default());
         (!range.is_empty()).then(|| fresh.cursor(range))

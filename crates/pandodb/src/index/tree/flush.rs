@@ -268,7 +268,7 @@ impl Flush {
                 }
                 let Some((message, origin)) = message else { return Ok((moved, new, true)) };
                 moved += weight(&message);
-                new += if origin == Origin::Memtable { weight(&message) } else { 0 };
+                new += if origin == Origin::Fresh { weight(&message) } else { 0 };
                 self.folding.push(message, false, true)?;
                 self.is_changed = true;
                 feed.advance(origin)?;
@@ -278,7 +278,7 @@ impl Flush {
                 (_, None) => self.reading = None,
                 (Some((message, origin)), Some(entry)) if message.key <= entry.key => {
                     moved += weight(&message);
-                    new += if origin == Origin::Memtable { weight(&message) } else { 0 };
+                    new += if origin == Origin::Fresh { weight(&message) } else { 0 };
                     self.folding.push(message, false, true)?;
                     feed.advance(origin)?;
                 }

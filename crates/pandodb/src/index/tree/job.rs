@@ -28,8 +28,8 @@
 //! versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is. After each
 //! piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
 //!
-//! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see, as
-//! long as it has not moved too many bytes.
+//! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see,
+//! as long as it has not moved too many bytes.
 //!
 //! Invariant: targets ascend, so a job, or a piece of a job, visits each leaf at most once.
 
@@ -462,7 +462,7 @@ impl Job {
 
     /// Ends a piece: puts the messages that were carried back to the buffers above, and closes all pages with buffers.
     fn wind_up(&mut self) -> Result<()> {
-        self.feed.end_memtable();
+        self.feed.end_fresh();
         self.flushes.iter_mut().for_each(Flush::choose_no_more);
         while !self.flushes.is_empty() {
             self.leave_pages()?;
@@ -563,7 +563,7 @@ impl Job {
                     let is_other = entry.is_none_or(|entry| message.key < entry.key);
                     let is_last = is_other && feed.is_last_of_key();
                     let bytes = (message.key.len() + message.value.len() + 8) as u64;
-                    *(if origin == Origin::Memtable { &mut new } else { &mut old }) += bytes;
+                    *(if origin == Origin::Fresh { &mut new } else { &mut old }) += bytes;
                     folding.push(message, is_last, is_fresh_warm || reading_now.is_warm)?;
                     feed.advance(origin)?;
                 }

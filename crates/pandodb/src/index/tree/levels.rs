@@ -8,8 +8,9 @@
 //!   leaves               ──▶ ┘
 //! ```
 //!
-//! The leaves are read a block at a time. The buffers and the tree of a load are read only up to the last key of this block, because most of a
-//! level may be empty: a short scan would otherwise visit many pages before it returns its first row.
+//! The leaves are read a block at a time. The buffers and the tree of a load are read only up to the last key of this
+//! block, because most of a level may be empty: a short scan would otherwise visit many pages before it returns its first
+//! row.
 //!
 //! Invariants: the messages of a level are in order; each message is in one level only; when a message is returned, every
 //! level was read at least up to its key.

@@ -20,7 +20,8 @@
 //! load that is dropped is freed exactly once.
 //!
 //! Memory: the last two leaves, at most two inner pages of each level, and a write buffer. It is reserved from the pool for
-//! the time of the load.
+//! the time of the load. In addition, the lists of the pages that were written grow with the load: 8 bytes for each copy of
+//! an inner page and for each extent of leaves or of large values, where neighbouring extents are one.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -34,10 +35,12 @@ use crate::index::pages::{Bulk, LeafSink, Root, TreeWriter, Written};
 use crate::index::{Checkpoint, FinishedLoad, Progress, SortedLoad, SortedLoader};
 use crate::pool::Pool;
 use crate::resolve::Stripes;
+use crate::space::LOADED_TREES;
 
 /// Memory of the writer of a load: a write buffer.
 const WRITE_BUFFER: usize = 1 << 20;
-/// The levels of inner pages for which memory is reserved. A tree of more levels is larger than a disk.
+/// The levels of inner pages for which memory is reserved. With keys of up to 100 bytes and the default sizes, a tree of
+/// more levels has more than 10^9 leaves. With very long keys, the levels above need memory that is not reserved.
 const LEVELS: usize = 4;
 
 impl SortedLoader for Tree {
@@ -197,6 +200,7 @@ impl FinishedLoad for Finished<'_> {
         assert!(self.at == Seqno::UNASSIGNED && at > Seqno::UNASSIGNED, "a load is stamped once");
         self.at = at;
         self.written.set_described();
+        self.tree.core.data.note_feature(LOADED_TREES);
         if let Some(root) = &mut self.root {
             debug_assert_eq!(root.page.totals.newest, Seqno::UNASSIGNED, "no row of a load has a seqno");
             root.page.totals.newest = at;

@@ -237,8 +237,8 @@ impl Tree {
         Ok(Some(Box::new(Job::new(tools, from, batch, stripes, wanted, piece_bytes))))
     }
 
-    /// Makes the row cache ready for a job that applies `batch`. A sweep or a merge changes no row. REQUIRES: the caller holds `inner`,
-    /// so that the memtable is not that of a dropped keyspace; no other job exists.
+    /// Makes the row cache ready for a job that applies `batch`. A sweep or a merge changes no row. REQUIRES: the caller
+    /// holds `inner`, so that the memtable is not that of a dropped keyspace; no other job exists.
     fn row_updates(&self, batch: Option<&SealedBatch>) -> RowUpdates {
         batch.map_or_else(RowUpdates::default, |batch| RowUpdates::begin(&self.rows, batch))
     }
@@ -307,7 +307,8 @@ impl Tree {
         Err(error)
     }
 
-    /// Publishes the result of a job, unless the keyspace was dropped. Returns the bytes that a merge has written or replaced.
+    /// Publishes the result of a job, unless the keyspace was dropped. Returns the bytes that a merge has written or
+    /// replaced.
     fn publish_job(
         &self,
         from: &World,

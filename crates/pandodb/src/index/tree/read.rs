@@ -1,8 +1,9 @@
 //! Reading: the point lookup, and the search for changes.
 //!
 //! A lookup first searches the row cache and the range tombstones, then walks from the root to the leaf of the key. If a
-//! sorted load waits to be merged, its tree is searched before the other one. On its way, the lookup searches the buffer of each page before the child, because the messages in the buffer are newer. Each page comes
-//! from the pool, or is requested from the caller. A plain value that was found is offered to the row cache.
+//! sorted load waits to be merged, its tree is searched before the other one. On its way, the lookup searches the buffer
+//! of each page before the child, because the messages in the buffer are newer. Each page comes from the pool, or is
+//! requested from the caller. A plain value that was found is offered to the row cache.
 
 use std::sync::Arc;
 

@@ -92,21 +92,27 @@ impl Engine {
         load: Box<dyn FinishedLoad + '_>,
         range: &KeyRange,
     ) -> Result<()> {
-        // Do as much as possible before commits have to wait.
-        self.pack_keyspace(keyspace)?;
-        {
-            let _gate = self.gate.read();
-            self.check_writable()?;
-            self.core.data.sync().inspect_err(|e| self.poison(e))?;
-        }
-        let mut root = self.checkpointer.root.lock();
-        let log = self.check_writable()?;
         let mut payload = Vec::new();
         put_varint(&mut payload, u64::from(keyspace.id.0));
-        let reservation = self.reserve_log(log, payload.len(), false, Durability::Synced)?;
-        let mut sequencer = self.writer.quiesce();
-        self.check_writable()?;
-        keyspace.check_alive()?;
+        let (mut root, log, reservation, mut sequencer) = loop {
+            // Do as much as possible before commits have to wait.
+            self.pack_keyspace(keyspace)?;
+            {
+                let _gate = self.gate.read();
+                self.check_writable()?;
+                self.core.data.sync().inspect_err(|e| self.poison(e))?;
+            }
+            let root = self.checkpointer.root.lock();
+            let log = self.check_writable()?;
+            let reservation = self.reserve_log(log, payload.len(), false, Durability::Synced)?;
+            let sequencer = self.writer.quiesce();
+            self.check_writable()?;
+            keyspace.check_alive()?;
+            // Another load may have been attached meanwhile. It is merged without these locks.
+            if !loader(keyspace).has_waiting_load() {
+                break (root, log, reservation, sequencer);
+            }
+        };
         assert!(sequencer.is_whole(), "a store with a commit that failed in the middle is poisoned");
         self.seal(&sequencer, keyspace);
         self.pack_sealed(keyspace)?;
@@ -130,12 +136,13 @@ impl Engine {
         attached
     }
 
-    /// Packs the sealed memtables of a keyspace on this thread, and merges an earlier load, but does nothing else, because commits wait meanwhile.
-    /// REQUIRES: the sequencer is quiesced, so no memtable is sealed meanwhile.
+    /// Packs the sealed memtables of a keyspace on this thread, but does nothing else, because commits wait meanwhile.
+    /// REQUIRES: the sequencer is quiesced, so no memtable is sealed meanwhile; no earlier load waits to be merged.
     fn pack_sealed(&self, keyspace: &KeyspaceState) -> Result<()> {
         let loader = loader(keyspace);
         let mut turn = 0;
-        while keyspace.index.debt().memory_bytes > 0 || loader.has_waiting_load() {
+        debug_assert!(!loader.has_waiting_load(), "a merge takes too long while commits wait");
+        while keyspace.index.debt().memory_bytes > 0 {
             match loader.pack_one(&|| self.snapshots.stripes())? {
                 Some(progress) => {
                     self.note_progress(keyspace, progress);

@@ -65,7 +65,8 @@ impl Keyspace {
     /// load. Snapshots that were taken before the end do not see it. An empty load does nothing.
     ///
     /// Commits of other threads wait only while the finished rows are attached. This takes about as long as a
-    /// checkpoint. The load needs the memory of one compaction, and twice the disk space of rows that it overwrites
+    /// checkpoint. In a `btree` or `betree` that has older rows, background work then merges the rows with them. Until
+    /// that is done, later writes to the keyspace stay in memtables, so writers may be throttled. The load needs the memory of one compaction, and twice the disk space of rows that it overwrites
     /// until they are compacted. In a store with background threads, a thread passes the rows to the index while `rows`
     /// makes the next ones. It starts with the first 64 KiB and ends with the call. The rows on their way to it take
     /// about 1/64 of the memory budget, at most about 2 MiB.

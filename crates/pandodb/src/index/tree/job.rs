@@ -44,7 +44,7 @@ use super::sizes::Sizes;
 use super::sweep::{Sweep, remaining};
 use super::view::TreeView;
 use super::world::World;
-use crate::base::{EntryBlock, Extent, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
+use crate::base::{EntryBlock, Extent, Fragments, KeyRange, PAGE, RangeTombstone, Result, Seqno, seeded};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding};
 use crate::index::pages::{LeafSink, Levels, Neighbour, PageSource, Rebuild, Root, TreeWriter, Unit, Written};
@@ -133,6 +133,15 @@ pub(super) struct Done {
     /// The ranges that were swept completely.
     pub(super) swept: Vec<KeyRange>,
     pub(super) keep: Stripes,
+}
+
+impl Done {
+    /// The bytes of the pages that were replaced, or of those that were written if these are more. Adopted leaves count with
+    /// their weight.
+    pub(super) fn changed_bytes(&self) -> u64 {
+        let replaced: u64 = self.replaced.iter().map(|extent| u64::from(extent.pages) * PAGE as u64).sum();
+        replaced.max(self.written.bytes()) + self.adopted
+    }
 }
 
 /// A job in progress.

@@ -275,7 +275,10 @@ impl Tree {
             return Ok(Progress { bytes, ..Progress::default() });
         }
         let (batch, from, mut pieces) = (job.batch.clone(), job.from.clone(), job.take_pieces());
-        let published = job.finish(stage).and_then(|done| self.publish_job(&from, batch.as_ref(), done, &mut pieces));
+        let published = job.finish(stage).and_then(|done| {
+            let merged = from.loaded.map_or(0, |_| done.changed_bytes());
+            self.publish_job(&from, batch.as_ref(), done, &mut pieces).map(|()| merged)
+        });
         let absorbed = batch.filter(|_| stage == Stage::Complete).map(|batch| batch.bytes);
         match published {
             Ok(merged) => Ok(Progress { bytes: bytes.max(1), absorbed, merged, ..Progress::default() }),
@@ -307,18 +310,15 @@ impl Tree {
         Err(error)
     }
 
-    /// Publishes the result of a job, unless the keyspace was dropped. Returns the bytes that a merge has written or
-    /// replaced.
+    /// Publishes the result of a job, unless the keyspace was dropped.
     fn publish_job(
         &self,
         from: &World,
         batch: Option<&SealedBatch>,
         mut done: Done,
         pieces: &mut Option<Pieces>,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         let sweep_bytes = self.sweep_bytes(&done);
-        let written = done.written.bytes();
-        let replaced = done.replaced.iter().map(|extent| u64::from(extent.pages) * PAGE as u64).sum::<u64>();
         // No other job changes the maps, so they are computed without the lock.
         let mut world = from.clone();
         world.pages.insert_all(done.written.extents());
@@ -339,7 +339,7 @@ impl Tree {
         // A load that was attached meanwhile makes a sweep useless. No load is attached during other jobs.
         if inner.cleared || is_sweep && inner.world.through != from.through {
             inner.slot = Slot::Nothing;
-            return Ok(0);
+            return Ok(());
         }
         assert!(inner.world.has_same_rows(from), "one job at a time changes the root");
         self.count(done.written.bytes(), &done.replaced, done.leaves, is_sweep || !done.swept.is_empty());
@@ -357,7 +357,7 @@ impl Tree {
             inner.slot = Slot::Interrupted(Box::new(Pieces { values, ..rest }));
             drop(inner);
             drop(old);
-            return Ok(0);
+            return Ok(());
         }
         if let Some(batch) = batch {
             assert!(batch.through >= world.through, "memtables are applied in order");
@@ -377,9 +377,9 @@ impl Tree {
         drop(inner);
         drop(old);
         if let Some(batch) = batch {
-            events::packed(batch.bytes, written);
+            events::packed(batch.bytes, done.written.bytes());
         }
-        Ok(if from.loaded.is_some() { replaced.max(written) + done.adopted } else { 0 })
+        Ok(())
     }
 
     /// Updates the debt after a job. REQUIRES: the caller holds `inner`.

@@ -302,9 +302,9 @@ impl TreeCursor {
 
     /// Wants a leaf: child `at` of the lowest page of the path, if there is one.
     fn want(&mut self, page: PageRef, at: usize) {
-        if self.loaded.is_some() {
-            let bound = self.bound_of(at);
-            self.loaded.as_mut().expect("looked at").want(bound);
+        let bound = self.loaded.is_some().then(|| self.bound_of(at));
+        if let Some((loaded, bound)) = self.loaded.as_mut().zip(bound) {
+            loaded.want(bound);
         }
         self.ahead.want(&self.view.source, page);
     }

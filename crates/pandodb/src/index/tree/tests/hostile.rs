@@ -1,7 +1,9 @@
 //! Sorted loads in damaged or hostile files: a merge and a verification report them, and nothing panics.
 
+use super::super::index::TreeCheckpoint;
 use super::*;
 use crate::index::pages::{Child, Root, TreeWriter};
+use crate::index::{Checkpoint, RootRecord};
 use crate::run::LeafBuilder;
 use crate::run::slots::{CONTINUED, CONTINUES};
 
@@ -113,4 +115,23 @@ fn impossible_sums_are_bounded() {
     merged(&bench).unwrap();
     bench.tree.clear();
     assert_eq!(bench.tree.debt().total(), 0);
+}
+
+/// The description of a load that is alone, or newer than the root record, is refused.
+#[test]
+fn impossible_descriptions_are_refused() {
+    for (is_alone, through) in [(false, AT), (true, AT), (false, Seqno(AT.0 - 1))] {
+        let bench = with_load(&[("", 0, puts(&["a"])), ("c", 0, puts(&["d"]))], false);
+        let mut checkpoint = TreeCheckpoint { tree: &bench.tree, world: bench.tree.inner.lock().world.clone() };
+        if is_alone {
+            checkpoint.world.root = None;
+        }
+        let root = Box::new(checkpoint).write().unwrap().root;
+        let root = RootRecord { through, ..root };
+        let opened = Tree::open(bench.core.clone(), sizes(512, 6), &root, &mut Prefetch::new(bench.core.data.clone()));
+        match opened {
+            Ok(tree) => assert!(!is_alone && through == AT && tree.debt().work_bytes > 0),
+            Err(e) => assert!((is_alone || through < AT) && e.is_corruption(), "{e}"),
+        }
+    }
 }

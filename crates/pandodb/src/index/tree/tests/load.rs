@@ -313,3 +313,48 @@ fn older_rows_between_leaves_are_joined_with_them() {
     assert!(leaves < 9000 / 12, "{leaves} leaves");
     bench.check();
 }
+
+/// A merge moves the references to large values, and not the values.
+#[test]
+fn large_values_are_no_debt_of_a_merge() {
+    let mut bench = bench(4, 6);
+    load(&mut bench, &counted(0..100));
+    let mut load = bench.tree.loader().unwrap().begin(0).unwrap();
+    for (key, _) in counted(0..100) {
+        let (blob, mut value) = (bench.core.data.write_blob(&[7; 5000]).unwrap(), Vec::new());
+        blob.encode(&mut value);
+        load.push(&Entry { key: &key, seqno: Seqno::UNASSIGNED, kind: Kind::BlobPut, value: &value }).unwrap();
+    }
+    let mut load = load.finish().unwrap();
+    load.stamp(Seqno(bench.seqno + 1)).unwrap();
+    let root = load.begin_checkpoint().unwrap().write().unwrap().root;
+    load.attach().unwrap();
+    assert_eq!(bench.tree.entries().0, 200);
+    let pages = bench.tree.inner.lock().world.pages.pages() * crate::base::PAGE as u64;
+    for debt in [bench.tree.debt().work_bytes, reopen(&bench, &root, sizes(512, 6)).debt().work_bytes] {
+        assert!(debt > 0 && debt <= pages, "{debt} bytes, and pages of {pages}");
+    }
+    let keep = Stripes { snapshots: Vec::new(), horizon: Seqno(bench.seqno + 1) };
+    while bench.tree.debt().total() > 0 {
+        bench.tree.step(1 << 20, &|| keep.clone()).unwrap();
+    }
+    assert_eq!(bench.tree.entries().0, 100);
+}
+
+/// A load behind the last key: its leaves are read and not written again. Each piece, which adopts a few of these tiny
+/// leaves, writes the last leaf of the older tree, and no leaf of the rest of the load.
+#[test]
+fn a_load_behind_the_last_key_is_written_once() {
+    let mut bench = bench(5, 6);
+    load(&mut bench, &counted(0..9000));
+    load(&mut bench, &counted(9000..18_000));
+    let written = || bench.tree.stats().figure("leaves_written");
+    let (before, mut bytes, mut steps) = (written(), 0, 0);
+    while bench.tree.debt().total() > 0 {
+        bytes += bench.step(8 << 10).bytes;
+        steps += 1;
+    }
+    assert!(written() - before <= steps, "{} leaves in {steps} pieces", written() - before);
+    assert!(bytes >= 9000 * 16 && steps > 16, "{bytes} bytes in {steps} pieces");
+    bench.check();
+}

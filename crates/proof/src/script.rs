@@ -373,6 +373,10 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
     Step::Commit(ops.collect(), durability)
 }
 
+/// A load has rows of at most this number of neighbouring keys. If a tree has to merge the rows of a load with older rows,
+/// the cost of a crash unit grows with this number, because each write of the merge is a point at which a crash is tried.
+const LOADED_KEYS: u64 = 60;
+
 /// Inserts sorted loads, see [`Script::with_loads`].
 fn insert_loads(steps: &mut Vec<Step>, seed: u64, mix: Mix) {
     let mut rng = Rng(self::mix(seed ^ 0x6c6f_6164));
@@ -381,7 +385,8 @@ fn insert_loads(steps: &mut Vec<Step>, seed: u64, mix: Mix) {
     for _ in 0..(steps.len() as u64 + rng.below(25)) / 25 {
         let share = 10 + rng.below(80);
         let mut rows = Vec::new();
-        for number in 0..mix.keys {
+        let from = rng.below(mix.keys.saturating_sub(LOADED_KEYS) + 1);
+        for number in from..mix.keys.min(from + LOADED_KEYS) {
             if rng.chance(share) {
                 let len =
                     if rng.chance(mix.blobs) { BLOB_THRESHOLD as u64 + 1 + rng.below(5000) } else { rng.below(200) };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::check::{self, PinnedTree};
 use super::publish::{Counters, Tree};
+use super::sizes::LEAST_PIECE;
 use super::sweep::union;
 use super::view::{TreeView, estimate};
 use super::world::World;
@@ -18,8 +19,7 @@ use crate::resolve::Stripes;
 
 /// A piece of a job takes at most about this part of the free space on a full disk.
 const PIECES: u64 = 4;
-/// The least and the most bytes of a piece.
-const LEAST_PIECE: u64 = 32 << 10;
+/// The most bytes of a piece.
 const MOST_PIECE: u64 = 16 << 20;
 
 impl Index for Tree {

@@ -19,6 +19,10 @@ const FEWEST_CHILDREN: usize = 4;
 /// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should
 /// meet crashes and faults between two pieces.
 const TINY_MEMTABLE: u64 = 6 << 10;
+/// The least bytes of a piece of a job on a full disk, and of a piece of a merge. Besides its leaves, each piece writes the
+/// inner pages above them, and a merge also takes a checkpoint. So smaller pieces would write many times the bytes of their
+/// rows.
+pub(super) const LEAST_PIECE: u64 = 32 << 10;
 
 /// The settings of a tree.
 #[derive(Clone)]
@@ -47,6 +51,11 @@ fn length(bytes: u64) -> usize {
 }
 
 impl Sizes {
+    /// The bytes of a piece of a merge, unless the disk is full.
+    pub(super) fn merge_piece_bytes(&self) -> u64 {
+        self.memtable_bytes.max(LEAST_PIECE)
+    }
+
     /// The settings of a tree of the type `kind` with leaves of `leaf` bytes. With tiny memtables, everything is smaller.
     pub fn new(kind: &'static IndexType, settings: &Settings, leaf: u64, levels: Levels, buffer_bytes: u64) -> Sizes {
         let memtable = settings.memtable_bytes;

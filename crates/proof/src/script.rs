@@ -2,8 +2,8 @@
 //!
 //! A script is a list of steps generated from a seed. It uses three keyspaces: `rows` (puts, deletes, range deletes,
 //! small and large values), `sums` (counters, changed by merges), and `temp` (like `rows`, but dropped and created
-//! again). A batch or a transaction may write to all three keyspaces. Any subset of the steps is a valid script too, because
-//! [`Script::keep`] also removes operations on a keyspace if it removes the creation of this keyspace.
+//! again). A batch or a transaction may write to all three keyspaces. Any subset of the steps is a valid script too,
+//! because [`Script::keep`] also removes operations on a keyspace if it removes the creation of this keyspace.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -277,8 +277,8 @@ impl Script {
         self
     }
 
-    /// This script with transactions instead of one half of its batches, in one of two scripts. They are drawn from random
-    /// numbers of their own, so the other steps stay the same.
+    /// This script with transactions instead of one half of its batches, in one of two scripts. They are drawn from
+    /// random numbers of their own, so the other steps stay the same.
     #[must_use]
     pub fn with_transactions(mut self) -> Script {
         let mut rng = Rng(mix(self.seed ^ 0x0074_7861_6374));
@@ -373,8 +373,9 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
     Step::Commit(ops.collect(), durability)
 }
 
-/// A load has rows of at most this number of neighbouring keys. If a tree has to merge the rows of a load with older rows,
-/// the cost of a crash unit grows with this number, because each write of the merge is a point at which a crash is tried.
+/// A load has rows of at most this number of neighbouring keys. If a tree has to merge the rows of a load with older
+/// rows, the cost of a crash unit grows with this number, because each write of the merge is a point at which a crash
+/// is tried.
 const LOADED_KEYS: u64 = 60;
 
 /// Inserts sorted loads, see [`Script::with_loads`].

@@ -94,8 +94,8 @@ const FORGOTTEN: (u64, u64) = (8, 27);
 const FORGOTTEN_IN_CHECKPOINT: (u64, u64) = (116, 27);
 /// Seeds of [`Kind::Faults`] in which the disk is full.
 const FULL: (u64, u64) = (26, 27);
-/// Seeds of [`Kind::Crash`] with long logs and without sorted loads. A load into a tree of pages delays its memtables, so
-/// fewer memtables are applied in scripts with loads.
+/// Seeds of [`Kind::Crash`] with long logs and without sorted loads. A load into a tree of pages delays its memtables,
+/// so fewer memtables are applied in scripts with loads.
 const LOGGY: (u64, u64) = (2, 8);
 /// Seeds of [`Kind::Model`] that build deep trees.
 const DEEP: (u64, u64) = (1, 16);

@@ -289,10 +289,11 @@ bugs! {
     LoadOlderThanAll,
 
     // ---- transactions ----
-    /// A commit of one operation leaves a footprint without its key, so a transaction overlooks a put that is in flight.
+    /// A commit of one operation leaves a footprint without its key, so a transaction overlooks a put that is in
+    /// flight.
     FootprintLacksPut,
-    /// The footprint of a range delete counts as a complete list of keys, so a transaction overlooks a range delete that
-    /// is in flight.
+    /// The footprint of a range delete counts as a complete list of keys, so a transaction overlooks a range delete
+    /// that is in flight.
     FootprintRangeExact,
     /// A reader of a footprint does not look again at the number of its ticket, so it may get words of two commits.
     FootprintTorn,
@@ -339,7 +340,8 @@ bugs! {
     OwnWritesHiddenInRange,
     /// A get of a transaction ignores the transaction's own range deletes.
     OwnRangeDeleteIgnored,
-    /// The filter of a transaction's own writes lacks range deletes, so gets find keys that the transaction has deleted.
+    /// The filter of a transaction's own writes lacks range deletes, so gets find keys that the transaction has
+    /// deleted.
     OwnFilterLacksRanges,
     /// If a compaction folds the newest messages of a key first, it applies their operands to nothing if an older range
     /// tombstone covers the key.

@@ -123,8 +123,8 @@ pub trait IndexView: Send + Sync {
     fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v>;
 
     /// Offers a row to the row cache, if the index has one: the value that the operands and the base of a key in this
-    /// view have made. `hash` is the hash of the key, and `seqno` that of the newest operand. The default implementation
-    /// does nothing.
+    /// view have made. `hash` is the hash of the key, and `seqno` that of the newest operand. The default
+    /// implementation does nothing.
     ///
     /// REQUIRES: all messages of the key in this view were considered, and no others.
     fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
@@ -147,9 +147,9 @@ pub trait IndexView: Send + Sync {
     /// If some tombstones cannot be read. In that case it is unknown which messages of `range` are deleted.
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()>;
 
-    /// Whether the view holds a change of `key` with a seqno above `since`: a message of `key` that `changes` include, or
-    /// a range tombstone that covers `key`. If `since` is a registered read point, the answer is exact, except that a
-    /// change that has left no trace may be missed: a key that had no value at `since`, and has none now. The default
+    /// Whether the view holds a change of `key` with a seqno above `since`: a message of `key` that `changes` include,
+    /// or a range tombstone that covers `key`. If `since` is a registered read point, the answer is exact, except that
+    /// a change that has left no trace may be missed: a key that had no value at `since`, and has none now. The default
     /// implementation reads all messages of the key.
     ///
     /// # Errors
@@ -353,15 +353,15 @@ pub trait SortedLoader: Send + Sync {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the index cannot accept a load now.
     fn begin<'a>(&'a self, expected_bytes: u64) -> Result<Box<dyn SortedLoad<'a> + 'a>>;
 
-    /// Merges a waiting load, then packs the oldest waiting memtable completely, and does no other work. Returns after the
-    /// merge if no memtable waits. Returns `None` if neither waits, or if another thread is packing.
+    /// Merges a waiting load, then packs the oldest waiting memtable completely, and does no other work. Returns after
+    /// the merge if no memtable waits. Returns `None` if neither waits, or if another thread is packing.
     ///
     /// # Errors
     /// The errors of [`Index::step`].
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>>;
 
-    /// Whether the rows of an earlier load have to be merged with the other data of the index before another load can be
-    /// attached. [`SortedLoader::pack_one`] merges them.
+    /// Whether the rows of an earlier load have to be merged with the other data of the index before another load can
+    /// be attached. [`SortedLoader::pack_one`] merges them.
     fn has_waiting_load(&self) -> bool;
 }
 

@@ -29,8 +29,8 @@ use super::Debt;
 use crate::base::KeyspaceId;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// The most bytes of each kind of debt of an index. Estimates come from sums that a damaged or hostile file may contain,
-/// and the debt is added without checks.
+/// The most bytes of each kind of debt of an index. Estimates come from sums that a damaged or hostile file may
+/// contain, and the debt is added without checks.
 const MOST: u64 = 1 << 56;
 
 /// A position in the sorted list of the indexes that have debt.

@@ -17,9 +17,9 @@
 //!   reach the extent ([`data::DataFile::free`]).
 //! * **No single fault destroys a root**: there are two superblocks, and every block between them and the runs is
 //!   written twice ([`mirrored`]).
-//! * The owner of an extent is recorded only in memory: dropping the last `Arc` that refers to the extent frees it. When a
-//!   store is opened, ownership is determined by walking the roots ([`data::DataFile::mark`]). The map itself is not
-//!   persisted, so it cannot contradict the roots.
+//! * The owner of an extent is recorded only in memory: dropping the last `Arc` that refers to the extent frees it.
+//!   When a store is opened, ownership is determined by walking the roots ([`data::DataFile::mark`]). The map itself is
+//!   not persisted, so it cannot contradict the roots.
 //! * Every block has a header with a checksum over the store, the owner, the address and the kind ([`data`]), so an
 //!   outdated, misdirected or foreign block fails its check.
 //! * The file grows by a factor of 1.25 (`000 §5.1.1`) and is sparse. Holes are punched for freed pages, and a free

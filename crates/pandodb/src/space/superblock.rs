@@ -24,8 +24,8 @@
 //! The time is in seconds since 1970, or 0 if it is unknown. The time is for display only: no decision depends on it.
 //!
 //! An incompatible flag is set in the first superblock that needs it and in all later superblocks. Bit 0: runs may have
-//! compressed leaves. Bits 1 and 2: sorted loads have built runs or trees of pages without seqnos. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; each index type
-//! defines its own bit.
+//! compressed leaves. Bits 1 and 2: sorted loads have built runs or trees of pages without seqnos. Each of bits 16 to
+//! 63 represents an index type of the catalogue's keyspaces; each index type defines its own bit.
 //!
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 

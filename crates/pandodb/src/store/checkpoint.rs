@@ -59,8 +59,8 @@ impl Engine {
         self.checkpoint_or_attach(root, &mut None)
     }
 
-    /// Takes a checkpoint that contains a sorted load, and publishes the load when the checkpoint is durable. Then takes
-    /// a second checkpoint, so that both superblocks reach the load.
+    /// Takes a checkpoint that contains a sorted load, and publishes the load when the checkpoint is durable. Then
+    /// takes a second checkpoint, so that both superblocks reach the load.
     pub(super) fn checkpoint_attaching(&self, root: &mut DurableRoot, attachment: Attachment<'_>) -> Result<()> {
         let mut attachment = Some(attachment);
         loop {
@@ -218,8 +218,8 @@ impl Engine {
             let recorded = through.max(Seqno(keyspace.drained_through.load(Relaxed)));
             if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
         });
-        // While a sorted load waits to be merged, memtables of its keyspace are not packed, so sealing another one would
-        // not help either.
+        // While a sorted load waits to be merged, memtables of its keyspace are not packed, so sealing another one
+        // would not help either.
         let waits = |keyspace: &KeyspaceState| keyspace.index.loader().is_some_and(SortedLoader::has_waiting_load);
         if let Some(keyspace) = oldest.filter(|keyspace| keyspace.active_bytes() > 0 && !waits(keyspace)) {
             self.seal(&sequencer, keyspace);

@@ -95,8 +95,8 @@ impl Checkpointer {
         self.turn.try_lock()
     }
 
-    /// Records that a memtable of `bytes` bytes was packed, or that a merge has written or replaced `bytes` bytes. Returns
-    /// the bytes that no checkpoint covers yet.
+    /// Records that a memtable of `bytes` bytes was packed, or that a merge has written or replaced `bytes` bytes.
+    /// Returns the bytes that no checkpoint covers yet.
     pub(crate) fn note_packed(&self, bytes: u64) -> u64 {
         self.uncovered.fetch_add(bytes, Relaxed) + bytes
     }

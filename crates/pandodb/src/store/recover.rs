@@ -148,8 +148,8 @@ impl Engine {
     }
 
     /// Packs every memtable, except those that wait for the merge of a sorted load and fit into memory. On a full disk,
-    /// and if a page is damaged that a memtable needs, memtables stay in memory, even above their budget, so that a user
-    /// can open the store and delete data. The reserve remains available for these deletes.
+    /// and if a page is damaged that a memtable needs, memtables stay in memory, even above their budget, so that a
+    /// user can open the store and delete data. The reserve remains available for these deletes.
     pub(super) fn pack_or_keep(&self) -> Result<()> {
         match self.pack_all(true) {
             Err(e) if may_keep_memtables(&e) => Ok(()),
@@ -215,9 +215,9 @@ impl Engine {
         }
     }
 
-    /// Seals and packs every memtable. A damaged page of one keyspace does not keep those of others from being packed. If
-    /// a sorted load waits to be merged, packing the memtables of its keyspace would first merge the whole load. With
-    /// `may_leave`, these memtables stay in memory if they fit, and background work packs them later.
+    /// Seals and packs every memtable. A damaged page of one keyspace does not keep those of others from being packed.
+    /// If a sorted load waits to be merged, packing the memtables of its keyspace would first merge the whole load.
+    /// With `may_leave`, these memtables stay in memory if they fit, and background work packs them later.
     fn pack_all(&self, may_leave: bool) -> Result<()> {
         let keyspaces = self.keyspaces.all();
         {

@@ -50,8 +50,8 @@ impl Engine {
         self.drain(&|| is_packed(keyspace, through) && (keyspace.check_alive().is_err() || !merges()))
     }
 
-    /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes, nor for
-    /// the merge of a sorted load unless a memtable waits for it.
+    /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes, nor
+    /// for the merge of a sorted load unless a memtable waits for it.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
         let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {

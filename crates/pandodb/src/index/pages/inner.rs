@@ -12,8 +12,8 @@
 //! of bytes that the messages for a child take in the buffer. The addresses in the reference to the buffer are not
 //! relative to `base`.
 //!
-//! A page that a sorted load has built is written before the seqno of the load is known. So the references in it have the
-//! seqno 0, which no message has, and its children have the seqno that its parent knows ([`PageRef::inner`]).
+//! A page that a sorted load has built is written before the seqno of the load is known. So the references in it have
+//! the seqno 0, which no message has, and its children have the seqno that its parent knows ([`PageRef::inner`]).
 //!
 //! Child *i* holds the keys at or above separator *i* and below the next separator. The first separator of a page is
 //! empty on disk, because the parent holds the lower bound of the first child. Level 1 is the level above the leaves.
@@ -78,15 +78,15 @@ pub struct Inner<'a> {
 }
 
 impl<'a> Inner<'a> {
-    /// Views a page that [`Inner::check`] has accepted. `newest` is the seqno of the newest message below the page. If a
-    /// sorted load has built the page, all its messages have this seqno.
+    /// Views a page that [`Inner::check`] has accepted. `newest` is the seqno of the newest message below the page. If
+    /// a sorted load has built the page, all its messages have this seqno.
     #[inline]
     pub fn of(bytes: &'a [u8], newest: Seqno) -> Inner<'a> {
         Inner { bytes, slots: Slots::of(bytes), newest }
     }
 
-    /// Checks everything that the accessors rely on, and the order of the separators. The references in a page of a sorted
-    /// load have no seqno.
+    /// Checks everything that the accessors rely on, and the order of the separators. The references in a page of a
+    /// sorted load have no seqno.
     ///
     /// # Errors
     /// A description of the flaw.
@@ -196,7 +196,8 @@ impl<'a> Inner<'a> {
         self.slots.search(self.bytes, key, 1, true, |i| self.rest(i)) - 1
     }
 
-    /// The leaves that continue the messages of the last key of child `at`, last first. Above inner pages there are none.
+    /// The leaves that continue the messages of the last key of child `at`, last first. Above inner pages there are
+    /// none.
     pub fn continued_after(&self, at: usize) -> Vec<PageRef> {
         if self.level() > 1 {
             return Vec::new();

@@ -127,15 +127,16 @@ impl LeafSink {
             && self.open.builder.size() < self.limits.bytes / 4
     }
 
-    /// Whether a leaf with `bytes` of entries may be adopted now: neither this leaf nor the one before it would be small.
+    /// Whether a leaf with `bytes` of entries may be adopted now: neither this leaf nor the one before it would be
+    /// small.
     pub fn may_adopt(&self, bytes: usize) -> bool {
         let open = self.open.builder.size();
         let is_small = self.full.is_none() && !self.open.builder.is_empty() && open < self.limits.bytes / 4;
         !is_small && bytes >= self.limits.bytes / 2
     }
 
-    /// Adds a leaf of another tree to the unit, without writing it anew. `first` and `last` are the keys of its first and
-    /// of its last message. They are above all keys that were added, and below all keys that follow.
+    /// Adds a leaf of another tree to the unit, without writing it anew. `first` and `last` are the keys of its first
+    /// and of its last message. They are above all keys that were added, and below all keys that follow.
     ///
     /// # Errors
     /// An I/O error or a full disk.

@@ -15,8 +15,7 @@
 //! 3. [`Rebuild::finish`] closes all pages and returns the new root.
 //!
 //! The old tree stays complete. The new tree consists of the new pages, and of the pages of the old tree that are not
-//! in
-//! [`Rebuild::replaced`].
+//! in [`Rebuild::replaced`].
 //!
 //! Invariants: keys are visited in ascending order; the leaves that hold the messages of one key are children of one
 //! page, and the first of them is opened with all others ([`Unit`]).
@@ -215,8 +214,8 @@ impl Rebuild {
         Ok(())
     }
 
-    /// Moves to the unit that holds `key`. REQUIRES: the last unit was put, kept or dropped, and ends before the key. The
-    /// key belongs to the last page that stays open, and no page below that page has a buffer.
+    /// Moves to the unit that holds `key`. REQUIRES: the last unit was put, kept or dropped, and ends before the key.
+    /// The key belongs to the last page that stays open, and no page below that page has a buffer.
     ///
     /// # Errors
     /// If an inner page cannot be read or written.
@@ -303,9 +302,9 @@ impl Rebuild {
         top.out.extend(leaves);
     }
 
-    /// Closes the lowest open page. If the page has become small and its parent has another child behind it, `neighbour`
-    /// says what happens. Returns whether the page was closed: if it is joined at once, it stays open with the contents of
-    /// both pages, and no child is left to be visited.
+    /// Closes the lowest open page. If the page has become small and its parent has another child behind it,
+    /// `neighbour` says what happens. Returns whether the page was closed: if it is joined at once, it stays open with
+    /// the contents of both pages, and no child is left to be visited.
     ///
     /// # Errors
     /// If a page cannot be read or written.
@@ -423,7 +422,8 @@ fn join(parent: &mut Open, top: &mut Open, source: &PageSource, replaced: &mut V
     Ok(())
 }
 
-/// Writes pages of a level: one for each part of the children, with its buffer. Returns the references to the new pages.
+/// Writes pages of a level: one for each part of the children, with its buffer. Returns the references to the new
+/// pages.
 pub(super) fn write(
     parts: Vec<Vec<Child>>,
     buffers: &mut dyn Iterator<Item = Option<Root>>,

@@ -6,8 +6,8 @@
 //!   entries │ deletes │ older │ large values │ bytes │ newest seqno          sums, varints
 //! ```
 //!
-//! A compressed leaf has two lengths: its pages on disk, and its pages in memory. Its reference has three numbers in the
-//! place of the second one:
+//! A compressed leaf has two lengths: its pages on disk, and its pages in memory. Its reference has three numbers in
+//! the place of the second one:
 //!
 //! ```text
 //!   is continued varint (the page count is 0) │ pages varint │ pages in memory varint
@@ -17,10 +17,10 @@
 //! that an earlier job of the same tree wrote to the same address fails its check, although its owner is right.
 //!
 //! The pages of a sorted load are written before the load has a seqno: leaves hold [`Seqno::UNASSIGNED`], and so do the
-//! references in inner pages. All messages below such a page have one seqno, so it is the *newest seqno* of the reference
-//! to the page. The reference to the root of the load gets it when the load is attached. Every reader views a page
-//! through its reference ([`PageRef::leaf`], [`PageRef::inner`]), which replaces 0 by this seqno. Blocks in the pool are
-//! as on disk.
+//! references in inner pages. All messages below such a page have one seqno, so it is the *newest seqno* of the
+//! reference to the page. The reference to the root of the load gets it when the load is attached. Every reader views a
+//! page through its reference ([`PageRef::leaf`], [`PageRef::inner`]), which replaces 0 by this seqno. Blocks in the
+//! pool are as on disk.
 
 use std::ops::AddAssign;
 

@@ -3,8 +3,9 @@
 //! A leaf has one copy, an inner page two: damage to one page costs at most the keys of one leaf. If the first copy of
 //! an inner page is damaged, readers use the second one; the next job that rewrites the page writes both copies anew.
 //!
-//! A leaf may be stored compressed ([`PageRef::is_compressed`]). It is decompressed when it is read, so the pool and all
-//! readers have leaves that are not compressed. The header of such a leaf has the number of pages on disk, in memory too.
+//! A leaf may be stored compressed ([`PageRef::is_compressed`]). It is decompressed when it is read, so the pool and
+//! all readers have leaves that are not compressed. The header of such a leaf has the number of pages on disk, in
+//! memory too.
 
 use std::sync::Arc;
 
@@ -155,8 +156,8 @@ impl PageSource {
         Err(self.data.corrupt(page.addr, kind.name(), detail))
     }
 
-    /// Checks bytes that were read from `addr`. Returns the page in memory if it differs from these bytes, because it is
-    /// compressed on disk.
+    /// Checks bytes that were read from `addr`. Returns the page in memory if it differs from these bytes, because it
+    /// is compressed on disk.
     ///
     /// # Errors
     /// [`Error::Corruption`] if the bytes are not a valid page of this kind and owner.

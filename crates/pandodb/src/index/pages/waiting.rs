@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The fresh messages stay in memory until the page is closed, because only then it is known how many pages it becomes,
-//! and each of them gets the messages of its own children. They take about as much memory as a buffer may have, and more
-//! only for small pages that are joined.
+//! and each of them gets the messages of its own children. They take about as much memory as a buffer may have, and
+//! more only for small pages that are joined.
 //!
 //! Invariant: the parts are in key order, and no key is in two parts.
 
@@ -98,8 +98,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// All leaves of a stored buffer. `from` and `to` are the bounds of its page. The inner page of the buffer is added to
-    /// `replaced`.
+    /// All leaves of a stored buffer. `from` and `to` are the bounds of its page. The inner page of the buffer is added
+    /// to `replaced`.
     ///
     /// # Errors
     /// If the inner page of the buffer cannot be read.

@@ -38,8 +38,8 @@ pub struct Walk {
     source: Arc<PageSource>,
     /// The pages that are visited next, last first.
     next: Vec<Next>,
-    /// If set, only the messages that pages of this level have are visited: those in their buffers; for level 0, those in
-    /// the leaves of the tree.
+    /// If set, only the messages that pages of this level have are visited: those in their buffers; for level 0, those
+    /// in the leaves of the tree.
     only: Option<u32>,
 }
 

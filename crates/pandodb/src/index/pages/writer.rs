@@ -58,8 +58,8 @@ impl Written {
         self.bytes
     }
 
-    /// Says that a superblock may reach the pages from now on, although they are not published. If they are freed, they are
-    /// not reused before other superblocks were written.
+    /// Says that a superblock may reach the pages from now on, although they are not published. If they are freed, they
+    /// are not reused before other superblocks were written.
     pub fn set_described(&mut self) {
         self.is_described = true;
     }

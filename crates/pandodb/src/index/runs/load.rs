@@ -6,8 +6,8 @@
 //!                                                                               └─▶ published root
 //! ```
 //!
-//! 1. [`RunsLoad::push`] fills a run. When the run has [`LoadsRuns::run_bytes`], the next run begins, so that the memory
-//!    of a load does not depend on its size.
+//! 1. [`RunsLoad::push`] fills a run. When the run has [`LoadsRuns::run_bytes`], the next run begins, so that the
+//!    memory of a load does not depend on its size.
 //! 2. The seqno of the load is known only when it is attached, but the leaves are written long before. So the leaves
 //!    hold [`Seqno::UNASSIGNED`], and [`LoadedRuns::stamp`] writes the seqno into the descriptions of the runs.
 //!    [`crate::run::RunMeta::stamped`] describes what readers do.

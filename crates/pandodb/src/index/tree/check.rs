@@ -153,8 +153,8 @@ impl Verification for PinnedTree<'_> {
     }
 }
 
-/// The whole key space as one piece, with a source for the tree of a load, one for the buffers of each level, and one for
-/// the leaves.
+/// The whole key space as one piece, with a source for the tree of a load, one for the buffers of each level, and one
+/// for the leaves.
 pub(super) fn salvage(view: &Arc<TreeView>) -> Vec<SalvagePiece> {
     let top = view.root.map_or(0, |root| root.level);
     let levels = (view.buffered_from..=top).rev().chain([0]).map(|level| (view.root, level));
@@ -182,8 +182,8 @@ impl SalvageSource for TreeSource {
         &self.range
     }
 
-    /// None. A tombstone of the tree may be older than messages of any level, so the source leaves out the messages that it
-    /// hides.
+    /// None. A tombstone of the tree may be older than messages of any level, so the source leaves out the messages
+    /// that it hides.
     fn tombstones(&self) -> Result<Arc<Fragments>> {
         Ok(Arc::default())
     }

@@ -1,5 +1,5 @@
-//! [`TreeCursor`]: a scan of one root, in order or in reverse order: of the leaves of the tree, or of the buffers of one
-//! level.
+//! [`TreeCursor`]: a scan of one root, in order or in reverse order: of the leaves of the tree, or of the buffers of
+//! one level.
 //!
 //! ```text
 //!   path: inner page and child number for each level    ─▶ leaves of the lowest inner page, read ahead
@@ -102,7 +102,8 @@ impl TreeCursor {
         }
     }
 
-    /// A cursor over the rows of the load that waits in `view`, in order, for a job that merges them. It checks the pages.
+    /// A cursor over the rows of the load that waits in `view`, in order, for a job that merges them. It checks the
+    /// pages.
     pub(super) fn of_load(view: Arc<TreeView>, range: KeyRange) -> TreeCursor {
         let root = view.loaded;
         let newest = root.map_or(Seqno(1), |root| root.page.totals.newest);
@@ -248,13 +249,15 @@ impl TreeCursor {
         self.start.is_none() && self.window.is_empty() && self.ahead.is_empty() && self.path.is_empty()
     }
 
-    /// Appends about `max_bytes` of the next messages to `out`. Appends none if the next page is completely behind `pause`.
+    /// Appends about `max_bytes` of the next messages to `out`. Appends none if the next page is completely behind
+    /// `pause`.
     pub(super) fn fill_to(&mut self, pause: Option<&[u8]>, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
         self.pause = pause.map(<[u8]>::to_vec);
         self.fill(max_bytes, out)
     }
 
-    /// Appends the messages of the next leaf that has some in the range. Returns the leaf if all its messages were appended.
+    /// Appends the messages of the next leaf that has some in the range. Returns the leaf if all its messages were
+    /// appended.
     ///
     /// # Errors
     /// If a page cannot be read.

@@ -10,11 +10,11 @@
 //! When a job enters a child, it takes the messages for the child from the buffer above ([`Feed::enter`]). They are
 //! consumed, together with the new messages, by the pages below. A job without buffers has only the new messages.
 //!
-//! The *new* messages are those of the memtable. When a job merges the tree of a sorted load with the older tree, they are
-//! the rows of the load.
+//! The *new* messages are those of the memtable. When a job merges the tree of a sorted load with the older tree, they
+//! are the rows of the load.
 //!
-//! Invariants: a carried message is older than the new messages and newer than everything below the buffer from which it was
-//! taken; the last carried messages are those for the lowest open page.
+//! Invariants: a carried message is older than the new messages and newer than everything below the buffer from which
+//! it was taken; the last carried messages are those for the lowest open page.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -70,8 +70,8 @@ impl FreshCursor {
         }
     }
 
-    /// Appends the next messages: for a load, those of one leaf after the other. Adds the leaves that were appended as a
-    /// whole to `leaves`.
+    /// Appends the next messages: for a load, those of one leaf after the other. Adds the leaves that were appended as
+    /// a whole to `leaves`.
     fn fill_block(&mut self, out: &mut EntryBlock, leaves: &mut Vec<WholeLeaf>) -> Result<()> {
         let FreshCursor::Loaded(cursor) = self else { return self.fill(BLOCK, out) };
         while out.bytes() < BLOCK {
@@ -372,8 +372,8 @@ impl Feed {
         self.carried.push(Carried { block, at: 0, to });
     }
 
-    /// Ends the work on the page that was entered last. Its messages that were not consumed are added to the carried messages
-    /// of the page above.
+    /// Ends the work on the page that was entered last. Its messages that were not consumed are added to the carried
+    /// messages of the page above.
     pub(super) fn exit(&mut self) {
         let left = self.carried.pop().expect("a page was entered");
         if left.peek().is_none() {
@@ -411,8 +411,8 @@ impl Feed {
         }
     }
 
-    /// The same, but each part for which there are new messages gets the weight of one of them. So the cost does not grow
-    /// with their number.
+    /// The same, but each part for which there are new messages gets the weight of one of them. So the cost does not
+    /// grow with their number.
     ///
     /// # Errors
     /// If a leaf of a load cannot be read.

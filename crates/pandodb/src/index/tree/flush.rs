@@ -64,14 +64,14 @@ pub(super) struct Folder {
     pub(super) through: Seqno,
     /// Larger values are moved out of the tree, if the job applies a memtable.
     pub(super) inline_bytes: Option<usize>,
-    /// Whether the job runs in pieces. The tree with a piece refers to no value that the job has moved out for a message up
-    /// to `through`, because only the last piece gives the values to the tree.
+    /// Whether the job runs in pieces. The tree with a piece refers to no value that the job has moved out for a
+    /// message up to `through`, because only the last piece gives the values to the tree.
     pub(super) in_pieces: bool,
 }
 
 impl Folder {
-    /// A folding of all messages of each key (`is_bottom`), or of the newest ones. With `expected_bytes`, large values are
-    /// moved out of the tree; the number is a hint for their allocation.
+    /// A folding of all messages of each key (`is_bottom`), or of the newest ones. With `expected_bytes`, large values
+    /// are moved out of the tree; the number is a hint for their allocation.
     pub(super) fn folding_into<S: Sink>(&self, sink: S, is_bottom: bool, expected_bytes: Option<u64>) -> Folding<S> {
         let Folder { core, keep, operator, tombstones, through, inline_bytes, in_pieces } = self;
         let folding = Folding::new(core, sink, keep.clone(), operator.clone(), is_bottom, tombstones.clone());
@@ -85,8 +85,8 @@ impl Folder {
         }
     }
 
-    /// A folding of the newest messages of each key, which are collected in memory. `moves_values` says that large values
-    /// are moved out of the tree.
+    /// A folding of the newest messages of each key, which are collected in memory. `moves_values` says that large
+    /// values are moved out of the tree.
     fn folding(&self, moves_values: bool) -> Folding<BlockSink> {
         self.folding_into(BlockSink::default(), false, moves_values.then_some(0))
     }
@@ -137,8 +137,8 @@ pub(super) struct Next {
 }
 
 impl Flush {
-    /// Starts to flush the page `open`, whose buffer may keep `capacity` bytes. Also chooses each child of which the sweep
-    /// cleans a part.
+    /// Starts to flush the page `open`, whose buffer may keep `capacity` bytes. Also chooses each child of which the
+    /// sweep cleans a part.
     ///
     /// # Errors
     /// If the inner page of the buffer cannot be read.
@@ -224,8 +224,8 @@ impl Flush {
         self.groups.get(group + 1).map(|next| next.from.clone()).or_else(|| self.to.clone())
     }
 
-    /// How [`Rebuild::close`](crate::index::pages::Rebuild::close) treats a child with few children, if `left` children of
-    /// the page follow it.
+    /// How [`Rebuild::close`](crate::index::pages::Rebuild::close) treats a child with few children, if `left` children
+    /// of the page follow it.
     pub(super) fn neighbour(&self, left: usize) -> Neighbour {
         match self.groups.get(self.at(left)) {
             Some(group) if group.chosen != Chosen::No => Neighbour::Wait,
@@ -248,8 +248,9 @@ impl Flush {
         is_changed
     }
 
-    /// Merges the messages for children that are not chosen into the new buffer, up to the key `to`, at most about `budget`
-    /// bytes. Returns the bytes that were moved, the bytes from the memtable among them, and whether it is done.
+    /// Merges the messages for children that are not chosen into the new buffer, up to the key `to`, at most about
+    /// `budget` bytes. Returns the bytes that were moved, the bytes from the memtable among them, and whether it is
+    /// done.
     pub(super) fn run(
         &mut self,
         to: Option<&[u8]>,
@@ -295,8 +296,8 @@ impl Flush {
         Ok((moved, new, false))
     }
 
-    /// Passes the next leaf of the old buffer, or starts to read it, if it begins below `to`: a leaf that the message with
-    /// the key `hit` is for, or of which a part belongs to the chosen child at `to`, is read. Returns false if the
+    /// Passes the next leaf of the old buffer, or starts to read it, if it begins below `to`: a leaf that the message
+    /// with the key `hit` is for, or of which a part belongs to the chosen child at `to`, is read. Returns false if the
     /// leaf is for later keys.
     fn pass_unit(
         &mut self,

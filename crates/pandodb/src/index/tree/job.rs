@@ -10,8 +10,9 @@
 //!                                                      new leaves; a small one is joined with the next unit
 //! ```
 //!
-//! In a tree with buffers, a job opens the pages with buffers first. In each of them it leaves messages in the new buffer,
-//! and enters only the chosen children, with the messages for them (`flush`). Below these pages it works as shown.
+//! In a tree with buffers, a job opens the pages with buffers first. In each of them it leaves messages in the new
+//! buffer, and enters only the chosen children, with the messages for them (`flush`). Below these pages it works as
+//! shown.
 //!
 //! A job works on the root that was published when it started, and no other job changes this root meanwhile. It runs in
 //! steps. Dropping a job frees everything that it has written.
@@ -23,13 +24,13 @@
 //! job is not finished, because of an error or a crash, the next job drops all messages above `through` that it meets,
 //! and applies them from the memtable, into which the log has brought them.
 //!
-//! **Merges.** If the tree of a sorted load waits, a job merges its rows with the older tree, as it would apply a memtable,
-//! but always in pieces, because a load may be large. Readers see the rows already, so a piece keeps no additional
-//! versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is. After each
-//! piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
+//! **Merges.** If the tree of a sorted load waits, a job merges its rows with the older tree, as it would apply a
+//! memtable, but always in pieces, because a load may be large. Readers see the rows already, so a piece keeps no
+//! additional versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is.
+//! After each piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
 //!
-//! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points see,
-//! as long as it has not moved too many bytes.
+//! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points
+//! see, as long as it has not moved too many bytes.
 //!
 //! Invariant: targets ascend, so a job, or a piece of a job, visits each leaf at most once.
 
@@ -136,8 +137,8 @@ pub(super) struct Done {
 }
 
 impl Done {
-    /// The bytes of the pages that were replaced, or of those that were written if these are more. Adopted leaves count with
-    /// their weight.
+    /// The bytes of the pages that were replaced, or of those that were written if these are more. Adopted leaves count
+    /// with their weight.
     pub(super) fn changed_bytes(&self) -> u64 {
         let replaced: u64 = self.replaced.iter().map(|extent| u64::from(extent.pages) * PAGE as u64).sum();
         replaced.max(self.written.bytes()) + self.adopted
@@ -312,8 +313,8 @@ impl Job {
         self.pieces.take().filter(|_| self.batch.is_some())
     }
 
-    /// Works on leaves and messages of about `budget` bytes. Returns the bytes of new messages that were applied, or for a
-    /// sweep the bytes of leaves.
+    /// Works on leaves and messages of about `budget` bytes. Returns the bytes of new messages that were applied, or
+    /// for a sweep the bytes of leaves.
     ///
     /// # Errors
     /// If a page cannot be read or written. The job must then be dropped.
@@ -397,8 +398,8 @@ impl Job {
         Ok(())
     }
 
-    /// Continues with the lowest page that has a buffer: merges messages into its new buffer, enters its next chosen child,
-    /// or closes it. Returns the bytes that were moved, and the bytes from the memtable among them.
+    /// Continues with the lowest page that has a buffer: merges messages into its new buffer, enters its next chosen
+    /// child, or closes it. Returns the bytes that were moved, and the bytes from the memtable among them.
     fn flush(&mut self, budget: u64) -> Result<(u64, u64)> {
         let Job { flushes, feed, .. } = self;
         let flush = flushes.last_mut().expect("a page is being flushed");
@@ -541,8 +542,8 @@ impl Job {
         Ok(())
     }
 
-    /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries and
-    /// carried messages, and the bytes of messages from the memtable.
+    /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries
+    /// and carried messages, and the bytes of messages from the memtable.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
         let Job { folding, feed, reading, ahead, source, pool, from, piece_bytes, adopted, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");

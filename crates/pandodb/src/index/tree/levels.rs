@@ -1,5 +1,5 @@
-//! [`LevelsCursor`]: a scan of a tree with buffers. It merges the messages of the leaves with those in the buffers of each
-//! level (000 §3.3), and with the tree of a sorted load.
+//! [`LevelsCursor`]: a scan of a tree with buffers. It merges the messages of the leaves with those in the buffers of
+//! each level (000 §3.3), and with the tree of a sorted load.
 //!
 //! ```text
 //!   tree of a load       ──▶ ┐
@@ -9,11 +9,11 @@
 //! ```
 //!
 //! The leaves are read a block at a time. The buffers and the tree of a load are read only up to the last key of this
-//! block, because most of a level may be empty: a short scan would otherwise visit many pages before it returns its first
-//! row.
+//! block, because most of a level may be empty: a short scan would otherwise visit many pages before it returns its
+//! first row.
 //!
-//! Invariants: the messages of a level are in order; each message is in one level only; when a message is returned, every
-//! level was read at least up to its key.
+//! Invariants: the messages of a level are in order; each message is in one level only; when a message is returned,
+//! every level was read at least up to its key.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

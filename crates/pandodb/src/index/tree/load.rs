@@ -7,21 +7,21 @@
 //!         else: it waits as a second, newer tree, and a job merges both ◀────┘
 //! ```
 //!
-//! 1. The pages of the load are written to fresh space, with the owner of the index. They hold no seqno, because the seqno
-//!    is known only when the load is attached. Then only the reference to the root gets it: readers view each page through
-//!    its reference ([`crate::index::pages::reference`]).
+//! 1. The pages of the load are written to fresh space, with the owner of the index. They hold no seqno, because the
+//!    seqno is known only when the load is attached. Then only the reference to the root gets it: readers view each
+//!    page through its reference ([`crate::index::pages::reference`]).
 //! 2. The attachment changes no page. If the index has no messages, the tree of the load becomes its root. Otherwise
 //!    readers search both trees, the newer one first, until a job has merged them ([`super::merge`]).
-//! 3. The checkpoint that makes the load durable describes the state with the load. Then this state is published. If the
-//!    checkpoint fails, readers have seen nothing of the load. If a sweep has published another state in between, the state
-//!    with the load is computed again.
+//! 3. The checkpoint that makes the load durable describes the state with the load. Then this state is published. If
+//!    the checkpoint fails, readers have seen nothing of the load. If a sweep has published another state in between,
+//!    the state with the load is computed again.
 //!
 //! Invariants: at most one load waits to be merged; while it waits, no job applies a memtable or sweeps; each page of a
 //! load that is dropped is freed exactly once.
 //!
-//! Memory: the last two leaves, at most two inner pages of each level, and a write buffer. It is reserved from the pool for
-//! the time of the load. In addition, the lists of the pages that were written grow with the load: 8 bytes for each copy of
-//! an inner page and for each extent of leaves or of large values, where neighbouring extents are one.
+//! Memory: the last two leaves, at most two inner pages of each level, and a write buffer. It is reserved from the pool
+//! for the time of the load. In addition, the lists of the pages that were written grow with the load: 8 bytes for each
+//! copy of an inner page and for each extent of leaves or of large values, where neighbouring extents are one.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ use crate::space::LOADED_TREES;
 
 /// Memory of the writer of a load: a write buffer.
 const WRITE_BUFFER: usize = 1 << 20;
-/// The levels of inner pages for which memory is reserved. With keys of up to 100 bytes and the default sizes, a tree of
-/// more levels has more than 10^9 leaves. With very long keys, the levels above need memory that is not reserved.
+/// The levels of inner pages for which memory is reserved. With keys of up to 100 bytes and the default sizes, a tree
+/// of more levels has more than 10^9 leaves. With very long keys, the levels above need memory that is not reserved.
 const LEVELS: usize = 4;
 
 impl SortedLoader for Tree {
@@ -159,7 +159,8 @@ struct Finished<'a> {
     /// The seqno of all rows; [`Seqno::UNASSIGNED`] until it is known.
     at: Seqno,
     /// The state with the load that was computed last, and the description of the state without it from which it was
-    /// computed. A checkpoint may have written the description and the maps of the state, so exactly this state is published.
+    /// computed. A checkpoint may have written the description and the maps of the state, so exactly this state is
+    /// published.
     computed: RefCell<Option<(World, Arc<Described>)>>,
 }
 

@@ -2,13 +2,13 @@
 //! hostile, and a merge relies on more than other readers of a page do.
 //!
 //! ```text
-//!   leaf 1, bound a       leaf 2, bound f       leaf 3, bound m       wanted: the bounds of the leaves that are read ahead
+//!   leaf 1, bound a       leaf 2, bound f       leaf 3, bound m       wanted: the bounds of the leaves read ahead
 //!   [ a b d ]             [ f g ]               [ n p ]
 //!        d < f ≤ f             g < m ≤ n                              checked when a leaf is entered
 //! ```
 //!
-//! Invariants of such a tree: every reference has the seqno of the load; pages have no buffer, and leaves do not continue
-//! the messages of a key; each message is a put with the seqno of the load, so each key has one.
+//! Invariants of such a tree: every reference has the seqno of the load; pages have no buffer, and leaves do not
+//! continue the messages of a key; each message is a put with the seqno of the load, so each key has one.
 
 use std::collections::VecDeque;
 

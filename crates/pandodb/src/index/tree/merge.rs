@@ -7,11 +7,11 @@
 //!                                              the leaf begins with this row
 //! ```
 //!
-//! The pages of the merged leaves are freed, except those of *adopted* leaves, which are part of the other tree now: between
-//! the first and the last key of such a leaf, that tree has no row.
+//! The pages of the merged leaves are freed, except those of *adopted* leaves, which are part of the other tree now:
+//! between the first and the last key of such a leaf, that tree has no row.
 //!
-//! So each row of the load is in one of both trees at any time. After each piece, the pages of its rows are freed; they can
-//! be reused after two checkpoints. So a merge on a full disk needs only the space of a few pieces.
+//! So each row of the load is in one of both trees at any time. After each piece, the pages of its rows are freed; they
+//! can be reused after two checkpoints. So a merge on a full disk needs only the space of a few pieces.
 
 use std::collections::HashSet;
 
@@ -19,8 +19,8 @@ use crate::base::{Entry, Extent, PageNo, Result};
 use crate::index::folding::Sink;
 use crate::index::pages::{LeafSink, Levels, PageRef, PageSource, Rebuild, Root, Unit};
 
-/// For the size of a piece, an adopted leaf counts as a quarter of its bytes. Its reference is in memory until the end of
-/// the piece, and then written.
+/// For the size of a piece, an adopted leaf counts as a quarter of its bytes. Its reference is in memory until the end
+/// of the piece, and then written.
 const WEIGHT: u64 = 4;
 
 /// The leaves of a load that a piece of a merge has made leaves of the other tree.
@@ -43,8 +43,8 @@ impl Adopted {
     }
 }
 
-/// The tree of a load without the rows below `next`; `None` is above all rows. Also returns the pages that it lacks. `sink`
-/// has no leaf.
+/// The tree of a load without the rows below `next`; `None` is above all rows. Also returns the pages that it lacks.
+/// `sink` has no leaf.
 ///
 /// # Errors
 /// If a page cannot be read or written.

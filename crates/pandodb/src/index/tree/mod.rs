@@ -1,5 +1,6 @@
-//! A tree of pages that are replaced one by one. The indexes `btree` and `betree` are such trees: `btree` has no buffers in
-//! its inner pages, and `betree` has (sources: 000 §5.2; 002 ch. 5, the insertion buffer in front of a tree).
+//! A tree of pages that are replaced one by one. The indexes `btree` and `betree` are such trees: `btree` has no
+//! buffers in its inner pages, and `betree` has (sources: 000 §5.2; 002 ch. 5, the insertion buffer in front of a
+//! tree).
 //!
 //! ```text
 //!   memtable ──sealed──▶ queue ──▶ job: merges the messages with the leaves that hold their keys
@@ -25,8 +26,9 @@
 //!    already.
 //!
 //! Invariants: those of [`super::pages`]; at most one job works on a tree, because a job rewrites the tree that it
-//! started from; `through` and the root change in one swap; a reader sees each message once: in a leaf or a buffer if its
-//! seqno is at most `through`, else in a memtable; on the way from the root to a leaf, the messages of a key become older.
+//! started from; `through` and the root change in one swap; a reader sees each message once: in a leaf or a buffer if
+//! its seqno is at most `through`, else in a memtable; on the way from the root to a leaf, the messages of a key become
+//! older.
 //!
 //! Costs, in pages of B rows, for a tree of N rows: a lookup reads log_B N pages, and all but the leaf are usually in
 //! the pool. A memtable of m rows rewrites at most min(m, N/B) leaves. A scan of k rows reads k/B leaves, several at a

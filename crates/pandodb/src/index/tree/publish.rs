@@ -181,9 +181,9 @@ impl Tree {
     }
 
     /// Claims the job in progress, or starts the next one: a merge if the tree of a load waits, else for the oldest
-    /// memtable, else a sweep if there is something to sweep. With `piece_bytes`, the job runs in pieces; a job in progress
-    /// that does not is dropped, and its space is freed. With `no_sweep`, the same happens to a sweep in progress, and no
-    /// sweep starts.
+    /// memtable, else a sweep if there is something to sweep. With `piece_bytes`, the job runs in pieces; a job in
+    /// progress that does not is dropped, and its space is freed. With `no_sweep`, the same happens to a sweep in
+    /// progress, and no sweep starts.
     ///
     /// # Errors
     /// The damage that keeps the load from being merged, or the oldest memtable from being applied.
@@ -237,8 +237,8 @@ impl Tree {
         Ok(Some(Box::new(Job::new(tools, from, batch, stripes, wanted, piece_bytes))))
     }
 
-    /// Makes the row cache ready for a job that applies `batch`. A sweep or a merge changes no row. REQUIRES: the caller
-    /// holds `inner`, so that the memtable is not that of a dropped keyspace; no other job exists.
+    /// Makes the row cache ready for a job that applies `batch`. A sweep or a merge changes no row. REQUIRES: the
+    /// caller holds `inner`, so that the memtable is not that of a dropped keyspace; no other job exists.
     fn row_updates(&self, batch: Option<&SealedBatch>) -> RowUpdates {
         batch.map_or_else(RowUpdates::default, |batch| RowUpdates::begin(&self.rows, batch))
     }
@@ -287,8 +287,8 @@ impl Tree {
     }
 
     /// Ends a job that failed. Its memtable is applied again by the next job, from the last published piece on. After
-    /// damage, no job sweeps any more. If a memtable cannot be applied even so, or if a load cannot be merged, the index is
-    /// stuck.
+    /// damage, no job sweeps any more. If a memtable cannot be applied even so, or if a load cannot be merged, the
+    /// index is stuck.
     fn give_up(&self, (is_sweep, merges): (bool, bool), pieces: Option<Pieces>, error: Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         inner.slot = match pieces {

@@ -1,9 +1,9 @@
 //! Reading: the point lookup, and the search for changes.
 //!
-//! A lookup first searches the row cache and the range tombstones, then walks from the root to the leaf of the key. If a
-//! sorted load waits to be merged, its tree is searched before the other one. On its way, the lookup searches the buffer
-//! of each page before the child, because the messages in the buffer are newer. Each page comes from the pool, or is
-//! requested from the caller. A plain value that was found is offered to the row cache.
+//! A lookup first searches the row cache and the range tombstones, then walks from the root to the leaf of the key. If
+//! a sorted load waits to be merged, its tree is searched before the other one. On its way, the lookup searches the
+//! buffer of each page before the child, because the messages in the buffer are newer. Each page comes from the pool,
+//! or is requested from the caller. A plain value that was found is offered to the row cache.
 
 use std::sync::Arc;
 
@@ -109,8 +109,8 @@ struct Down {
 }
 
 impl Down {
-    /// The newest root; `None` if the view has no message. A tree that a load has brought is like a buffer: it is searched
-    /// before the other tree.
+    /// The newest root; `None` if the view has no message. A tree that a load has brought is like a buffer: it is
+    /// searched before the other tree.
     fn start(view: &TreeView) -> Result<Option<Down>> {
         let mut roots = view.roots()?;
         let Some(Root { page, level }) = roots.next() else { return Ok(None) };

@@ -6,8 +6,8 @@ use crate::index::spec::Settings;
 use crate::resolve::Operator;
 use crate::run::Compression;
 
-/// With memtables of less than this many bytes for each byte of a leaf or of a buffer, these are smaller. Only tests have
-/// such memtables; their trees should have several levels.
+/// With memtables of less than this many bytes for each byte of a leaf or of a buffer, these are smaller. Only tests
+/// have such memtables; their trees should have several levels.
 const MEMTABLE_PER_LEAF: u64 = 8;
 const MEMTABLE_PER_BUFFER: u64 = 4;
 /// The least bytes of a leaf and of a buffer in such a tree.
@@ -19,9 +19,9 @@ const FEWEST_CHILDREN: usize = 4;
 /// With memtables of less than this many bytes, some jobs run in pieces. Only tests have such memtables; they should
 /// meet crashes and faults between two pieces.
 const TINY_MEMTABLE: u64 = 6 << 10;
-/// The least bytes of a piece of a job on a full disk, and of a piece of a merge. Besides its leaves, each piece writes the
-/// inner pages above them, and a merge also takes a checkpoint. So smaller pieces would write many times the bytes of their
-/// rows.
+/// The least bytes of a piece of a job on a full disk, and of a piece of a merge. Besides its leaves, each piece writes
+/// the inner pages above them, and a merge also takes a checkpoint. So smaller pieces would write many times the bytes
+/// of their rows.
 pub(super) const LEAST_PIECE: u64 = 32 << 10;
 
 /// The settings of a tree.
@@ -56,7 +56,8 @@ impl Sizes {
         self.memtable_bytes.max(LEAST_PIECE)
     }
 
-    /// The settings of a tree of the type `kind` with leaves of `leaf` bytes. With tiny memtables, everything is smaller.
+    /// The settings of a tree of the type `kind` with leaves of `leaf` bytes. With tiny memtables, everything is
+    /// smaller.
     pub fn new(kind: &'static IndexType, settings: &Settings, leaf: u64, levels: Levels, buffer_bytes: u64) -> Sizes {
         let memtable = settings.memtable_bytes;
         let leaf = length((memtable / MEMTABLE_PER_LEAF).max(LEAST_BYTES).min(leaf));

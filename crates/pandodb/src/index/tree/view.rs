@@ -91,8 +91,8 @@ impl TreeView {
     }
 }
 
-/// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends, and of
-/// the messages that wait for the pages at the ends, it counts a half.
+/// The estimated contents of a range. Reads the inner pages at both ends of the range. Of the leaves at the ends, and
+/// of the messages that wait for the pages at the ends, it counts a half.
 pub(super) fn estimate(
     roots: impl IntoIterator<Item = Root>,
     source: &PageSource,

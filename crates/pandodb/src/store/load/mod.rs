@@ -20,10 +20,10 @@
 //!    the pages that it has written are free after the next opening.
 //! 3. The rows are published when the superblock is durable, and no commit can complete before. So no other write that
 //!    depends on the rows can be durable without them.
-//! 4. A failure before the superblock is written has no effect: pages and large values are freed. If it is unknown whether
-//!    the superblock was written, the call returns [`Error::Indeterminate`], and large values stay allocated until the next
-//!    opening. If a full disk ends the checkpoint, the seqno stays without a message. Other failures of the checkpoint
-//!    poison the store, as always.
+//! 4. A failure before the superblock is written has no effect: pages and large values are freed. If it is unknown
+//!    whether the superblock was written, the call returns [`Error::Indeterminate`], and large values stay allocated
+//!    until the next opening. If a full disk ends the checkpoint, the seqno stays without a message. Other failures of
+//!    the checkpoint poison the store, as always.
 //!
 //! An index without a loader gets the rows as one batch, which has the limit of a batch.
 //!
@@ -66,10 +66,11 @@ impl Keyspace {
     ///
     /// Commits of other threads wait only while the finished rows are attached. This takes about as long as a
     /// checkpoint. In a `btree` or `betree` that has older rows, background work then merges the rows with them. Until
-    /// that is done, later writes to the keyspace stay in memtables, so writers may be throttled. The load needs the memory of one compaction, and twice the disk space of rows that it overwrites
-    /// until they are compacted. In a store with background threads, a thread passes the rows to the index while `rows`
-    /// makes the next ones. It starts with the first 64 KiB and ends with the call. The rows on their way to it take
-    /// about 1/64 of the memory budget, at most about 2 MiB.
+    /// that is done, later writes to the keyspace stay in memtables, so writers may be throttled. The load needs the
+    /// memory of one compaction, and twice the disk space of rows that it overwrites until they are compacted. In a
+    /// store with background threads, a thread passes the rows to the index while `rows` makes the next ones. It starts
+    /// with the first 64 KiB and ends with the call. The rows on their way to it take about 1/64 of the memory budget,
+    /// at most about 2 MiB.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -93,8 +94,8 @@ impl Keyspace {
         self.try_load_sorted(rows.into_iter().map(Ok))
     }
 
-    /// Like [`Keyspace::load_sorted`], for rows from a source that can fail. The first error of the source ends the load
-    /// and is returned, and nothing is loaded.
+    /// Like [`Keyspace::load_sorted`], for rows from a source that can fail. The first error of the source ends the
+    /// load and is returned, and nothing is loaded.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;

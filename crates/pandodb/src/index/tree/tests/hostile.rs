@@ -17,7 +17,8 @@ fn puts(keys: &[&str]) -> Vec<(String, Kind, u64)> {
     keys.iter().map(|key| ((*key).to_string(), Kind::Put, 0)).collect()
 }
 
-/// A tree with a few rows, and beside it the tree of a load with these leaves. With `has_buffer`, its root has a buffer.
+/// A tree with a few rows, and beside it the tree of a load with these leaves. With `has_buffer`, its root has a
+/// buffer.
 fn with_load(plan: &[Plan], has_buffer: bool) -> Bench<Tree> {
     let mut bench = bench(1, 64);
     let old = ["a", "aa", "b", "c", "d", "k"].map(|key| (key.as_bytes().to_vec(), Kind::Put, vec![0; 8]));

@@ -149,9 +149,8 @@ impl Replayer<'_> {
     ///
     /// Debt from before the opening is left to background work, except a sorted load in a tree of pages: it is merged
     /// before memtables are packed that do not fit into memory. Each replayed memtable causes compactions of at most
-    /// four times [`SPREAD`] units. Therefore the time of an opening is proportional to the
-    /// log, and perhaps to such a load. If the disk
-    /// may be too small for packing and compaction, no compaction is done.
+    /// four times [`SPREAD`] units. Therefore the time of an opening is proportional to the log, and perhaps to such a
+    /// load. If the disk may be too small for packing and compaction, no compaction is done.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
         let most = SPREAD * engine.config.unit() as u64;

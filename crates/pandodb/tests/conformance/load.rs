@@ -1,9 +1,10 @@
 //! Conformance tests of sorted loads.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice};
-use pandodb::{AddU64, Durability, Error, IndexOptions, Keyspace, KeyspaceAt, KeyspaceOptions, Store};
+use pandodb::{AddU64, Durability, Error, IndexOptions, Keyspace, KeyspaceAt, KeyspaceOptions, Store, StoreBuilder};
 
 use crate::each;
 
@@ -265,6 +266,24 @@ fn other_threads_write_and_read_during_a_load() {
     });
 }
 
+fn small_on(sim: &Arc<SimDevice>) -> StoreBuilder {
+    let builder = Store::builder("faulty").device(sim.clone()).memory_budget(1 << 20);
+    builder.memtable_bytes(8 << 10).background_threads(0)
+}
+
+/// A store with rows that puts and a load have written. A tree of pages has to merge the rows of the load before the next
+/// load is attached.
+fn before_a_fault(sim: &Arc<SimDevice>, index: &str) -> (Store, Keyspace, Model) {
+    let store = small_on(sim).open().unwrap();
+    let options = KeyspaceOptions::new().index(index.parse::<IndexOptions>().unwrap());
+    let ks = store.keyspace_with("k", options).unwrap();
+    let mut model = Model::new();
+    (0..300).for_each(|i| ks.put(key(i * 3), value(i, 1)).unwrap());
+    model.extend((0..300).map(|i| (key(i * 3), value(i, 1))));
+    load(&ks, &mut model, (0..900).step_by(7), 4);
+    (store, ks, model)
+}
+
 #[test]
 fn a_fault_during_a_load_leaves_all_or_nothing() {
     let kinds = [
@@ -278,18 +297,7 @@ fn a_fault_during_a_load_leaves_all_or_nothing() {
         let (mut refused, mut poisoned, mut places, mut nth) = (0, 0, 0, 0);
         let done = loop {
             let sim = SimDevice::new(nth);
-            let builder = || {
-                let builder = Store::builder("faulty").device(sim.clone()).memory_budget(1 << 20);
-                builder.memtable_bytes(8 << 10).background_threads(0)
-            };
-            let store = builder().open().unwrap();
-            let options = KeyspaceOptions::new().index(index.parse::<IndexOptions>().unwrap());
-            let ks = store.keyspace_with("k", options).unwrap();
-            let mut model = Model::new();
-            (0..300).for_each(|i| ks.put(key(i * 3), value(i, 1)).unwrap());
-            model.extend((0..300).map(|i| (key(i * 3), value(i, 1))));
-            // A tree of pages merges these rows with the older ones before the next load is attached.
-            load(&ks, &mut model, (0..900).step_by(7), 4);
+            let (store, ks, mut model) = before_a_fault(&sim, index);
             sim.set_fault(Some(Fault::once(kind, nth)));
             let loaded = ks.load_sorted(rows(0..900, 2));
             let struck = sim.faults_struck();
@@ -314,7 +322,7 @@ fn a_fault_during_a_load_leaves_all_or_nothing() {
                 check_accounts(&store, &ks);
             }
             drop((ks, store));
-            let store = builder().open().unwrap();
+            let store = small_on(&sim).open().unwrap();
             let ks = store.keyspace("k").unwrap();
             if later.is_ok() {
                 check(&ks, &model);

@@ -132,6 +132,8 @@ struct Messages {
     /// The number of these leaves that begin before the next message.
     leaves_begun: usize,
     rows: RowUpdates,
+    /// Whether the job has passed a message.
+    is_begun: bool,
     /// Whether the job applies no further message.
     is_stopped: bool,
 }
@@ -173,6 +175,7 @@ impl Messages {
     /// Passes `count` messages of the block.
     fn pass(&mut self, count: usize) -> Result<()> {
         self.at += count;
+        self.is_begun = true;
         while self.leaves.get(self.leaves_begun).is_some_and(|leaf| leaf.at.start < self.at) {
             self.leaves_begun += 1;
         }
@@ -230,6 +233,7 @@ impl Feed {
             leaves: Vec::new(),
             leaves_begun: 0,
             rows: rows.clone(),
+            is_begun: false,
             is_stopped: false,
         };
         let messages = fresh.as_ref().zip(from).map(messages);
@@ -244,10 +248,11 @@ impl Feed {
         self.messages.as_mut().map_or(Ok(()), Messages::refill)
     }
 
-    /// Applies no further new message in this piece of the job.
+    /// Applies no further new message in this piece of the job, unless the piece has applied none: each piece makes
+    /// progress, however many messages of older keys it has to rewrite.
     pub(super) fn stop(&mut self) {
         if let Some(messages) = &mut self.messages {
-            messages.is_stopped = true;
+            messages.is_stopped = messages.is_begun;
         }
     }
 

@@ -245,7 +245,7 @@ impl Job {
         // A sweep would visit leaves again that earlier pieces have written.
         let sweeps = wanted.sweeps && !merges && (batch.is_none() || pieces.is_none());
         let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
-        let merged = from.loaded_bytes.min(sizes.merge_piece_bytes());
+        let merged = from.loaded_bytes.min(sizes.merge_piece());
         let expected = batch.as_ref().map_or(2 * merged, |batch| 2 * batch.bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
@@ -285,10 +285,7 @@ impl Job {
             sweep,
             is_sweeping: false,
             adopted: Adopted::default(),
-            piece_bytes: pieces
-                .as_ref()
-                .map(|pieces| pieces.piece_bytes)
-                .or(merges.then_some(sizes.merge_piece_bytes())),
+            piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes).or(merges.then_some(sizes.merge_piece())),
             pieces,
         }
     }

@@ -52,7 +52,7 @@ fn length(bytes: u64) -> usize {
 
 impl Sizes {
     /// The bytes of a piece of a merge, unless the disk is full.
-    pub(super) fn merge_piece_bytes(&self) -> u64 {
+    pub(super) fn merge_piece(&self) -> u64 {
         self.memtable_bytes.max(LEAST_PIECE)
     }
 

@@ -1,5 +1,7 @@
 //! Tests of sorted loads: the tree that they build, its attachment, and the merge with older rows.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::index::{FinishedLoad, SortedLoader};
 
@@ -357,4 +359,32 @@ fn a_load_behind_the_last_key_is_written_once() {
     assert!(written() - before <= steps, "{} leaves in {steps} pieces", written() - before);
     assert!(bytes >= 9000 * 16 && steps > 16, "{bytes} bytes in {steps} pieces");
     bench.check();
+}
+
+/// Regression: a piece that had to rewrite many messages of one key before the first row of the load ended without this
+/// row. The next piece did the same, so the merge never ended.
+#[test]
+fn each_piece_of_a_merge_merges_a_row() {
+    // With some of these numbers of versions, the last leaf with versions has room for the row behind them.
+    for versions in (6000..7500).step_by(30) {
+        let mut sizes = sizes(512, 6);
+        sizes.leaf.group = 16 << 10;
+        let mut bench = Bench::of(6, |core| Tree::create(core, sizes, Seqno(0)));
+        bench.snapshots = (1..=versions).map(|at| (Seqno(at), BTreeMap::new())).collect();
+        let rows = (0..=versions).map(|i| (number(10 + i / versions), Kind::Put, i.to_le_bytes().to_vec()));
+        apply(&mut bench, rows.collect::<Vec<_>>());
+        bench.model = BTreeMap::from([(number(10), versions as i64 - 1), (number(11), versions as i64)]);
+        assert_eq!(bench.tree.entries().0, versions + 1, "snapshots need all versions");
+        load(&mut bench, &counted(12..15));
+        let mut pieces = 0;
+        while bench.tree.has_waiting_load() {
+            bench.step(u64::MAX);
+            pieces += 1;
+            assert!(pieces <= 3, "a piece has merged no row");
+        }
+        shape(&bench.tree);
+        bench.snapshots = vec![(Seqno(50), BTreeMap::from([(number(10), 49)]))];
+        bench.check();
+        verify(&bench);
+    }
 }

@@ -1,8 +1,7 @@
 //! Parses the command line.
 
-use pandodb::IndexKind;
-
 use crate::explore::Plan;
+use crate::indexes::Variant;
 use crate::scenarios::{self, Scenario, Twist};
 
 /// The help text.
@@ -48,8 +47,8 @@ pub struct Args {
     pub seed: u64,
     /// Whether to report in JSON.
     pub json: bool,
-    /// The index type of the stores in a replayed schedule (`--replay`).
-    pub index: IndexKind,
+    /// The index of the stores in a replayed schedule (`--replay`).
+    pub index: Variant,
     /// Whether a single batch or replay runs with the deliberate mistake.
     canary: bool,
 }
@@ -70,7 +69,7 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
         seconds: 240,
         seed: 7,
         json: false,
-        index: IndexKind::default(),
+        index: Variant::default(),
         canary: false,
     };
     let mut words = words;
@@ -81,7 +80,7 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--seconds" => args.seconds = number(&value()?)?,
             "--seed" => args.seed = number(&value()?)?,
             "--scenario" => args.scenarios.push(scenario(&value()?)?),
-            "--index" => args.index = IndexKind::named(&value()?).map_err(|e| e.to_string())?,
+            "--index" => args.index = Variant::named(&value()?)?,
             "--json" => args.json = true,
             "--canary" => args.canary = true,
             "--canaries" => args.action = Action::Canaries,

@@ -8,13 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock, mpsc};
 
-use pandodb::IndexKind;
 use pandodb::base::seeded::activate;
 use pandodb::device::sim::SimImage;
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
-use crate::indexes;
+use crate::indexes::{self, Variant};
 use crate::scenarios::{Scenario, Twist};
 
 /// The maximum number of points in an execution. No correct execution needs nearly as many points, so an execution that
@@ -103,15 +102,15 @@ fn config() -> Config {
 
 /// Runs a batch, and stops at the first failure.
 pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
-    indexes::with(indexes::of(plan.seed), || match plan.strategy {
+    indexes::with(scenario.index(plan.seed), || match plan.strategy {
         Strategy::Random => drive(scenario, twist, RandomScheduler::new_from_seed(plan.seed, plan.length)),
         Strategy::Pct => drive(scenario, twist, PctScheduler::new_from_seed(plan.seed, PCT_DEPTH, plan.length)),
         Strategy::Dfs => drive(scenario, twist, DfsScheduler::new(Some(plan.length), true)),
     })
 }
 
-/// Replays one execution from a schedule that `shuttle` printed, with the index type of the execution's batch.
-pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str, index: IndexKind) -> Outcome {
+/// Replays one execution from a schedule that `shuttle` printed, with the index of the execution's batch.
+pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str, index: Variant) -> Outcome {
     indexes::with(index, || drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim())))
 }
 

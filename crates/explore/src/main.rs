@@ -97,7 +97,7 @@ impl Tally {
         *self.runs.entry((scenario.name, plan.strategy)).or_default() += runs;
         if let Some(failure) = outcome.failure {
             eprintln!("FAILED {}: {failure}\n  again: {}", scenario.name, again(scenario, plan));
-            let (name, index) = (scenario.name, indexes::of(plan.seed));
+            let (name, index) = (scenario.name, scenario.index(plan.seed));
             eprintln!("  or with the schedule printed above: --scenario {name} --index {index} --replay <schedule>");
             self.failures.push((scenario.name, again(scenario, plan)));
         }

@@ -105,7 +105,8 @@ const BUSY: (u64, u64) = (3, 16);
 /// Bugs that only concurrent threads expose. The following scenarios of the explorer catch these bugs: `memtable` and
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`,
 /// `pool-2q-pinned`, `pool-2q-victim`, `pool-2q-hot`, `pool-claims`, `rows` and `rows-merge`, `close-read`, `dead`,
-/// `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`, `tx-fetch`, `tx-batch`.
+/// `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`, `tx-fetch`, `tx-batch`,
+/// `direct-cut`, `direct-leave`, `direct-fold`, `direct-cool`.
 /// The model `footprints` of `crates/explore/loom` catches [`SeededBug::FootprintTorn`].
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
@@ -135,6 +136,10 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::FoldGroundsNewerStripes,
     SeededBug::UpdateUnvalidated,
     SeededBug::FilterLacksKeys,
+    SeededBug::HotCutNotKept,
+    SeededBug::HotDirtyRangeCooled,
+    SeededBug::HotHorizonIgnored,
+    SeededBug::HotStaleRoot,
 ];
 
 /// Every other seeded bug.
@@ -276,6 +281,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(TreeJoinLosesLeaf, Model, ANY, "keys are lost when small leaves are joined"),
         hunt(LoadedLeafNotStamped, Model, ANY, "a get finds a value that a sorted load has replaced"),
         hunt(LoadedTreeNotScanned, Model, ANY, "a scan finds a value that a sorted load has replaced"),
+        hunt(HotValueNotOwned, Model, ANY, "a large value of a leaf in memory is lost"),
         hunt(RestOfLoadLost, Model, ANY, "rows of a sorted load are lost"),
         hunt(BufferFoldedOnTombstone, Model, ANY, "an operand loses the value below it"),
         hunt(BufferNotSearched, Model, ANY, "a get finds a value that was replaced"),

@@ -15,6 +15,7 @@ mod close;
 mod commit;
 mod crash;
 mod dead;
+mod direct;
 mod load;
 mod memtable;
 mod pack;
@@ -34,6 +35,7 @@ use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Mode, Result, Store, StoreBuilder};
 
 use crate::device::ExploredDevice;
+use crate::indexes::Variant;
 use crate::{explore, indexes};
 
 /// Whether a scenario runs normally or as a canary.
@@ -54,8 +56,10 @@ pub struct Scenario {
     /// Whether the scenario has so few points that depth-first schedules are useful.
     pub tiny: bool,
     prepare: fn() -> SimImage,
-    /// The prepared files, by the index type of the store.
-    prepared: Mutex<BTreeMap<&'static str, SimImage>>,
+    /// Whether all stores have an index to which commits write directly.
+    is_direct: bool,
+    /// The prepared files, by the name of the index.
+    prepared: Mutex<BTreeMap<String, SimImage>>,
     /// The function that runs one execution.
     pub body: fn(&SimImage, Twist),
     /// The seeded bug that is active under [`Twist::Canary`]. If this is `None`, the canary checks a wrong claim
@@ -66,14 +70,19 @@ pub struct Scenario {
 impl Scenario {
     /// The files that an execution starts from.
     pub fn start(&self) -> SimImage {
-        let kind = indexes::current();
-        let known = self.prepared.lock().expect("sound").get(kind.name()).cloned();
+        let index = indexes::current();
+        let known = self.prepared.lock().expect("sound").get(&index.to_string()).cloned();
         known.unwrap_or_else(|| {
             let prepare = self.prepare;
-            let made = explore::alone(move || indexes::with(kind, prepare));
-            self.prepared.lock().expect("sound").insert(kind.name(), made.clone());
+            let made = explore::alone(move || indexes::with(index, prepare));
+            self.prepared.lock().expect("sound").insert(index.to_string(), made.clone());
             made
         })
+    }
+
+    /// The index of the stores in the batch that has this seed.
+    pub fn index(&self, seed: u64) -> Variant {
+        if self.is_direct { Variant::direct() } else { indexes::of(seed) }
     }
 
     /// A scenario for a test, without a store.
@@ -84,6 +93,7 @@ impl Scenario {
             claim: "",
             tiny: false,
             prepare: SimImage::default,
+            is_direct: false,
             prepared: Mutex::default(),
             body,
             bug: None,
@@ -103,7 +113,7 @@ fn with_bug(
     body: Body,
     bug: Option<SeededBug>,
 ) -> Scenario {
-    Scenario { name, claim, tiny, prepare, prepared: Mutex::default(), body, bug }
+    Scenario { name, claim, tiny, prepare, is_direct: false, prepared: Mutex::default(), body, bug }
 }
 
 /// A scenario whose canary is a mistake in the scenario.
@@ -116,12 +126,18 @@ fn beside(name: &'static str, claim: &'static str, body: Body, bug: SeededBug) -
     with_bug(name, claim, false, prepare_empty, body, Some(bug))
 }
 
+/// A scenario with an index to which commits write directly, whose canary is a bug of the engine.
+fn direct(name: &'static str, claim: &'static str, body: Body, bug: SeededBug) -> Scenario {
+    Scenario { is_direct: true, ..with_bug(name, claim, false, direct::prepare, body, Some(bug)) }
+}
+
 /// All scenarios.
 pub fn all() -> &'static [Scenario] {
     static ALL: OnceLock<Vec<Scenario>> = OnceLock::new();
     ALL.get_or_init(|| {
         let mut all = without_transactions();
         all.extend(with_transactions());
+        all.extend(with_direct_writes());
         all
     })
 }
@@ -168,6 +184,16 @@ fn without_transactions() -> Vec<Scenario> {
         beside("streams-cut", crash::STREAMS, crash::claims, SeededBug::SyncClaimsPastGap),
         beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
         beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
+    ]
+}
+
+fn with_direct_writes() -> [Scenario; 5] {
+    [
+        direct("direct-cut", direct::CUT, direct::cut, SeededBug::HotCutNotKept),
+        direct("direct-cool", direct::COOL, direct::cool, SeededBug::HotStaleRoot),
+        direct("direct-leave", direct::COOL, direct::cool, SeededBug::HotDirtyRangeCooled),
+        direct("direct-fold", direct::FOLD, direct::fold, SeededBug::HotHorizonIgnored),
+        direct("direct-values", direct::VALUES, direct::values, SeededBug::HotValueNotOwned),
     ]
 }
 

@@ -389,6 +389,17 @@ bugs! {
     TreeDescriptionRepeated,
     /// A scan leaves out the first leaf of each inner page that it enters in the middle of the scan.
     TreeScanSkipsLeaf,
+    /// A job that writes ranges in memory does not give their large values to the tree.
+    HotValueNotOwned,
+    /// A range leaves memory although it has messages that the tree on disk lacks.
+    HotDirtyRangeCooled,
+    /// Folds in memory drop versions that a reader with an older view of the index still needs.
+    HotHorizonIgnored,
+    /// Folds in memory do not keep what a read at the cut of a checkpoint needs, so the checkpoint lacks messages.
+    HotCutNotKept,
+    /// A lookup loads the root before it searches the ranges in memory. If the range leaves memory in between, the root
+    /// lacks its messages.
+    HotStaleRoot,
     /// When small leaves are joined, the messages of the second one are lost.
     TreeJoinLosesLeaf,
     /// The rows of a sorted load into a tree keep the seqno 0, so older snapshots see them, and older values hide them.

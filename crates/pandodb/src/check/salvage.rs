@@ -121,13 +121,18 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
         let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
         let world = Pinned::at(&keyspace, engine.snapshots.visible())?;
         // If the log was cut, runs may hold newer messages than the remaining part of the log.
-        let at = world.at.max(world.view.through());
+        let at = world.at.max(keyspace.index.stored_through());
         let mut work = Work { engine, keyspace: &keyspace, at, include_stale, salvaged, copy };
         if let Some(reason) = &engine.log_cut {
             let after = Some(at.0);
             work.salvaged.losses.push(Loss { range: KeyRange::all(), after, reason: reason.clone() });
         }
-        let memtables: Vec<Arc<Memtable>> = world.world().memtables().cloned().collect();
+        // The opening has kept the log of a keyspace without memtables in its active memtable.
+        let memtables: Vec<Arc<Memtable>> = if keyspace.is_direct {
+            vec![world.containers.active.clone()]
+        } else {
+            world.world().memtables().cloned().collect()
+        };
         for piece in keyspace.index.inspect().salvage() {
             work.piece(&memtables, piece)?;
         }

@@ -72,6 +72,8 @@ impl Separation {
 pub struct FoldedValues {
     /// The large values that the output refers to, except those that were already known ([`Folding::knows_values_to`]).
     pub kept: Vec<Extent>,
+    /// The same with their keys, if they were requested ([`Folding::naming_values`]).
+    pub named: Vec<(Vec<u8>, Extent)>,
     /// The large values among them that the job wrote. They are freed unless [`NewValues::keep`] is called.
     pub new_values: NewValues,
     /// The large values whose last message was dropped.
@@ -100,6 +102,8 @@ pub struct Folding<S> {
     /// Large values of messages up to this seqno are not listed as kept.
     known_to: Seqno,
     kept: Vec<Extent>,
+    /// Set if the keys of these values are wanted.
+    named: Option<Vec<(Vec<u8>, Extent)>>,
     dropped: Vec<Extent>,
     new_values: NewValues,
 }
@@ -130,6 +134,7 @@ impl<S: Sink> Folding<S> {
             reference: Vec::new(),
             known_to: Seqno(0),
             kept: Vec::new(),
+            named: None,
             dropped: Vec::new(),
             new_values: NewValues::none(core.data.clone()),
         }
@@ -165,6 +170,12 @@ impl<S: Sink> Folding<S> {
     pub fn knows_values_to(mut self, seqno: Seqno) -> Folding<S> {
         self.known_to = seqno;
         self
+    }
+
+    /// Also lists the keys of the large values to which the output refers ([`FoldedValues::named`]).
+    #[must_use]
+    pub fn naming_values(self) -> Folding<S> {
+        Folding { named: Some(Vec::new()), ..self }
     }
 
     /// Replaces the sink.
@@ -276,6 +287,9 @@ impl<S: Sink> Folding<S> {
             } else if entry.kind == Kind::BlobPut && entry.seqno > self.known_to {
                 self.kept.push(BlobRef::decode(entry.value)?.extent());
             }
+            if let (Some(named), Kind::BlobPut) = (&mut self.named, entry.kind) {
+                named.push((entry.key.to_vec(), *self.kept.last().expect("it was added")));
+            }
             self.sink.push(entry)?;
         }
         self.take_dropped();
@@ -296,8 +310,8 @@ impl<S: Sink> Folding<S> {
         if let Some(separation) = self.separation.take() {
             self.new_values = separation.values.finish()?;
         }
-        let Folding { sink, kept, dropped, new_values, .. } = self;
-        Ok((sink, FoldedValues { kept, new_values, dropped }))
+        let Folding { sink, kept, named, dropped, new_values, .. } = self;
+        Ok((sink, FoldedValues { kept, named: named.unwrap_or_default(), new_values, dropped }))
     }
 }
 

@@ -29,8 +29,20 @@
 //! form ([`KeyCodec`](crate::base::KeyCodec)), and the types of the API exclude ranges. An index may update pages in
 //! place. It applies a sealed memtable to its pages in [`Index::step`], and copies a page before changing contents that
 //! the last checkpoint describes. Readers read at `min(read point, through)`, so that a partly applied memtable is
-//! invisible. Writes may bypass the memtable: [`Index::direct`]. The test index `stub` implements all of these
-//! features. Data may be bulk-loaded in key order: [`Index::loader`], which the registered indexes implement.
+//! invisible. Data may be bulk-loaded in key order: [`Index::loader`], which the registered indexes implement.
+//!
+//! **Direct writes.** Writes may bypass the memtable ([`Index::direct`]):
+//!
+//! ```text
+//!   commit:      prepare (I/O, can fail) ─▶ log reservation ─▶ seqnos ─▶ record ─▶ Prepared::apply ─▶ visible
+//!   checkpoint:  commits quiesced: begin_checkpoint(cut) ─▶ write: all messages up to the cut are in the root
+//!   opening:     the log above Index::stored_through ─▶ DirectWriter::replay
+//! ```
+//!
+//! The memtable of such a keyspace is always empty. A view shows the pages as they change, so it also shows messages
+//! that are not visible yet. Its `through` is at least every visible seqno, and a reader reads it at its read point.
+//! The test indexes `direct_stub` and `ordered_stub` are written
+//! directly.
 
 pub mod betree;
 pub mod blobs;
@@ -40,6 +52,7 @@ pub mod cola;
 mod core;
 mod deferred_frees;
 mod folding;
+pub mod hot;
 pub mod inspect;
 mod lookup;
 pub mod options;
@@ -52,7 +65,7 @@ mod stats;
 pub mod stbe;
 pub mod stored;
 #[cfg(test)]
-mod stub;
+pub mod stub;
 #[cfg(test)]
 mod testing;
 pub mod tree;
@@ -113,10 +126,14 @@ const CHANGED_BLOCK: usize = 32 << 10;
 pub trait IndexView: Send + Sync {
     /// The last seqno in the view: it holds exactly the messages of the keyspace up to this seqno. Readers use a read
     /// point of at most this seqno.
+    ///
+    /// The view of an index that is written directly holds all messages that were applied, and shows later ones, too.
+    /// It returns a seqno that is at least every visible seqno, for example [`Seqno::MAX`].
     fn through(&self) -> Seqno;
 
     /// The smallest read point for unregistered reads. At a smaller read point, versions that a compaction has dropped
-    /// may be missing, so the read must be retried with a newer read point.
+    /// may be missing, so the read must be retried with a newer read point. In the view of an index that is written
+    /// directly this number grows, and readers ask for it before and after a read.
     fn horizon(&self) -> Seqno;
 
     /// Starts a point lookup.
@@ -133,6 +150,10 @@ pub trait IndexView: Send + Sync {
 
     /// Starts a scan of a range of stored keys, in descending order if `reverse`. With [`Order::Hashed`], the only use
     /// of a range is to continue a walk over all keys.
+    ///
+    /// In an index that is written directly, the cursor returns at least all messages that were applied before this
+    /// call and that a registered read point or a later reader needs, also those that are not visible yet. Scans and
+    /// transactions learn of concurrent writes from them.
     fn cursor(self: Arc<Self>, range: Arc<KeyRange>, reverse: bool) -> Result<Box<dyn RawCursor>>;
 
     /// Starts a walk over all messages, in the order of stored keys. Backup, dump and tests use it; they need no
@@ -223,13 +244,15 @@ pub trait Index: Send + Sync {
     /// seqnos.
     fn ingest(&self, batch: SealedBatch);
 
-    /// The interface for writes that bypass the memtable, if the index supports such writes.
+    /// The interface for writes that bypass the memtable, if the index is written in this way. The answer is always the
+    /// same for an index. If there is such an interface, [`Index::ingest`] is never called, and
+    /// [`Debt::memory_bytes`] is always 0.
     fn direct(&self) -> Option<&dyn DirectWriter> {
         None
     }
 
-    /// The interface for bulk loads in key order, if the index has a faster way than memtables. Without it, the store
-    /// commits the rows of a load as one batch.
+    /// The interface for bulk loads in key order, if the index has a faster way than single writes. Without it, the
+    /// store commits the rows of a load as one batch.
     fn loader(&self) -> Option<&dyn SortedLoader> {
         None
     }
@@ -266,10 +289,22 @@ pub trait Index: Send + Sync {
 
     // ---- durability ----
 
-    /// Fixes the state that the next root describes. Called while commits are quiesced, so it must do no I/O.
-    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_>;
+    /// Fixes the state that the next root describes. `cut` is the last seqno that was drawn. Called while commits are
+    /// quiesced, so all messages up to `cut` are applied, and the call must do no I/O.
+    ///
+    /// The state of an index that is written directly has all messages up to `cut`. Operations may be prepared and not
+    /// applied at this moment. They get seqnos above `cut`.
+    fn begin_checkpoint(&self, cut: Seqno) -> Box<dyn Checkpoint + '_>;
 
-    /// Removes all data, because the keyspace was dropped. The pages are freed when the last reader is gone.
+    /// The root that was opened, and all later roots, hold every message of the keyspace up to this seqno. Opening the
+    /// store skips these messages in the log. An index that ingests memtables holds them once they are packed. In an
+    /// index that is written directly, the seqno does not change while the log is replayed.
+    fn stored_through(&self) -> Seqno {
+        self.view().through()
+    }
+
+    /// Removes all data, because the keyspace was dropped. The pages are freed when the last reader is gone. Views that
+    /// were pinned before keep their contents. Operations may be prepared at this moment; they are never applied.
     fn clear(&self);
 
     /// Lists every page that the current root owns: both copies of its nodes, its runs, its large values. Each page is
@@ -304,11 +339,12 @@ pub trait Checkpoint {
     fn through(&self) -> Seqno;
 
     /// Writes the parts of the state that are not on disk yet, and describes the state. The caller first syncs the data
-    /// file and then records the description. The call may run concurrently with readers and writers.
+    /// file and then records the description. The call may run concurrently with readers and writers. `keep` returns
+    /// the read points whose versions must be kept.
     ///
     /// # Errors
     /// An I/O error or a full disk. In both cases the previous root remains in force.
-    fn write(self: Box<Self>) -> Result<Cut>;
+    fn write(self: Box<Self>, keep: &dyn Fn() -> Stripes) -> Result<Cut>;
 }
 
 /// A consistent cut of an index at a checkpoint.
@@ -325,19 +361,54 @@ pub struct Cut {
 /// The index publishes the new values only after it has invalidated the cached rows of their keys
 /// ([`IndexRows::written`](crate::rows::IndexRows::written)).
 pub trait DirectWriter: Send + Sync {
-    /// Reads all blocks, takes all latches and reserves all space that the operations need. The operations have no
-    /// seqnos yet.
+    /// Does everything that can fail: reads pages, reserves disk space. The operations have no seqnos yet. Their keys
+    /// are in the stored form. A range delete is an operation of kind [`Kind::RangeDelete`] with the bounds of the
+    /// range as its key and its value, as in memtables; an empty value means that the range has no upper bound.
+    ///
+    /// The store may have dropped the keyspace, and may have called [`Index::clear`]. Then the operations are never
+    /// applied.
     ///
     /// # Errors
     /// If this call returns an error, the commit is refused and has no effect.
-    fn prepare<'a>(&'a self, operations: &mut dyn Iterator<Item = Entry<'a>>) -> Result<Box<dyn Prepared + 'a>>;
+    /// [`Error::DiskFull`](crate::Error::DiskFull) if `tools.room` returns it. A commit that only deletes then waits
+    /// for background work, and prepares its operations again.
+    fn prepare<'a>(
+        &'a self,
+        operations: &mut dyn Iterator<Item = Entry<'a>>,
+        tools: &DirectTools<'_>,
+    ) -> Result<Box<dyn Prepared + 'a>>;
+
+    /// Applies one message of the log while the store is being opened, by a single thread. Messages arrive in the order
+    /// of their seqnos, all above [`Index::stored_through`]. If the store is open for reading only, the index keeps the
+    /// messages in memory and writes nothing.
+    ///
+    /// # Errors
+    /// An I/O error, or damage. The store then cannot be opened, except for a salvage.
+    fn replay(&self, message: &Entry<'_>, tools: &DirectTools<'_>) -> Result<()>;
+}
+
+/// What an index gets from the store for a direct write.
+pub struct DirectTools<'a> {
+    /// Returns the read points whose versions must be kept.
+    pub keep: &'a dyn Fn() -> Stripes,
+    /// Whether the disk has space for this number of bytes of pages, beyond the space that is kept back. The index
+    /// passes the sum of all bytes that it has not written yet, including those of the operations in question.
+    pub room: &'a dyn Fn(u64) -> Result<()>,
+    /// Values of at most this many bytes are stored inside the index, next to their keys.
+    pub inline_bytes: usize,
 }
 
 /// Operations that are ready to be applied. Dropping such operations without [`Prepared::apply`] has no effect.
+///
+/// Operations may stay prepared for a long time, because their commit waits for the log or for space on the disk. In
+/// the meantime other threads, and also this thread, call all functions of the index. None of these calls may wait for
+/// prepared operations. So prepared operations hold no latches.
 pub trait Prepared {
-    /// Applies the operations. The first operation gets seqno `first`, and the others get the following seqnos. This
-    /// call cannot fail.
-    fn apply(self: Box<Self>, first: Seqno);
+    /// Applies the operations. `seqnos` has one seqno for each operation, in the order of the operations. The seqnos
+    /// ascend, but are not contiguous if the commit also writes to other keyspaces. Concurrent commits apply their
+    /// operations in any order. This call cannot fail. It returns when each reader of the current view finds the
+    /// operations.
+    fn apply(self: Box<Self>, seqnos: &mut dyn Iterator<Item = Seqno>);
 }
 
 /// The interface for bulk loads in key order. The rows may overlap any data of the index.

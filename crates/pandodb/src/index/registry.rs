@@ -17,6 +17,8 @@
 use std::str::FromStr;
 
 use super::options::IndexOptions;
+#[cfg(test)]
+use super::stub::{DIRECT, ORDERED, TYPE as STUB};
 use super::types::{IndexKind, IndexType};
 use crate::base::codec::Reader;
 use crate::base::{Error, Result};
@@ -24,10 +26,10 @@ use crate::base::{Error, Result};
 /// Every type of index. The first type is the default.
 #[cfg(not(test))]
 pub static TYPES: [&IndexType; 4] = [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE];
-/// Every type of index, and a test index in hash order for the unit tests of the store.
+/// Every type of index, and test indexes for the unit tests of the store.
 #[cfg(test)]
-pub static TYPES: [&IndexType; 5] =
-    [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE, &super::stub::TYPE];
+pub static TYPES: [&IndexType; 7] =
+    [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE, &STUB, &DIRECT, &ORDERED];
 
 impl IndexKind {
     /// All types of this build. The default comes first.

@@ -131,6 +131,14 @@ pub const LEAF_COMPRESSION: OptionSpec = OptionSpec {
     ..COMPRESSION
 };
 
+/// The option for the way in which commits write.
+pub const WRITES: OptionSpec = OptionSpec {
+    name: "writes",
+    about: "Whether commits write to a memtable in front of the tree, or directly to leaves of the tree in memory.",
+    default: 0,
+    values: Values::Words(&["memtable", "direct"]),
+};
+
 /// The value of [`FILTERS`] for `filters`.
 pub(crate) fn filters_value(filters: Filters) -> u64 {
     match filters {
@@ -187,6 +195,11 @@ impl Settings {
         let filters = [Filters::Bloom, Filters::Quotient, Filters::Maplet];
         let chosen = self.get(FILTERS.name);
         filters.into_iter().find(|&filters| filters_value(filters) == chosen).unwrap_or(auto)
+    }
+
+    /// Whether commits write directly to the tree.
+    pub fn writes_directly(&self) -> bool {
+        self.get(WRITES.name) == 1
     }
 
     /// The chosen compression.

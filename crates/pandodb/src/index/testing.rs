@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Base, Changes, Core, HashedKey, IdSource, Index, Lookup, Progress, SealedBatch, Step};
+use super::{Base, Changes, Core, DirectTools, HashedKey, IdSource, Index, Lookup, Progress, SealedBatch, Step};
 pub use crate::base::random::Rng as Random;
 use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::MemDevice;
@@ -71,8 +71,14 @@ impl<I: Index> Bench<I> {
         format!("k{:07}", self.random.below(keys)).into_bytes()
     }
 
-    /// Ingests a memtable of random operations over `keys` keys.
+    /// Ingests random operations over `keys` keys.
     pub fn feed(&mut self, count: u64, keys: u64, deletes: u64) {
+        let memtable = self.operations(count, keys, deletes);
+        self.accept(memtable);
+    }
+
+    /// A memtable of random operations over `keys` keys. The model has them already.
+    pub fn operations(&mut self, count: u64, keys: u64, deletes: u64) -> Memtable {
         let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
         for _ in 0..count {
             self.seqno += 1;
@@ -104,7 +110,7 @@ impl<I: Index> Bench<I> {
                 memtable.insert(Entry { key: &key, seqno, kind: Kind::Merge, value: &value });
             }
         }
-        self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
+        memtable
     }
 
     /// Ingests a memtable of puts over `keys` keys.
@@ -118,7 +124,33 @@ impl<I: Index> Bench<I> {
             let value = amount.to_le_bytes();
             memtable.insert(Entry { key: &key, seqno: Seqno(self.seqno), kind: Kind::Put, value: &value });
         }
-        self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
+        self.accept(memtable);
+    }
+
+    /// Gives the messages of a memtable to the index: the memtable itself, or, if commits write directly, one batch of
+    /// messages after the other.
+    pub fn accept(&self, memtable: Memtable) {
+        let Some(writer) = self.tree.direct() else {
+            return self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
+        };
+        let mut block = EntryBlock::new();
+        memtable.fill(&KeyRange::all(), None, false, usize::MAX, usize::MAX, &mut block);
+        let tombstones = memtable.fragments().clipped(&KeyRange::all());
+        let deletes = tombstones.iter().map(|tombstone| Entry {
+            key: &tombstone.range.from,
+            seqno: tombstone.seqno,
+            kind: Kind::RangeDelete,
+            value: &tombstone.range.to,
+        });
+        let mut messages: Vec<Entry<'_>> = block.iter().chain(deletes).collect();
+        messages.sort_by_key(|entry| entry.seqno);
+        let first = messages.first().map_or(0, |entry| entry.seqno.0);
+        let (keep, room) = (|| Stripes { horizon: Seqno(first - 1), ..self.stripes() }, |_| Ok(()));
+        for batch in messages.chunks(7) {
+            let tools = DirectTools { keep: &keep, room: &room, inline_bytes: usize::MAX };
+            let prepared = writer.prepare(&mut batch.iter().copied(), &tools).unwrap();
+            prepared.apply(&mut batch.iter().map(|entry| entry.seqno));
+        }
     }
 
     pub fn stripes(&self) -> Stripes {
@@ -175,6 +207,7 @@ pub fn changes_are_found<I: Index>(bench: &mut Bench<I>) {
         bench.feed(200, 600, 20);
         bench.pack_all();
         if round % 3 == 0 {
+            bench.tree.on_idle();
             bench.drain();
         }
         if bench.random.below(3) == 0 {

@@ -126,7 +126,7 @@ impl IndexType {
             false => (self.open)(core, settings, record, prefetch),
         }?;
         assert_eq!(index.index_type().name, self.name, "a type builds its own indexes");
-        assert_eq!(index.view().through(), record.through, "an index holds what its root record says");
+        assert_eq!(index.stored_through(), record.through, "an index holds what its root record says");
         Ok(index)
     }
 }

@@ -296,6 +296,11 @@ impl Pool {
         self.tally().hits.fetch_add(hits, Relaxed);
     }
 
+    /// The bytes for blocks, and for everything that is reserved.
+    pub fn budget(&self) -> usize {
+        self.capacity.load(Relaxed)
+    }
+
     /// At least 1/`LEAST_SHARE` of the capacity stays available to blocks, even if more than the rest is reserved.
     pub const LEAST_SHARE: usize = 4;
 

@@ -99,7 +99,9 @@ impl Engine {
         let (began, before) = (self.device.now(), self.figures.checkpoint_bytes.load(Relaxed));
         self.core.data.begin_checkpoint();
         let old = root.superblock.catalog;
+        let direct = self.checkpointer.take_direct();
         if let Err(e) = self.write_root(log, root, attachment.as_ref()) {
+            self.checkpointer.note_direct(direct);
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. } | Error::TooLarge { .. }) {
                 self.poison(&e);
@@ -151,7 +153,10 @@ impl Engine {
         };
         let mut pins = Vec::with_capacity(begun.len());
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
-            let cut = checkpoint.write()?;
+            let cut = checkpoint.write(&|| self.snapshots.stripes())?;
+            if keyspace.is_direct {
+                self.keyspaces.note_unwritten(keyspace, 0);
+            }
             assert!(cut.root.through <= through && through <= last, "a root holds what was committed before the cut");
             assert!(cut.root.bytes.len() <= RootRecord::MAX_BYTES, "a root record is bounded");
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
@@ -197,23 +202,29 @@ impl Engine {
         Ok(())
     }
 
-    /// If too much log is retained, seals the memtable that retains the most log.
-    fn seal_oldest_memtable(&self) {
-        let Some(log) = &self.writer.log else { return };
+    /// The bytes of log that may be retained. If more log is retained, a memtable is sealed, or a checkpoint writes what
+    /// was written directly.
+    pub(super) fn most_log(&self) -> u64 {
         // Each stream needs two segments: the current segment, and the previous segment, which perhaps no checkpoint
         // covers yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
+        LOG_MEMTABLES * self.config.largest_memtable() as u64 + segments
+    }
+
+    /// If too much log is retained, seals the memtable that retains the most log.
+    fn seal_oldest_memtable(&self) {
+        let Some(log) = &self.writer.log else { return };
         // Sealing another memtable would not help now, because the memtables that wait to be packed retain the log in
         // any case.
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.debt().memory_bytes > 0 {
             return;
         }
-        if log.retained_bytes() <= LOG_MEMTABLES * self.config.largest_memtable() as u64 + segments {
+        if log.retained_bytes() <= self.most_log() {
             return;
         }
         let sequencer = self.writer.quiesce();
         let keyspaces = self.keyspaces.read();
-        let oldest = keyspaces.values().min_by_key(|keyspace| {
+        let oldest = keyspaces.values().filter(|keyspace| !keyspace.is_direct).min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
             let recorded = through.max(Seqno(keyspace.drained_through.load(Relaxed)));
             if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
@@ -261,7 +272,7 @@ fn fix_states<'k>(
     for keyspace in keyspaces {
         let checkpoint = match attachment.filter(|attachment| attachment.keyspace.id == keyspace.id) {
             Some(attachment) => attachment.load.begin_checkpoint()?,
-            None => keyspace.index.begin_checkpoint(),
+            None => keyspace.index.begin_checkpoint(sequencer.last()),
         };
         let through = extend_through(sequencer, keyspace, checkpoint.through());
         begun.push((checkpoint, through));
@@ -294,7 +305,14 @@ impl Attachment<'_> {
 /// this case the last assigned seqno is recorded, so that the keyspace does not retain the log. The recorded seqno
 /// never decreases, because an earlier checkpoint has already released the log below it. This holds even if the
 /// memtable has new messages and the index has not changed.
+///
+/// An index that is written directly holds everything that was committed before the cut, except after damage.
 fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
+    if keyspace.is_direct {
+        // It is less if damage keeps the messages of the log from being applied.
+        assert!(through <= sequencer.last(), "keyspace `{}` has no message above the cut", keyspace.name);
+        return through;
+    }
     if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
         keyspace.drained_through.fetch_max(sequencer.last().0, Relaxed);
     }

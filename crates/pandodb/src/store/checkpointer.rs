@@ -17,6 +17,11 @@ pub(crate) struct Checkpointer {
     /// Bytes of memtables packed, and of pages that merges of sorted loads have written or replaced, since the last
     /// checkpoint began.
     uncovered: AtomicU64,
+    /// Bytes of log of direct writes since the cut of the last checkpoint.
+    direct: AtomicU64,
+    /// The bytes of pages to write with which a checkpoint before a direct write found the disk full; 0 if the last one
+    /// succeeded.
+    pub(super) failed_with: AtomicU64,
 }
 
 /// The durable root: the state of the last checkpoint on disk.
@@ -66,6 +71,8 @@ impl Checkpointer {
             turn: Mutex::new(()),
             due: AtomicBool::new(false),
             uncovered: AtomicU64::new(0),
+            direct: AtomicU64::new(0),
+            failed_with: AtomicU64::new(0),
         }
     }
 
@@ -104,6 +111,23 @@ impl Checkpointer {
     /// Bytes that were packed or merged and that no checkpoint covers yet.
     pub(crate) fn uncovered(&self) -> u64 {
         self.uncovered.load(Relaxed)
+    }
+
+    /// Records `bytes` bytes of log of direct writes that are applied. Returns the bytes since the last checkpoint.
+    pub(crate) fn note_direct(&self, bytes: u64) -> u64 {
+        self.direct.fetch_add(bytes, Relaxed) + bytes
+    }
+
+    /// Bytes of log of direct writes since the last checkpoint. If it is 0, the root holds all direct writes that were
+    /// noted.
+    pub(crate) fn direct(&self) -> u64 {
+        self.direct.load(Relaxed)
+    }
+
+    /// Returns the bytes of log of direct writes that a checkpoint covers whose cut is determined after this call. If
+    /// the checkpoint fails, the caller notes them again.
+    pub(crate) fn take_direct(&self) -> u64 {
+        self.direct.swap(0, Relaxed)
     }
 
     /// Records that a checkpoint begins. The checkpoint covers everything that was packed before this call. REQUIRES:

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!            check ─▶ admission: wait for background work                       each thread for itself
+//!            indexes without memtables prepare their operations (`direct`)
 //!            reservation in its stream of the log (a full disk shows here, with no effect)
 //!  ┌ sequencer ─────────────────────────────────────────────────────────┐       one at a time: some
 //!  │ keyspaces alive? ─▶ seqnos ─▶ ticket                               │       tens of nanoseconds
 //!  └────────────────────────────────────────────────────────────────────┘
 //!            record, encoded into the stream's buffer                           one at a time in a stream
-//!            memtables ─▶ log.write of that stream                              concurrently
+//!            memtables, prepared operations ─▶ log.write of that stream         concurrently
 //!            ─▶ ticket finished ─▶ all before it, too ─▶ visible
 //!            ─▶ earlier lazy records in other streams written, or log.sync, if the write asks for it
 //!
@@ -41,17 +42,19 @@
 
 use std::sync::Arc;
 
+use super::direct::{DirectOps, Ready};
 use super::engine::Engine;
 use super::footprints::{Footprint, MAX_KEYS, MAX_LISTED};
 use super::options::Durability;
 use super::read::fold_ahead;
+use super::relief::may_use_reserve;
 use super::state::{Applied, KeyspaceState};
 use super::tallies::SAMPLED;
 use super::validation::Validation;
 use super::writer::Ticket;
 use crate::base::slab::MemorySource;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, Kind, Result, SeededBug, Seqno, events, seeded};
+use crate::base::{Error, KeyspaceId, Kind, Result, SeededBug, Seqno, events, seeded};
 use crate::index::Mode;
 use crate::pool::Pool;
 use crate::wal::{AppendReservation, KEEP_BYTES, Log, Ops, Tag, Tags, op_bytes, put_op, tagged_bytes};
@@ -120,7 +123,39 @@ impl Drop for CopyInLog<'_> {
     }
 }
 
-impl Payload<'_> {
+impl<'p> Payload<'p> {
+    /// The operations on each keyspace that is written directly.
+    fn direct_ops(&self) -> Result<Vec<DirectOps<'p>>> {
+        if !self.keyspaces.iter().any(|keyspace| keyspace.is_direct) {
+            return Ok(Vec::new());
+        }
+        let mut direct: Vec<DirectOps<'p>> = Vec::new();
+        match self.ops {
+            PayloadOps::One(op) => {
+                let mut ops = DirectOps::new(op.keyspace);
+                ops.push(0, op.kind, op.key, op.value);
+                direct.push(ops);
+            }
+            PayloadOps::Many(record, _) => {
+                for (number, op) in (0..).zip(Ops::new(record)) {
+                    let op = op?;
+                    let Some(keyspace) = self.direct_keyspace(op.keyspace) else { continue };
+                    let at = direct.iter().position(|ops| ops.are_on(keyspace)).unwrap_or_else(|| {
+                        direct.push(DirectOps::new(keyspace));
+                        direct.len() - 1
+                    });
+                    direct[at].push(number, op.kind, op.key, op.value);
+                }
+            }
+        }
+        Ok(direct)
+    }
+
+    /// The keyspace with this id, if it is written directly.
+    fn direct_keyspace(&self, id: KeyspaceId) -> Option<&'p KeyspaceState> {
+        self.keyspaces.iter().find(|keyspace| keyspace.id == id).filter(|keyspace| keyspace.is_direct).map(|it| &**it)
+    }
+
     /// The keys of the operations, for transactions.
     fn footprint(&self) -> Footprint {
         let (mut footprint, mut buf) = (Footprint::default(), Vec::new());
@@ -267,9 +302,11 @@ impl Engine {
     /// Writes the payload as one record.
     fn write_whole(&self, log: &Log, payload: &Payload<'_>, durability: Durability) -> Result<Option<Seqno>> {
         let _copy = CopyInLog::of(payload.memory_bytes(), &self.core.pool);
+        let direct = payload.direct_ops()?;
+        let ready = self.prepare(&direct, payload.frees)?;
         let begun = match self.config.mode {
-            Mode::Product => self.log_and_apply(log, payload, durability)?,
-            Mode::Paper => self.apply_and_log(log, payload, durability)?,
+            Mode::Product => self.log_and_apply(log, payload, ready, durability)?,
+            Mode::Paper => self.apply_and_log(log, payload, ready, durability)?,
         };
         let Some((ticket, due, long)) = begun else { return Ok(None) };
         let last = ticket.last;
@@ -289,6 +326,9 @@ impl Engine {
             // loses at most the contents of the buffers. A sync writes all streams anyway.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
+        if !direct.is_empty() {
+            self.note_direct(payload.ops.encoded_bytes() as u64);
+        }
         Ok(Some(last))
     }
 
@@ -299,6 +339,7 @@ impl Engine {
         &self,
         log: &Log,
         payload: &Payload<'p>,
+        ready: Ready<'_>,
         durability: Durability,
     ) -> Result<Option<Begun<'_, 'p>>> {
         let (ops, bytes) = (&payload.ops, payload.ops.encoded_bytes());
@@ -308,7 +349,7 @@ impl Engine {
         let lazy = durability == Durability::None;
         let due = reservation.append_with(ticket.first, ops.count(), bytes, lazy, |out| ops.encode(out));
         let due = due.inspect_err(|e| self.poison(e))?;
-        let long = self.apply(payload, ticket.first, |_| ()).inspect_err(|e| self.poison(e))?;
+        let long = self.apply(payload, ready, ticket.first, |_| ()).inspect_err(|e| self.poison(e))?;
         Ok(Some((ticket, due, long)))
     }
 
@@ -329,12 +370,13 @@ impl Engine {
     }
 
     /// In paper mode, the record is appended after the operations were inserted into memtables, because the record
-    /// contains the generations of the leaves that the operations changed (002 §3.6.4). The stream's append lock is
-    /// held during the insertion.
+    /// contains the generations of the leaves that the operations changed (002 §3.6.4). Operations without a memtable
+    /// have no generation. The stream's append lock is held during the insertion.
     fn apply_and_log<'p>(
         &self,
         log: &Log,
         payload: &Payload<'p>,
+        ready: Ready<'_>,
         durability: Durability,
     ) -> Result<Option<Begun<'_, 'p>>> {
         let count = payload.ops.count();
@@ -343,7 +385,7 @@ impl Engine {
         let reservation = self.reserve_log(log, tagged_bytes(record.len(), count), payload.frees, durability)?;
         let Some(ticket) = self.draw(payload)? else { return Ok(None) };
         let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
-        let applied = self.apply(payload, ticket.first, |tag| tags.tags.push(tag));
+        let applied = self.apply(payload, ready, ticket.first, |tag| tags.tags.push(tag));
         let long = applied.inspect_err(|e| self.poison(e))?;
         assert_eq!(tags.tags.len(), count as usize, "each operation has a tag");
         let tagged = tags.encode(ticket.first, &record);
@@ -385,20 +427,15 @@ impl Engine {
         durability: Durability,
     ) -> Result<AppendReservation<'a>> {
         let to_sync = durability == Durability::Synced;
-        if !frees && self.reserve.is_short() {
-            // A close also takes the sequencer. So this code does not use the reserve of a store that is already
-            // closed.
-            let _sequencer = self.writer.lock();
-            self.check_writable()?;
-            self.keep_back()?;
-        }
+        self.refuse_if_short(frees)?;
         let may_take = |bytes| if frees { self.check_space_to_free(bytes) } else { self.check_space(bytes) };
-        let uses_reserve = frees && !SeededBug::ReserveNotUsed.is_on();
         let reservation = match log.reserve(bytes, to_sync, &may_take) {
-            Err(Error::DiskFull { .. }) if uses_reserve && !full_disk_is_final() => self.room_to_free(&|forced| {
-                let may_take = |bytes| if forced { Ok(()) } else { self.check_space_to_free(bytes) };
-                log.reserve(bytes, to_sync, &may_take)
-            }),
+            Err(Error::DiskFull { .. }) if may_use_reserve(frees) && !full_disk_is_final() => {
+                self.room_to_free(&|forced| {
+                    let may_take = |bytes| if forced { Ok(()) } else { self.check_space_to_free(bytes) };
+                    log.reserve(bytes, to_sync, &may_take)
+                })
+            }
             other => other,
         };
         reservation.inspect_err(|e| match e {
@@ -408,16 +445,20 @@ impl Engine {
         })
     }
 
-    /// Applies a commit's operations to the memtables, concurrently with other commits. Calls `note` for each
-    /// operation, in order, with the leaf that the operation changed.
+    /// Applies a commit's operations to the memtables and to the indexes without memtables, concurrently with other
+    /// commits. Calls `note` for each operation, in order, with the leaf that the operation changed.
     fn apply<'p>(
         &self,
         payload: &Payload<'p>,
+        ready: Ready<'_>,
         first: Seqno,
         mut note: impl FnMut(Option<Tag>),
     ) -> Result<LongChains<'p>> {
         let mut long = Vec::new();
         let mut apply = |keyspace: &'p KeyspaceState, kind, key, value, seqno| {
+            if keyspace.is_direct {
+                return note(None);
+            }
             let Applied { tag, is_long } = keyspace.apply(kind, key, value, seqno);
             note(tag);
             if is_long && !self.folds.is_off() {
@@ -441,6 +482,7 @@ impl Engine {
                 assert_eq!(seqno.0 - first.0, u64::from(count), "each operation takes a seqno");
             }
         }
+        ready.apply(first);
         payload.keyspaces.iter().for_each(|keyspace| self.keyspaces.charge_growth(keyspace));
         Ok(long)
     }

@@ -143,6 +143,7 @@ impl Engine {
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(state.id);
             self.keyspaces.charge(&state, 0);
+            self.keyspaces.note_unwritten(&state, 0);
         }
         seeded!(DropNotDurable: Ok(()), self.make_drop_durable(&mut root, state))
     }
@@ -252,6 +253,8 @@ pub(super) fn build(
     let index = options.kind().index_type().build(&core.of(*id), &settings, &record.root, prefetch)?;
     let active = Arc::new(Memtable::new(record.root.through.0, chunks.clone()));
     Ok(KeyspaceState {
+        is_direct: index.direct().is_some(),
+        unwritten: AtomicU64::new(0),
         id: *id,
         name: name.clone(),
         operator,

@@ -340,7 +340,8 @@ impl Store {
         self.engine.checkpoint_all()
     }
 
-    /// Writes all memtables as runs and waits until the runs are written, without a checkpoint. This function is for
+    /// Writes all memtables as runs and waits until the runs are written. Takes a checkpoint only if there is a keyspace
+    /// without memtables that has changed. This function is for
     /// benchmarks; applications call [`Store::checkpoint`].
     ///
     /// # Errors

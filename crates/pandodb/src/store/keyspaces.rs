@@ -30,6 +30,9 @@ pub(crate) struct Keyspaces {
     /// The number of active memtables that are not empty. Commits change it in any order, too, so read it through
     /// [`Keyspaces::occupied`].
     occupied: CachePadded<AtomicU64>,
+    /// The bytes of pages that keyspaces without memtables have not written yet. Read it through
+    /// [`Keyspaces::unwritten`].
+    unwritten: CachePadded<AtomicU64>,
 }
 
 /// The state that the lock guards.
@@ -125,6 +128,24 @@ impl Keyspaces {
             (1.., 0) => self.occupied.fetch_sub(1, Relaxed),
             _ => 0,
         };
+    }
+
+    /// The bytes of pages that keyspaces without memtables have not written yet, as of their last writes.
+    pub(crate) fn unwritten(&self) -> u64 {
+        self.unwritten.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Sets the bytes of pages that a keyspace has not written yet. Has no effect if the keyspace was dropped.
+    pub(crate) fn note_unwritten(&self, keyspace: &KeyspaceState, bytes: u64) {
+        let set = |bytes: u64| {
+            let before = keyspace.unwritten.swap(bytes, AcqRel);
+            self.unwritten.fetch_add(bytes.wrapping_sub(before), Relaxed);
+        };
+        set(bytes);
+        // The drop sets the flag before it sets the bytes to 0.
+        if bytes > 0 && keyspace.dropped.load(Relaxed) {
+            set(0);
+        }
     }
 
     /// Asserts that the sums equal the sums that a walk over all keyspaces computes. REQUIRES: the sequencer is

@@ -11,7 +11,7 @@
 //! | `folds` | the values of keys with many operands in memtables |
 //! | `dead_ranges` | ranges of keys without values, which scans skip |
 //! | `checkpointer`, `background`, `pressure`, `reserve`, `access` | further parts: durable root, threads and their failures, full disk, closed and forked stores |
-//! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
+//! | `commit`, `admission`, `direct`, `large_values`, `sealing` | the life of a write |
 //! | `load` | sorted loads, which bypass the log and the memtables |
 //! | `read`, `scan` | the life of a read |
 //! | `txn`, `validation`, `footprints` | transactions, and the check at their commit that nothing they read was changed |
@@ -43,6 +43,7 @@ mod commit;
 mod config;
 mod create;
 mod dead_ranges;
+mod direct;
 pub(crate) mod engine;
 mod extents;
 mod folds;

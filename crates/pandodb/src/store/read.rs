@@ -7,6 +7,9 @@
 //! This order is necessary. A message may leave the memtables before a reader loads them. In that case it is in the
 //! view, because the view is loaded later. A view whose horizon has passed the read point may lack versions that the
 //! read needs. In that case the read is repeated with a newer read point. A read at a snapshot is never repeated.
+//!
+//! The view of an index that is written directly changes while it is read, and its horizon may pass the read point during
+//! the read. Then the read is repeated at a registered read point.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -14,7 +17,7 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use super::folds::{FoldKey, Folds, MAX_BYTES, MAX_OPERANDS, MIN_OPERANDS};
-use super::snapshot::Snapshot;
+use super::snapshot::{Registered, Snapshot};
 use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
 use super::value_reads::{read_value, read_values};
@@ -74,7 +77,7 @@ pub(crate) fn within<T>(
     engine: &Engine,
     keyspace: &KeyspaceState,
     point: ReadPoint<'_>,
-    work: impl FnOnce(&World<'_>) -> Result<T>,
+    mut work: impl FnMut(&World<'_>) -> Result<T>,
 ) -> Result<T> {
     engine.access.check()?;
     let fixed = match point {
@@ -84,23 +87,29 @@ pub(crate) fn within<T>(
         ReadPoint::At(snapshot) => Some(snapshot.0.seqno()),
         ReadPoint::Newest => None,
     };
-    let (mut work, mut result) = (Some(work), None);
+    let (mut result, mut registered) = (None, None);
     loop {
+        let fixed = fixed.or(registered.as_ref().map(Registered::seqno));
         let at = fixed.unwrap_or_else(|| engine.snapshots.visible());
         let containers = keyspace.containers.load();
         keyspace.index.with_view(&mut |view| {
             // Check last whether the keyspace was dropped, as in `Pinned::at`.
             if let Err(e) = keyspace.check_alive() {
                 result = Some(Err(e));
-            } else if (fixed.is_some() || view.horizon() <= at)
-                && let Some(work) = work.take()
-            {
+            } else if fixed.is_some() || view.horizon() <= at {
                 debug_assert!(at <= engine.snapshots.visible(), "nothing is read before it is visible");
-                result = Some(work(&World { at, containers: &containers, view }));
+                let found = work(&World { at, containers: &containers, view });
+                // An index that is written directly may drop versions during the read.
+                let is_whole = fixed.is_some() || !keyspace.is_direct || view.horizon() <= at;
+                result = is_whole.then_some(found);
             }
         });
         if let Some(result) = result {
             return engine.access.confirm(result).inspect_err(|e| events::failed(&keyspace.name, e));
+        }
+        if keyspace.is_direct {
+            // Nothing is dropped during the next attempt.
+            registered = Some(engine.snapshots.register());
         }
     }
 }
@@ -208,7 +217,8 @@ fn answer_and_keep(
     let is_long = lookup.gather.len() >= MIN_OPERANDS;
     let is_newer = lookup.has_used_fold() && !lookup.gather.is_empty();
     // A fold that is older than the view would serve no read.
-    let is_kept = (is_long || is_newer) && world.view.through() <= world.at && !engine.folds.is_off();
+    let is_kept =
+        (is_long || is_newer) && !keyspace.is_direct && world.view.through() <= world.at && !engine.folds.is_off();
     let key = fold_key(keyspace.id, &lookup);
     fold_index_part(engine, keyspace, world, &mut lookup)?;
     let value = answer(engine, keyspace, lookup)?;
@@ -220,7 +230,8 @@ fn answer_and_keep(
 
 /// If a lookup found operands in the index, folds these operands alone, and offers the result to the row cache. When the
 /// row is cached, at the second offer, lookups find in the cache all that the index holds for the key. Does nothing if the
-/// result is probably too long for the cache, or if the lookup did not see all messages of the view.
+/// result is probably too long for the cache, or if the lookup did not see all messages of the view. The view of an index
+/// that is written directly gets further messages at any time.
 fn fold_index_part(
     engine: &Engine,
     keyspace: &KeyspaceState,
@@ -229,7 +240,8 @@ fn fold_index_part(
 ) -> Result<()> {
     let base_bytes = lookup.base.bytes().map_or(0, <[u8]>::len);
     let is_small = lookup.key.len() + base_bytes + lookup.gather.bytes() <= MAX_BYTES;
-    let is_all = is_small && !matches!(lookup.base, Base::Blob(_)) && world.view.through() <= world.at;
+    let sees_all = !keyspace.is_direct && world.view.through() <= world.at;
+    let is_all = is_small && sees_all && !matches!(lookup.base, Base::Blob(_));
     let Some((operands, newest)) = (if is_all { lookup.split_index_operands() } else { None }) else { return Ok(()) };
     let value = fold(engine, keyspace, lookup.key, &operands, &lookup.base)?;
     if let Some(value) = &value {
@@ -380,7 +392,7 @@ fn look_up_after<T>(
     key: &[u8],
     own: Option<&Memtable>,
     snapshot: &Snapshot,
-    conclude: impl FnOnce(&World<'_>, Lookup<'_>, bool) -> Result<T>,
+    conclude: impl Fn(&World<'_>, Lookup<'_>, bool) -> Result<T>,
 ) -> Result<(T, bool)> {
     engine.figures.reads.mine().gets.fetch_add(1, Relaxed);
     within(engine, keyspace, ReadPoint::At(snapshot), |world| {

@@ -61,9 +61,9 @@ impl Engine {
     fn check_not_ahead(&self, last: Seqno) -> Result<()> {
         let root = self.checkpointer.root.lock();
         let keyspaces = self.keyspaces.read();
-        let ahead = keyspaces.values().find(|keyspace| keyspace.index.view().through() > last);
+        let ahead = keyspaces.values().find(|keyspace| keyspace.index.stored_through() > last);
         let detail = if let Some(keyspace) = ahead {
-            let (name, through) = (&keyspace.name, keyspace.index.view().through());
+            let (name, through) = (&keyspace.name, keyspace.index.stored_through());
             format!("keyspace `{name}` holds all up to seqno {through}, the log ends at {last}")
         } else if root.catalog.cut > last {
             format!("it includes creations up to seqno {}, the log ends at {last}", root.catalog.cut)

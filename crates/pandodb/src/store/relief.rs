@@ -8,7 +8,8 @@
 //!     1. checkpoints, while freed pages wait for them; they may use the whole reserve, and refill it
 //!     2. a memtable is packed, or a piece of an index that fits is compacted ([`Index::relieve`]), in the background share
 //!        of the reserve, and if that is not enough in the share of deletes
-//!     3. if there is nothing to do, and a delete waits for room in the log: memtables are sealed
+//!     3. if there is nothing to do, and a delete waits for room in the log: memtables are sealed, and a checkpoint
+//!        writes the pages of keyspaces without memtables
 //! ```
 //!
 //! Invariants: ordinary writes take no space while the reserve is short, so the space that relief frees stays available
@@ -22,10 +23,10 @@
 use super::engine::Engine;
 use super::reserve::Purpose;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, PAGE, Result};
+use crate::base::{Error, PAGE, Result, SeededBug};
 use crate::index::Room;
 use crate::sched::{BACKGROUND_STEP, Turn};
-use crate::wal::{self, Log};
+use crate::wal::Log;
 
 /// A delete waits for background work this number of times before it is refused. The constant below is the length of
 /// each wait.
@@ -47,14 +48,20 @@ const LEAST_RUN: u64 = 3 * PAGE as u64;
 
 const _: () = assert!(IDLE < WAITS && WAITS < ROUNDS, "the reserve is used before a wait is given up");
 
+/// Whether a commit may use the reserve. `frees` says that it only deletes.
+pub(super) fn may_use_reserve(frees: bool) -> bool {
+    frees && !SeededBug::ReserveNotUsed.is_on()
+}
+
 impl Engine {
-    /// Refuses an ordinary write of `bytes` bytes if the memtables would afterwards be too large to be packed into the
-    /// free disk space.
+    /// Refuses an ordinary write of `bytes` bytes if the memtables, and the pages that are not written yet, would
+    /// afterwards not fit into the free disk space.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let Some(available) = self.device.available() else { return Ok(()) };
         let unpacked = self.keyspaces.active() + self.debt().memory_bytes;
         let runs = self.keyspaces.occupied() * LEAST_RUN;
-        let needed = bytes + unpacked + unpacked / 8 + runs + self.config.shares().checkpoint;
+        let pages = self.keyspaces.unwritten();
+        let needed = bytes + pages + unpacked + unpacked / 8 + runs + self.config.shares().checkpoint;
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
     }
 
@@ -77,6 +84,18 @@ impl Engine {
     pub(super) fn is_tight(&self) -> bool {
         let largest = LARGEST_WORK * self.config.unit() as u64;
         self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
+    }
+
+    /// Refuses an ordinary write, before it takes space, while the reserve is short. A commit that only deletes
+    /// (`frees`) may take space.
+    pub(super) fn refuse_if_short(&self, frees: bool) -> Result<()> {
+        if frees || !self.reserve.is_short() {
+            return Ok(());
+        }
+        // A close also takes the sequencer. So this code does not use the reserve of a store that is already closed.
+        let _sequencer = self.writer.lock();
+        self.check_writable()?;
+        self.keep_back()
     }
 
     /// Refuses an ordinary write while the reserve is short, unless the reserve can be refilled.
@@ -106,13 +125,10 @@ impl Engine {
         self.reserve.draw(purpose)
     }
 
-    /// Finds space in the log for a delete that found the disk full. The delete first waits for space that background
-    /// work frees. Once this work makes no progress, the delete uses the reserve. `reserve` requests space in the log.
-    /// Its argument says whether to request the space even if compactions need it.
-    pub(super) fn room_to_free<'a>(
-        &self,
-        reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
-    ) -> Result<wal::AppendReservation<'a>> {
+    /// Finds space in the log, or for pages, for a delete that found the disk full. The delete first waits for space
+    /// that background work frees. Once this work makes no progress, the delete uses the reserve. `reserve` requests
+    /// the space. Its argument says whether to request the space even if compactions need it.
+    pub(super) fn room_to_free<T>(&self, reserve: &dyn Fn(bool) -> Result<T>) -> Result<T> {
         let room = |forced| match reserve(forced) {
             Err(Error::DiskFull { .. }) => None,
             room => Some(room),
@@ -309,13 +325,19 @@ impl Engine {
         full.map_or(Ok(None), Err)
     }
 
-    /// If a delete waits for space in the log, seals all memtables, because these memtables retain the log. Returns
-    /// whether a delete was waiting.
+    /// If a delete waits for space in the log, seals all memtables, because these memtables retain the log. Direct
+    /// writes retain the log until the next checkpoint, so one is requested for them. Returns whether a delete was
+    /// waiting.
     fn seal_for_starved(&self) -> bool {
-        let worth = self.keyspaces.active() >= self.config.least_memtable() as u64 / 8 && self.debt().memory_bytes == 0;
-        if !worth || !self.pressure.starved.swap(false, Relaxed) {
+        let least = self.config.least_memtable() as u64 / 8;
+        let seals = self.keyspaces.active() >= least && self.debt().memory_bytes == 0;
+        let writes = self.checkpointer.direct() >= least.max(1);
+        if !seals && !writes || !self.pressure.starved.swap(false, Relaxed) {
             return false;
         }
-        self.seal_filled()
+        if writes {
+            self.checkpointer.request();
+        }
+        seals && self.seal_filled() || writes
     }
 }

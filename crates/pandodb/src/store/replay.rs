@@ -1,10 +1,11 @@
 //! The two passes that an opening makes over the log. [`Survey`] finds the objects that the records refer to and the
-//! end of the log. [`Replayer`] applies the records to memtables.
+//! end of the log. [`Replayer`] applies the records to memtables and to indexes without memtables.
 
 use super::engine::Engine;
 use super::generations::Generations;
+use super::state::KeyspaceState;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlobRef, Error, Extent, Kind, Result, SeededBug, Seqno};
+use crate::base::{BlobRef, Entry, Error, Extent, Kind, Result, SeededBug, Seqno};
 use crate::sched::{BACKGROUND_STEP, SPREAD};
 use crate::wal::{Record, RecordKind, Visit};
 
@@ -43,7 +44,7 @@ impl Survey<'_> {
                 }
                 continue;
             };
-            if op.kind != Kind::BlobPut || Seqno(seqno) <= keyspace.index.view().through() {
+            if op.kind != Kind::BlobPut || Seqno(seqno) <= keyspace.index.stored_through() {
                 continue;
             }
             let blob = BlobRef::decode(op.value)?;
@@ -64,7 +65,7 @@ impl Survey<'_> {
     }
 }
 
-/// The second pass over the log: applies log records to memtables.
+/// The second pass over the log: applies log records to memtables and to indexes without memtables.
 ///
 /// A large value that is not known to be durable is **copied** to new pages, and the message then refers to the copy.
 /// The reason: a successful read does not prove that the value is on the disk. If a sync failed before the crash, the
@@ -113,17 +114,16 @@ impl Replayer<'_> {
             let op = op?;
             let seqno = Seqno(seqno);
             let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
-            if seqno <= keyspace.index.view().through() && !SeededBug::ReplayIgnoresThrough.is_on() {
+            if seqno <= keyspace.index.stored_through() && !SeededBug::ReplayIgnoresThrough.is_on() {
                 continue;
             }
-            self.engine.figures.replayed.fetch_add(1, Relaxed);
             let doubtful = seqno > self.durable && !SeededBug::LargeValueNotRescued.is_on();
             if op.kind == Kind::BlobPut && doubtful && !self.engine.config.read_only {
                 self.first_moved.get_or_insert(record.first);
                 let message = self.rescue(&BlobRef::decode(op.value)?)?;
-                self.engine.insert(keyspace, op.kind, op.key, &message, seqno);
+                self.apply(keyspace, Entry { key: op.key, seqno, kind: op.kind, value: &message })?;
             } else {
-                self.engine.insert(keyspace, op.kind, op.key, op.value, seqno);
+                self.apply(keyspace, Entry { key: op.key, seqno, kind: op.kind, value: op.value })?;
             }
         }
         drop(keyspaces);
@@ -132,11 +132,26 @@ impl Replayer<'_> {
         Ok(Visit::Continue)
     }
 
-    /// Keeps the replay within the memory budget: packs memtables when they are full.
+    /// Applies a message. A salvage reads indexes as they are on the disk, so it keeps all messages in memtables.
+    fn apply(&self, keyspace: &KeyspaceState, message: Entry<'_>) -> Result<()> {
+        let engine = self.engine;
+        engine.figures.replayed.fetch_add(1, Relaxed);
+        if keyspace.is_direct && !engine.config.salvage {
+            return engine.replay_direct(keyspace, &message);
+        }
+        engine.insert(keyspace, message.kind, message.key, message.value, message.seqno);
+        Ok(())
+    }
+
+    /// Keeps the replay within the memory budget: packs memtables when they are full, and lets indexes without
+    /// memtables work off their debt.
     fn make_room(&mut self, record: &Record<'_>) -> Result<()> {
         let engine = self.engine;
-        if engine.config.read_only || !engine.is_filled() {
+        if engine.config.read_only {
             return Ok(());
+        }
+        if !engine.is_filled() {
+            return if engine.checkpointer.direct() > 0 { self.compact() } else { Ok(()) };
         }
         engine.writer.continue_after(Seqno(record.first.0 + u64::from(record.count) - 1));
         engine.pack_or_keep()?;
@@ -154,6 +169,9 @@ impl Replayer<'_> {
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
         let most = SPREAD * engine.config.unit() as u64;
+        if engine.debt().work_bytes <= self.owed + most {
+            return Ok(());
+        }
         let is_short = || engine.device.available().is_some_and(|room| room < 2 * self.log_bytes);
         let mut worked = 0;
         for keyspace in engine.keyspaces.all() {

@@ -86,6 +86,9 @@ impl Engine {
         if heavy {
             self.keyspaces.all().iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
             self.figures.blob_bytes.store(0, Relaxed);
+            if self.checkpointer.direct() > 0 {
+                self.request_checkpoint();
+            }
             return;
         }
         let least = Memtable::LEAST_BYTES as u64;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A reader first loads the containers and then the index's view. Therefore the view includes a memtable that was
-//! packed between the two loads. Locks: `options` and the lock in `dead_ranges`, each of which is taken after all other
+//! packed between the two loads. If the index is written directly, the active memtable stays empty. Locks: `options` and the lock in `dead_ranges`, each of which is taken after all other
 //! locks; and `pops`, which is taken before all others.
 
 use std::sync::Arc;
@@ -45,6 +45,11 @@ pub(crate) struct KeyspaceState {
     /// the changed options from the next opening on.
     pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
+    /// Whether writes go directly to the index. The memtables are then always empty, except in a salvage.
+    pub is_direct: bool,
+    /// Bytes of pages that the index has not written yet, as of the last direct write. They are counted in
+    /// [`Keyspaces`](super::keyspaces::Keyspaces).
+    pub unwritten: AtomicU64,
     /// The stored form of the keys in memtables and in the index.
     pub codec: KeyCodec,
     pub containers: ArcSwap<Containers>,
@@ -125,7 +130,7 @@ impl KeyspaceState {
     /// has already updated its filters and the row cache.
     pub(crate) fn changed_in_index(&self, range: &KeyRange, at: Seqno) {
         assert!(!range.is_empty(), "a change has keys");
-        debug_assert!(self.index.view().through() >= at, "the index has published the change");
+        debug_assert!(self.is_direct || self.index.view().through() >= at, "the index has published the change");
         debug_assert!(self.containers.load().active.id() >= at.0, "memtables hold only later messages");
         self.dead_ranges.revive_range(range);
     }
@@ -146,6 +151,7 @@ impl KeyspaceState {
     ///
     /// Load the containers first, because a memtable leaves them only after the index has advanced past `through`.
     pub(crate) fn is_drained(&self, through: Seqno) -> bool {
+        debug_assert!(!self.is_direct, "a keyspace without memtables has nothing to drain");
         let containers = self.containers.load();
         let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
         empty && self.index.view().through() == through

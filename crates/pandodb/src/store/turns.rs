@@ -121,6 +121,10 @@ impl Engine {
                 self.seal_filled();
                 return Turn::Worked(1);
             }
+            if self.checkpointer.direct() > self.config.least_memtable() as u64 {
+                self.checkpointer.request();
+                return self.take_checkpoint(self.checkpointer.wait_for_turn());
+            }
             if self.core.pool.forget_freed() {
                 return Turn::Worked(1);
             }

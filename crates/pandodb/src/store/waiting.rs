@@ -38,7 +38,8 @@ impl Engine {
         self.background.take_damage_of(keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Packs the memtables of a keyspace and merges an earlier sorted load, and waits until this is done.
+    /// Packs the memtables of a keyspace and merges an earlier sorted load, and waits until this is done. If the
+    /// keyspace has no memtables, takes a checkpoint that writes its pages.
     pub(super) fn pack_keyspace(&self, keyspace: &KeyspaceState) -> Result<()> {
         let through = {
             let sequencer = self.writer.quiesce();
@@ -47,10 +48,11 @@ impl Engine {
         };
         let merges = || keyspace.index.loader().is_some_and(SortedLoader::has_waiting_load);
         // Later memtables may wait, too, as long as other threads write.
-        self.drain(&|| is_packed(keyspace, through) && (keyspace.check_alive().is_err() || !merges()))
+        self.drain(&|| is_packed(keyspace, through) && (keyspace.check_alive().is_err() || !merges()))?;
+        if keyspace.is_direct { self.write_direct() } else { Ok(()) }
     }
 
-    /// Packs every memtable, and waits until this is done. The call does not wait for memtables of later writes, nor
+    /// Packs every memtable, and waits until this is done. If there were direct writes, takes a checkpoint. The call does not wait for memtables of later writes, nor
     /// for the merge of a sorted load unless a memtable waits for it.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
@@ -60,7 +62,8 @@ impl Engine {
             keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
             keyspaces.values().map(|keyspace| (keyspace.clone(), keyspace.last_sealed())).collect()
         };
-        self.drain(&|| waiting.iter().all(|(keyspace, through)| is_packed(keyspace, *through)))
+        self.drain(&|| waiting.iter().all(|(keyspace, through)| is_packed(keyspace, *through)))?;
+        self.write_direct()
     }
 
     /// Packs all memtables and takes two checkpoints, one for each superblock. After both checkpoints, no record that

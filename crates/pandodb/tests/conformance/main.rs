@@ -58,6 +58,15 @@ pub const CASES: &[Case] = &[
     Case { memtable_bytes: 4 << 10, index: "btree:page_kib=4", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "btree:page_kib=16", threads: 2, io: Some(Io::Auto), ..STBE },
     Case { memtable_bytes: 128 << 10, index: "btree:page_kib=16", compression: Compression::Lz4, ..STBE },
+    Case { index: "btree:writes=direct", ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "btree:writes=direct,page_kib=4", threads: 2, ..STBE },
+    Case {
+        memtable_bytes: 32 << 10,
+        index: "btree:writes=direct",
+        compression: Compression::Lz4,
+        io: Some(Io::Auto),
+        ..STBE
+    },
     Case { index: "betree", ..STBE },
     Case { memtable_bytes: 4 << 10, index: "betree:node_kib=4,page_kib=4,epsilon=80", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "betree:node_kib=16,page_kib=4", threads: 2, io: Some(Io::Auto), ..STBE },

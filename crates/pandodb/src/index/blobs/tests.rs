@@ -17,6 +17,7 @@ use crate::index::testing::{Bench, Random, core};
 use crate::index::{Core, Index, RootRecord, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
+use crate::resolve::Stripes;
 use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
 
@@ -375,7 +376,7 @@ pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<
     set(&bench.tree, map);
     bench.put(10, 100);
     bench.pack_all();
-    bench.tree.begin_checkpoint().write().unwrap();
+    bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
     let blob_bytes = bench.tree.stats().disk_bytes;
     assert!(blob_bytes >= MILLION * PAGE as u64);
     let (walked, written) = (WALKED.get(), core.data.stats().root_bytes);
@@ -390,7 +391,7 @@ pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<
         bench.tree.ingest(SealedBatch::new(Arc::new(memtable), seqno));
         bench.tree.compact(&KeyRange::all()).unwrap();
         bench.drain();
-        let record = bench.tree.begin_checkpoint().write().unwrap().root;
+        let record = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap().root;
         assert!(record.bytes.len() <= RootRecord::MAX_BYTES);
     }
     let stats = bench.tree.stats();

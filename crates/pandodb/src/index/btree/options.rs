@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::index::pages::{InnerLimits, Levels, inspect, root};
-use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values};
-use crate::index::tree::{Sizes, Tree};
+use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values, WRITES};
+use crate::index::tree::{HotTree, Sizes, Tree};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -16,12 +16,10 @@ pub static TYPE: IndexType = IndexType {
     order: Order::Sorted,
     modes: &[Mode::Product],
     feature: 1 << 17,
-    options: &[PAGE_KIB, LEAF_COMPRESSION],
-    create: |core, settings, through| {
-        Ok(Arc::new(Tree::create(core.clone(), sizes(settings), through)) as Arc<dyn Index>)
-    },
+    options: &[PAGE_KIB, LEAF_COMPRESSION, WRITES],
+    create: |core, settings, through| Ok(index_of(Tree::create(core.clone(), sizes(settings), through), settings)),
     open: |core, settings, record, prefetch| {
-        Ok(Arc::new(Tree::open(core.clone(), sizes(settings), record, prefetch)?) as Arc<dyn Index>)
+        Ok(index_of(Tree::open(core.clone(), sizes(settings), record, prefetch)?, settings))
     },
     first_blocks: root::first_blocks,
     describe_block: inspect::describe_block,
@@ -33,6 +31,11 @@ const PAGE_KIB: OptionSpec = OptionSpec {
     default: 8,
     values: Values::Range(4, 4096),
 };
+
+/// The index around a tree: with a memtable in front of it, or with commits that write to its leaves.
+fn index_of(tree: Tree, settings: &Settings) -> Arc<dyn Index> {
+    if settings.writes_directly() { Arc::new(HotTree::new(tree)) } else { Arc::new(tree) }
+}
 
 /// The settings of a tree.
 fn sizes(settings: &Settings) -> Sizes {
@@ -67,6 +70,14 @@ impl BtreeOptions {
     #[must_use]
     pub fn page_kib(self, kib: u64) -> BtreeOptions {
         BtreeOptions(self.0.set(&PAGE_KIB, kib))
+    }
+
+    /// Whether commits write directly to leaves of the tree that are in memory, without a memtable. A commit then reads
+    /// the leaves of its keys, so writes to a tree that is larger than memory are slower, and lookups have one place
+    /// less to search. Checkpoints write the changed leaves. Chosen when the keyspace is created; the default is `false`.
+    #[must_use]
+    pub fn direct_writes(self, direct: bool) -> BtreeOptions {
+        BtreeOptions(self.0.set(&WRITES, u64::from(direct)))
     }
 
     /// The compression of leaves. The default is [`Compression::None`]. With [`Compression::Lz4`], a leaf is stored

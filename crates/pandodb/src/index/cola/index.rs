@@ -65,7 +65,7 @@ impl Index for Cola {
     /// This index has no idle-time work.
     fn on_idle(&self) {}
 
-    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+    fn begin_checkpoint(&self, _: Seqno) -> Box<dyn Checkpoint + '_> {
         Box::new(TableCheckpoint { index: self, world: self.inner.lock().world.clone() })
     }
 
@@ -163,7 +163,7 @@ impl Checkpoint for TableCheckpoint<'_> {
         self.world.through
     }
 
-    fn write(self: Box<Self>) -> Result<Cut> {
+    fn write(self: Box<Self>, _: &dyn Fn() -> Stripes) -> Result<Cut> {
         let (Cola { core, rows, sizes, .. }, world) = (self.index, &self.world);
         // A table that has never held a message needs no block on disk.
         let untouched = world.table.layers.is_empty() && world.blobs.is_empty();

@@ -13,6 +13,7 @@ use crate::index::blobs::tests::an_index_never_walks_its_map;
 use crate::index::testing::{Bench, changes_are_found, operator, suspend_jobs};
 use crate::index::{Core, Index, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
+use crate::resolve::Stripes;
 use crate::run::Compression;
 use crate::space::Prefetch;
 
@@ -170,8 +171,8 @@ fn a_reopened_table_equals_the_stored_one() {
             bench.step(32 << 10);
         }
         bench.pack_all();
-        let cut = bench.tree.begin_checkpoint().write().unwrap();
-        let again = bench.tree.begin_checkpoint().write().unwrap();
+        let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
+        let again = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
         assert_eq!(cut.root, again.root, "an unchanged table keeps its pages");
         let core = Core { data: DataFileOf(&bench).reopened(), ..bench.core.clone() };
         let mut prefetch = Prefetch::new(core.data.clone());

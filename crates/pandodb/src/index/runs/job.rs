@@ -137,7 +137,7 @@ fn finish(folding: Folding<RunSink>) -> Result<Output> {
     let described = meta.as_ref().map_or((0, 0), |meta| (meta.deletes, meta.blob_puts));
     assert_eq!(deletes.count(), described.0, "the positions cover every delete of the run");
     assert_eq!(values.kept.len() as u64, described.1, "every large value of the run is listed");
-    let FoldedValues { kept: kept_blobs, new_values, dropped: dropped_blobs } = values;
+    let FoldedValues { kept: kept_blobs, new_values, dropped: dropped_blobs, .. } = values;
     Ok(Output { meta, deletes, kept_blobs, new_values, dropped_blobs, horizon })
 }
 

@@ -82,7 +82,7 @@ impl Index for Stbe {
         }
     }
 
-    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+    fn begin_checkpoint(&self, _: Seqno) -> Box<dyn Checkpoint + '_> {
         let inner = self.inner.lock();
         Box::new(TrunkCheckpoint {
             index: self,
@@ -224,7 +224,7 @@ impl Checkpoint for TrunkCheckpoint<'_> {
         self.trunk.through
     }
 
-    fn write(self: Box<Self>) -> Result<Cut> {
+    fn write(self: Box<Self>, _: &dyn Fn() -> Stripes) -> Result<Cut> {
         let Stbe { core, rows, .. } = self.index;
         let TrunkCheckpoint { trunk, next_branch, .. } = &*self;
         // A tree that never held a message needs no block.

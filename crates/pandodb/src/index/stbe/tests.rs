@@ -395,8 +395,8 @@ fn a_reopened_trunk_equals_the_stored_one() {
         bench.pack_all();
         bench.step(20 << 10);
     }
-    let cut = bench.tree.begin_checkpoint().write().unwrap();
-    let again = bench.tree.begin_checkpoint().write().unwrap();
+    let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
+    let again = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
     assert_eq!(cut.root, again.root, "an unchanged trunk is not written twice");
     let (mut before, mut after) = (String::new(), String::new());
     bench.tree.describe(None, &mut before);

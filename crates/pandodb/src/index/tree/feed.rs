@@ -11,7 +11,7 @@
 //! consumed, together with the new messages, by the pages below. A job without buffers has only the new messages.
 //!
 //! The *new* messages are those of the memtable. When a job merges the tree of a sorted load with the older tree, they
-//! are the rows of the load.
+//! are the rows of the load. When a job writes ranges that are in memory, they are all messages of these ranges.
 //!
 //! Invariants: a carried message is older than the new messages and newer than everything below the buffer from which
 //! it was taken; the last carried messages are those for the lowest open page.
@@ -24,6 +24,7 @@ use super::cursor::TreeCursor;
 use super::view::TreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result};
 use crate::index::cached_rows::RowUpdates;
+use crate::index::hot::{HotInput, InputCursor};
 use crate::index::pages::PageRef;
 use crate::index::pages::waiting::weight;
 use crate::index::{RawCursor, SealedBatch};
@@ -39,6 +40,8 @@ pub(super) enum Fresh {
     Memtable(SealedBatch),
     /// Those of a sorted load that waits in this state.
     Loaded(Arc<TreeView>),
+    /// All messages of ranges that are in memory.
+    Hot(Arc<HotInput>),
 }
 
 impl Fresh {
@@ -49,6 +52,7 @@ impl Fresh {
                 FreshCursor::Memtable(memtable::Cursor::new(batch.memtable.clone(), range, false))
             }
             Fresh::Loaded(view) => FreshCursor::Loaded(Box::new(TreeCursor::of_load(view.clone(), range))),
+            Fresh::Hot(input) => FreshCursor::Hot(InputCursor::new(input.clone(), range)),
         }
     }
 }
@@ -57,6 +61,7 @@ impl Fresh {
 enum FreshCursor {
     Memtable(memtable::Cursor),
     Loaded(Box<TreeCursor>),
+    Hot(InputCursor),
 }
 
 impl FreshCursor {
@@ -67,6 +72,10 @@ impl FreshCursor {
                 Ok(())
             }
             FreshCursor::Loaded(cursor) => cursor.fill(max_bytes, out),
+            FreshCursor::Hot(cursor) => {
+                cursor.fill(max_bytes, out);
+                Ok(())
+            }
         }
     }
 
@@ -92,6 +101,10 @@ impl FreshCursor {
                 Ok(())
             }
             FreshCursor::Loaded(cursor) => cursor.seek(key),
+            FreshCursor::Hot(cursor) => {
+                cursor.seek(key);
+                Ok(())
+            }
         }
     }
 
@@ -99,7 +112,7 @@ impl FreshCursor {
     fn continues_key(&self) -> bool {
         match self {
             FreshCursor::Memtable(cursor) => cursor.continues_key(),
-            FreshCursor::Loaded(_) => false,
+            FreshCursor::Loaded(_) | FreshCursor::Hot(_) => false,
         }
     }
 }

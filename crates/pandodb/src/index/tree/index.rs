@@ -70,7 +70,7 @@ impl Index for Tree {
         self.look_at_tombstones(&inner);
     }
 
-    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+    fn begin_checkpoint(&self, _: Seqno) -> Box<dyn Checkpoint + '_> {
         Box::new(TreeCheckpoint { tree: self, world: self.inner.lock().world.clone() })
     }
 
@@ -113,7 +113,7 @@ impl Index for Tree {
     }
 
     fn clear(&self) {
-        self.remove_all();
+        self.remove_all(Vec::new());
     }
 
     fn inspect(&self) -> &dyn Inspect {
@@ -152,7 +152,7 @@ impl Checkpoint for TreeCheckpoint<'_> {
     }
 
     /// Writes the description of the tree. All its pages are on disk already.
-    fn write(self: Box<Self>) -> Result<Cut> {
+    fn write(self: Box<Self>, _: &dyn Fn() -> Stripes) -> Result<Cut> {
         let (Tree { core, source, rows, .. }, world) = (self.tree, &self.world);
         assert!(world.lost.is_none(), "a lost tree is never written");
         let has_rows = world.root.is_some() || world.loaded.is_some();

@@ -29,7 +29,10 @@
 //! additional versions. A leaf of the load with no older row between its keys becomes a leaf of the new tree as it is.
 //! After each piece, the tree of the load has only the rows that were not merged yet ([`super::merge`]).
 //!
-//! A job without a memtable or a load is a *sweep*. Each job also sweeps the ranges of tombstones that all read points
+//! **Ranges in memory.** In a tree to which commits write directly ([`super::direct`]), a job writes ranges of keys that are
+//! in memory. Their messages replace whatever the old tree has for their keys, so a unit inside such a range is not read.
+//!
+//! A job without a memtable, a load or ranges in memory is a *sweep*. Each job also sweeps the ranges of tombstones that all read points
 //! see, as long as it has not moved too many bytes.
 //!
 //! Invariant: targets ascend, so a job, or a piece of a job, visits each leaf at most once.
@@ -48,6 +51,7 @@ use super::world::World;
 use crate::base::{EntryBlock, Extent, Fragments, KeyRange, PAGE, RangeTombstone, Result, Seqno, seeded};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding};
+use crate::index::hot::{HotInput, Written as WrittenRanges};
 use crate::index::pages::{LeafSink, Levels, Neighbour, PageSource, Rebuild, Root, TreeWriter, Unit, Written};
 use crate::index::{Core, SealedBatch};
 use crate::pool::Pool;
@@ -68,11 +72,14 @@ pub(super) struct LargeValues {
     pub(super) kept: Vec<Extent>,
     pub(super) dropped: Vec<Extent>,
     pub(super) new_values: Vec<NewValues>,
+    /// The keys of the kept values, if the job writes ranges that are in memory.
+    pub(super) named: Vec<(Vec<u8>, Extent)>,
 }
 
 impl LargeValues {
     fn add(&mut self, values: FoldedValues) {
         self.kept.extend(values.kept);
+        self.named.extend(values.named);
         self.dropped.extend(values.dropped);
         self.new_values.push(values.new_values);
     }
@@ -100,6 +107,8 @@ pub(super) struct Tools<'a> {
 /// What a job does beside applying its memtable.
 #[derive(Default)]
 pub(super) struct Wanted {
+    /// The ranges in memory that are written. No memtable is applied then.
+    pub(super) hot: Option<Arc<HotInput>>,
     /// Whether the ranges of tombstones are swept.
     pub(super) sweeps: bool,
     /// Ranges that a caller wants rewritten, disjoint and in order.
@@ -149,6 +158,8 @@ impl Done {
 pub(super) struct Job {
     /// The memtable; `None` for a sweep and for a merge.
     pub(super) batch: Option<SealedBatch>,
+    /// The ranges in memory that the job writes.
+    hot: Option<WrittenRanges>,
     /// The state from which the job started. It keeps the pages of the old tree allocated.
     pub(super) from: World,
     source: Arc<PageSource>,
@@ -174,6 +185,8 @@ pub(super) struct Job {
     sweep: Sweep,
     /// Whether the current unit was opened by a sweep, not by a message.
     is_sweeping: bool,
+    /// Whether a small leaf is joined with the leaf behind it.
+    joins: bool,
     /// Set if the job runs in pieces: the state before the current piece.
     pieces: Option<Pieces>,
     piece_bytes: Option<u64>,
@@ -232,21 +245,19 @@ impl Job {
         let Tools { core, sizes, source, rows, index_rows } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
         let merges = from.loaded.is_some();
-        let fresh = fresh_of(&from, batch.as_ref(), source, index_rows);
+        let hot = wanted.hot;
+        let fresh = fresh_of(&from, batch.as_ref(), hot.as_ref(), source, index_rows);
         let from_key =
             pieces.as_ref().filter(|_| batch.is_some()).map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
         let feed = Feed::new(fresh, from_key, rows);
-        let mut tombstones = from.tombstones.clipped(&KeyRange::all());
-        let mut most_swept = sizes.memtable_bytes;
-        if let Some(batch) = &batch {
-            tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
-            most_swept /= 4;
-        }
+        let tombstones = tombstones_of(&from, batch.as_ref(), hot.as_deref());
+        let most_swept = sizes.memtable_bytes / if batch.is_some() { 4 } else { 1 };
         // A sweep would visit leaves again that earlier pieces have written.
         let sweeps = wanted.sweeps && !merges && (batch.is_none() || pieces.is_none());
         let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
         let merged = from.loaded_bytes.min(sizes.merge_piece());
-        let expected = batch.as_ref().map_or(2 * merged, |batch| 2 * batch.bytes);
+        let applied = batch.as_ref().map(|batch| batch.bytes).or(hot.as_ref().map(|hot| hot.bytes));
+        let expected = applied.map_or(2 * merged, |bytes| 2 * bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
         let sink = LeafSink::new(writer, sizes.leaf);
@@ -256,11 +267,13 @@ impl Job {
             keep: Stripes { snapshots: kept, horizon: keep.horizon },
             operator: sizes.operator.clone(),
             tombstones: Arc::new(Fragments::build(&tombstones)),
-            through: from.through,
-            inline_bytes: batch.as_ref().map(|batch| batch.inline_bytes),
+            // The messages in memory are older and newer than what the tree has, so all values are listed.
+            through: if hot.is_some() { Seqno(0) } else { from.through },
+            inline_bytes: batch.as_ref().map(|batch| batch.inline_bytes).or(hot.as_ref().map(|hot| hot.inline_bytes)),
             in_pieces: pieces.is_some() && batch.is_some(),
         };
-        let folding = folder.folding_into(sink, true, batch.as_ref().map(|batch| batch.bytes));
+        let folding = folder.folding_into(sink, true, applied);
+        let folding = if hot.is_some() { folding.naming_values() } else { folding };
         let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
         let to_leaves = merges || batch.is_some() && (pieces.is_some() || has_leftovers);
         Job {
@@ -274,6 +287,7 @@ impl Job {
             is_started: false,
             is_through: false,
             batch,
+            hot: hot.map(WrittenRanges::new),
             from,
             source: source.clone(),
             pool: core.pool.clone(),
@@ -284,6 +298,7 @@ impl Job {
             tombstones,
             sweep,
             is_sweeping: false,
+            joins: true,
             adopted: Adopted::default(),
             piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes).or(merges.then_some(sizes.merge_piece())),
             pieces,
@@ -297,7 +312,12 @@ impl Job {
 
     /// Whether the job neither applies a memtable nor merges a load.
     pub(super) fn is_sweep(&self) -> bool {
-        self.batch.is_none() && !self.merges()
+        self.batch.is_none() && !self.merges() && self.hot.is_none()
+    }
+
+    /// Joins no small leaf with the leaf behind it, so that the job reads no leaf without need.
+    pub(super) fn without_joins(self) -> Job {
+        Job { joins: false, ..self }
     }
 
     /// Whether the job runs in pieces.
@@ -499,10 +519,9 @@ impl Job {
     /// The key at which the job has to continue.
     fn next_target(&mut self) -> Option<Vec<u8>> {
         let message = self.feed.peek().map(|message| message.key);
-        match (message, self.sweep.next(self.feed.to())) {
-            (Some(key), Some(from)) => Some(key.min(from).to_vec()),
-            (key, from) => key.or(from).map(<[u8]>::to_vec),
-        }
+        let hot = self.hot.as_ref().and_then(WrittenRanges::next);
+        let targets = [message, self.sweep.next(self.feed.to()), hot];
+        targets.into_iter().flatten().min().map(<[u8]>::to_vec)
     }
 
     /// Opens the unit for a target.
@@ -513,10 +532,11 @@ impl Job {
 
     /// Keeps or drops a unit without reading it, or starts to read it.
     fn visit(&mut self, unit: Unit) -> Result<()> {
-        let has_message = self.feed.peek().is_some_and(|next| !unit.ends_before(next.key));
+        let is_hot = self.hot.as_ref().is_some_and(|hot| hot.overlaps(&unit));
+        let has_message = is_hot || self.feed.peek().is_some_and(|next| !unit.ends_before(next.key));
         if !has_message && !self.sweep.is_worth_reading(&unit) {
             self.put_pending()?;
-            self.sweep.sweep_to(unit.to.as_deref());
+            self.pass(unit.to.as_deref());
             self.rebuild.keep(unit);
             return Ok(());
         }
@@ -524,16 +544,27 @@ impl Job {
             self.put_pending()?;
             self.sweep.add_dropped();
             self.rebuild.drop_unit(&unit);
-            self.sweep.sweep_to(unit.to.as_deref());
+            self.pass(unit.to.as_deref());
             return Ok(());
         }
-        self.is_sweeping = self.feed.next_key().is_none_or(|next| unit.ends_before(next));
+        self.is_sweeping = !is_hot && self.feed.next_key().is_none_or(|next| unit.ends_before(next));
         self.read(unit)
     }
 
-    fn read(&mut self, unit: Unit) -> Result<()> {
+    /// Records that all keys below `to` are done.
+    fn pass(&mut self, to: Option<&[u8]>) {
+        self.sweep.sweep_to(to);
+        if let Some(hot) = &mut self.hot {
+            hot.pass(to);
+        }
+    }
+
+    fn read(&mut self, mut unit: Unit) -> Result<()> {
         self.rebuild.drop_unit(&unit);
         self.folding.sink.begin_unit(&unit.from);
+        if self.hot.as_ref().is_some_and(|hot| hot.covers(&unit)) {
+            unit.leaves.clear();
+        }
         self.reading = Some(Reading::new(unit, &self.source, self.from.through, &mut self.ahead)?);
         self.ahead.look(self.rebuild.top(), &self.feed, &self.source);
         Ok(())
@@ -542,7 +573,7 @@ impl Job {
     /// Merges the current unit with the messages for it, at most about `budget` bytes. Returns the bytes of old entries
     /// and carried messages, and the bytes of messages from the memtable.
     fn merge(&mut self, budget: u64) -> Result<(u64, u64)> {
-        let Job { folding, feed, reading, ahead, source, pool, from, piece_bytes, adopted, .. } = self;
+        let Job { folding, feed, reading, ahead, source, pool, from, piece_bytes, adopted, hot, .. } = self;
         let reading_now = reading.as_mut().expect("a unit is being read");
         let (mut old, mut new) = (0, 0);
         let is_fresh_warm = pool.has_room(ROOM);
@@ -565,6 +596,12 @@ impl Job {
                     feed.pass_leaf()?;
                     continue;
                 }
+            }
+            if let Some(hot) = hot
+                && reading_now.entry().is_some_and(|entry| hot.has(entry.key))
+            {
+                reading_now.advance(source, ahead)?;
+                continue;
             }
             let message = feed.next().filter(|(next, _)| !reading_now.unit.ends_before(next.key));
             let entry = reading_now.entry();
@@ -601,8 +638,8 @@ impl Job {
     fn end_unit(&mut self) -> Result<()> {
         self.folding.close_group()?;
         let unit = self.reading.take().expect("a unit is being read").unit;
-        self.sweep.sweep_to(unit.to.as_deref());
-        if self.folding.sink.is_small() {
+        self.pass(unit.to.as_deref());
+        if self.joins && self.folding.sink.is_small() {
             let above = self.flushes.last().filter(|flush| flush.depth == self.rebuild.depth());
             let left = self.rebuild.top().rest().len();
             let neighbour = above.map_or(Neighbour::Join, |flush| flush.neighbour(left));
@@ -651,7 +688,7 @@ impl Job {
         // The tombstones of the memtable are published with its last piece.
         let tombstones = if is_piece { from.tombstones.clipped(&KeyRange::all()) } else { tombstones };
         let tombstones = prune_tombstones(&remaining(&tombstones, &swept, &keep), &keep, false);
-        let is_gone = root.is_none() && keep.snapshots.is_empty() && !is_piece;
+        let is_gone = root.is_none() && keep.snapshots.is_empty() && !is_piece && self.hot.is_none();
         let tombstones = if is_gone { Vec::new() } else { tombstones };
         debug_assert!(from.root.is_some() || replaced.is_empty(), "an empty tree has no pages");
         let tombstones = Fragments::build(&tombstones);
@@ -675,14 +712,26 @@ impl Job {
 fn fresh_of(
     from: &World,
     batch: Option<&SealedBatch>,
+    hot: Option<&Arc<HotInput>>,
     source: &Arc<PageSource>,
     rows: &Arc<IndexRows>,
 ) -> Option<Fresh> {
-    assert!(from.loaded.is_none() || batch.is_none(), "a load is merged before any later memtable");
-    match batch {
-        Some(batch) => Some(Fresh::Memtable(batch.clone())),
-        None => from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))),
+    assert!(from.loaded.is_none() || batch.is_none() && hot.is_none(), "a load is merged before any later message");
+    match (batch, hot) {
+        (Some(batch), _) => Some(Fresh::Memtable(batch.clone())),
+        (None, Some(hot)) => Some(Fresh::Hot(hot.clone())),
+        (None, None) => from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))),
     }
+}
+
+/// All range tombstones: those of the tree, and those that come with the new messages.
+fn tombstones_of(from: &World, batch: Option<&SealedBatch>, hot: Option<&HotInput>) -> Vec<RangeTombstone> {
+    let mut tombstones = from.tombstones.clipped(&KeyRange::all());
+    if let Some(batch) = batch {
+        tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
+    }
+    tombstones.extend(hot.iter().flat_map(|hot| hot.tombstones.iter().cloned()));
+    tombstones
 }
 
 /// The read points and one more.

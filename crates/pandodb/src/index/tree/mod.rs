@@ -41,6 +41,7 @@ mod ahead;
 mod check;
 mod choose;
 mod cursor;
+mod direct;
 mod feed;
 mod flush;
 mod index;
@@ -59,5 +60,6 @@ mod tests;
 mod view;
 mod world;
 
+pub use self::direct::HotTree;
 pub use self::publish::Tree;
 pub use self::sizes::Sizes;

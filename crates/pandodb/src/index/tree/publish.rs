@@ -229,7 +229,7 @@ impl Tree {
         let piece_bytes = piece_bytes.or(sizes.piece_bytes.filter(is_chosen));
         // A page that cannot be read must not keep memtables from being applied.
         let requested = if packs { Vec::new() } else { inner.requested.clone() };
-        let wanted = Wanted { sweeps: inner.damage.is_none(), requested };
+        let wanted = Wanted { hot: None, sweeps: inner.damage.is_none(), requested };
         let from = inner.world.clone();
         let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()), index_rows: &self.rows };
         drop(inner);
@@ -383,7 +383,7 @@ impl Tree {
     }
 
     /// Updates the debt after a job. REQUIRES: the caller holds `inner`.
-    fn note_debt(&self, inner: &Inner, applied: u64, sweep_bytes: u64) {
+    pub(super) fn note_debt(&self, inner: &Inner, applied: u64, sweep_bytes: u64) {
         let is_requested = !inner.requested.is_empty();
         self.owing.change(|own| {
             own.memory_bytes = own.memory_bytes.saturating_sub(applied);
@@ -393,7 +393,7 @@ impl Tree {
         });
     }
 
-    fn count(&self, bytes: u64, replaced: &[Extent], leaves: u64, is_sweep: bool) {
+    pub(super) fn count(&self, bytes: u64, replaced: &[Extent], leaves: u64, is_sweep: bool) {
         let written = if is_sweep { &self.counters.swept_bytes } else { &self.counters.applied_bytes };
         written.fetch_add(bytes, Relaxed);
         self.counters.sweeps.fetch_add(u64::from(is_sweep), Relaxed);
@@ -404,7 +404,7 @@ impl Tree {
 
     /// Bytes of the leaves that a sweep still has to visit because of tombstones that all readers see. A tombstone
     /// whose range cannot be estimated counts as one byte.
-    fn sweep_bytes(&self, done: &Done) -> u64 {
+    pub(super) fn sweep_bytes(&self, done: &Done) -> u64 {
         let seen = seen_by_all(&done.tombstones.clipped(&KeyRange::all()), &done.keep);
         let mut bytes = 0u64;
         for tombstone in seen.newest() {
@@ -447,13 +447,13 @@ impl Tree {
         &[]
     }
 
-    /// Removes everything, because the keyspace was dropped.
-    pub(super) fn remove_all(&self) {
+    /// Removes everything, because the keyspace was dropped. `values` are large values that are not in the tree yet.
+    pub(super) fn remove_all(&self, mut values: Vec<Extent>) {
         let mut inner = self.inner.lock();
         inner.cleared = true;
         self.owing.end();
         // The memtable of the job in progress is still in the queue.
-        let mut values: Vec<Extent> = inner.batches.drain(..).flat_map(|batch| blobs_of(&batch.memtable)).collect();
+        values.extend(inner.batches.drain(..).flat_map(|batch| blobs_of(&batch.memtable)));
         if !matches!(inner.slot, Slot::Working) {
             inner.slot = Slot::Nothing;
         }
@@ -474,7 +474,7 @@ impl Tree {
 }
 
 /// The same pages as fewer extents, in order.
-fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
+pub(super) fn joined(mut extents: Vec<Extent>) -> Vec<Extent> {
     extents.sort_unstable_by_key(|extent| extent.start);
     let mut out: Vec<Extent> = Vec::new();
     for extent in extents {

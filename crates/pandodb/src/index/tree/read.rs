@@ -5,13 +5,14 @@
 //! buffer of each page before the child, because the messages in the buffer are newer. Each page comes from the pool,
 //! or is requested from the caller. A plain value that was found is offered to the row cache.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use super::levels::cursor_of;
 use super::view::TreeView;
 use crate::base::{Entry, Error, HashedKey, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::cached_rows::{offer, recall};
-use crate::index::pages::{Inner, PageRef, Root};
+use crate::index::pages::{Inner, PageRef, PageSource, Root};
 use crate::index::{Base, Changes, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
 
@@ -25,7 +26,7 @@ impl IndexView for TreeView {
     }
 
     fn probe<'v>(&'v self, _: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
-        Box::new(TreeProbe { view: self, asked: None })
+        Box::new(TreeProbe::new(self, &self.source))
     }
 
     fn offer_row(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
@@ -54,7 +55,7 @@ impl IndexView for TreeView {
 }
 
 /// Whether the tree has a change of `key` with a seqno above `since`. Pages without a newer message are not read.
-fn changed(view: &TreeView, key: &[u8], since: Seqno, changes: Changes) -> Result<bool> {
+pub(super) fn changed(view: &TreeView, key: &[u8], since: Seqno, changes: Changes) -> Result<bool> {
     if view.tombstones.covering(key, Seqno::MAX) > since {
         return Ok(true);
     }
@@ -132,27 +133,40 @@ impl Down {
     }
 }
 
-/// A point lookup in one root.
-struct TreeProbe<'v> {
-    view: &'v TreeView,
+/// A point lookup in one root. `V` is a reference to the view, or owns the view.
+pub(super) struct TreeProbe<'v, V> {
+    view: V,
+    source: &'v PageSource,
+    /// Whether the row cache is used.
+    uses_rows: bool,
     /// The page that was requested, and the number of its copy; `None` if nothing was requested yet.
     asked: Option<(Down, usize)>,
 }
 
-impl<'v> TreeProbe<'v> {
+impl<'v, V: Deref<Target = TreeView>> TreeProbe<'v, V> {
+    /// A lookup that has not begun. `source` are the pages of the tree.
+    pub(super) fn new(view: V, source: &'v PageSource) -> TreeProbe<'v, V> {
+        TreeProbe { view, source, uses_rows: true, asked: None }
+    }
+
+    /// Neither asks the row cache nor offers rows to it.
+    pub(super) fn without_rows(self) -> TreeProbe<'v, V> {
+        TreeProbe { uses_rows: false, ..self }
+    }
+
     /// Requests a page. Pages that the pool has are used at once.
     fn ask(&mut self, down: Down, copy: usize) -> Step<'v> {
-        let request = self.view.source.request(&down.page, down.level, copy);
+        let request = self.source.request(&down.page, down.level, copy);
         self.asked = Some((down, copy));
         Step::Need(request)
     }
 }
 
-impl<'v> Probe<'v> for TreeProbe<'v> {
+impl<'v, V: Deref<Target = TreeView> + Send> Probe<'v> for TreeProbe<'v, V> {
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
         let Some((Down { page, level, mut after, below }, copy)) = self.asked.take() else {
-            let start = Down::start(self.view)?;
-            if lookup.is_done() || recall(&self.view.rows, self.view.through, lookup) {
+            let start = Down::start(&self.view)?;
+            if lookup.is_done() || self.uses_rows && recall(&self.view.rows, self.view.through, lookup) {
                 return Ok(Step::Done);
             }
             lookup.enter(self.view.tombstones.covering(lookup.key, lookup.at));
@@ -162,7 +176,7 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
             };
             return Ok(self.ask(start, 0));
         };
-        let source = &self.view.source;
+        let source = self.source;
         let good = block.map(|block| source.expect(&block, &page, level).map(|()| block)).transpose();
         let block = match good {
             Ok(Some(block)) => block,
@@ -178,7 +192,9 @@ impl<'v> Probe<'v> for TreeProbe<'v> {
         }
         lookup.tally.leaves += 1;
         let continues = search(&page, block, lookup)?;
-        offer(&self.view.rows, self.view.through, lookup);
+        if self.uses_rows {
+            offer(&self.view.rows, self.view.through, lookup);
+        }
         if !lookup.is_done() {
             if continues && let Some(page) = after.pop() {
                 return Ok(self.ask(Down { page, level: 0, after, below }, 0));

@@ -19,7 +19,7 @@ use crate::resolve::Stripes;
 use crate::run::Compression;
 use crate::space::{DataFile, Prefetch};
 
-fn sizes(leaf: usize, children: usize) -> Sizes {
+pub(super) fn sizes(leaf: usize, children: usize) -> Sizes {
     Sizes {
         // The type does not matter here.
         kind: crate::index::registry::TYPES[0],
@@ -204,7 +204,7 @@ fn changes_in_buffers_are_found() {
 }
 
 /// Checks the structure, and returns the number of levels and of leaves.
-fn shape(tree: &Tree) -> (u32, usize) {
+pub(super) fn shape(tree: &Tree) -> (u32, usize) {
     let world = tree.inner.lock().world.clone();
     let mut leaves = 0;
     let mut pages = 0u64;
@@ -360,7 +360,7 @@ fn messages_of_one_key_continue_in_further_leaves() {
 }
 
 /// Opens the tree of a root record in the file of `bench`.
-fn reopen(bench: &Bench<Tree>, root: &crate::index::RootRecord, sizes: Sizes) -> Tree {
+pub(super) fn reopen<I: Index>(bench: &Bench<I>, root: &crate::index::RootRecord, sizes: Sizes) -> Tree {
     let file = DataFile::open_raw(&*bench.device, true).unwrap();
     let data = DataFile::open(file, bench.core.data.store_id()).unwrap();
     let core = Core { data: data.clone(), ..bench.core.clone() };
@@ -414,7 +414,7 @@ fn a_memtable_in_pieces_is_applied_once_even_after_a_crash() {
             assert_eq!(scan(&bench.tree, Seqno(through), false), old, "seed {seed}: the state before the memtable");
             shape(&bench.tree);
         }
-        let cut = bench.tree.begin_checkpoint().write().unwrap();
+        let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
         let new: Vec<_> = bench.model.clone().into_iter().collect();
         if seed % 2 == 0 {
             // Without a crash, the remaining pieces are applied, and the versions that they kept are removed.
@@ -478,7 +478,7 @@ fn a_tree_is_reopened_as_a_checkpoint_wrote_it() {
     let mut bench = bench(5, 6);
     bench.feed(3000, 20_000, 10);
     bench.pack_all();
-    let cut = bench.tree.begin_checkpoint().write().unwrap();
+    let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
     let opened = reopen(&bench, &cut.root, sizes(512, 6));
     assert_eq!(shape(&opened), shape(&bench.tree));
     let found = scan(&opened, Seqno(bench.seqno), false);

@@ -56,6 +56,11 @@ impl TreeView {
         self.lost.clone().map_or(Ok(()), Err)
     }
 
+    /// The bytes of all pages.
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
     /// The roots, newest first.
     ///
     /// # Errors

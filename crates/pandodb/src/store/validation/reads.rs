@@ -311,7 +311,8 @@ impl Places {
         let is_current = |id: u64| id >= through.0 && !SeededBug::ActiveMemtableNotAsked.is_on();
         let active = Some(&containers.active).filter(|active| is_current(active.id()));
         let memtables = active.into_iter().chain(sealed.map(|batch| &batch.memtable)).cloned().collect();
-        Ok(Places { memtables, view: Some(view).filter(|_| through > since) })
+        // The view of an index that is written directly also holds messages above its `through`.
+        Ok(Places { memtables, view: Some(view).filter(|_| keyspace.is_direct || through > since) })
     }
 }
 

@@ -162,7 +162,7 @@ fn unrouted(node: &Arc<Node>) -> Arc<Node> {
 #[test]
 fn an_unreadable_maplet_only_costs_time() {
     let mut bench = routed(4);
-    let cut = bench.tree.begin_checkpoint().write().unwrap();
+    let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
     let open = || bench.device.open("data", OpenHow { write: true, ..Default::default() }).unwrap();
     for maplet in maplets(&bench.tree) {
         for extent in maplet.owned() {

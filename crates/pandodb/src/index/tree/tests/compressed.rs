@@ -77,7 +77,7 @@ fn compressed_leaves_hold_the_same_messages_in_fewer_pages() {
         empty_pool(&packed.tree);
         assert!(messages(&packed.tree, reverse) == expected, "reverse {reverse}");
     }
-    let cut = packed.tree.begin_checkpoint().write().unwrap();
+    let cut = packed.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
     let opened = reopen(&packed, &cut.root, super::sizes(512, 6));
     assert!(messages(&opened, false) == expected, "after an opening");
     assert_eq!(shape(&opened), shape(&packed.tree));

@@ -127,7 +127,7 @@ fn impossible_descriptions_are_refused() {
         if is_alone {
             checkpoint.world.root = None;
         }
-        let root = Box::new(checkpoint).write().unwrap().root;
+        let root = Box::new(checkpoint).write(&Stripes::default).unwrap().root;
         let root = RootRecord { through, ..root };
         let opened = Tree::open(bench.core.clone(), sizes(512, 6), &root, &mut Prefetch::new(bench.core.data.clone()));
         match opened {

@@ -27,11 +27,11 @@ fn load(bench: &mut Bench<Tree>, rows: &[(Vec<u8>, i64)]) -> crate::index::RootR
     bench.seqno += 1;
     let mut load = built(&bench.tree, rows);
     load.stamp(Seqno(bench.seqno)).unwrap();
-    let first = load.begin_checkpoint().unwrap().write().unwrap();
-    let cut = load.begin_checkpoint().unwrap().write().unwrap();
+    let first = load.begin_checkpoint().unwrap().write(&Stripes::default).unwrap();
+    let cut = load.begin_checkpoint().unwrap().write(&Stripes::default).unwrap();
     assert_eq!(first.root, cut.root, "a checkpoint that is repeated writes nothing again");
     load.attach().unwrap();
-    let next = bench.tree.begin_checkpoint().write().unwrap();
+    let next = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
     assert_eq!(next.root, cut.root, "the next checkpoint describes the same state");
     verify(bench);
     for (key, value) in rows {
@@ -180,7 +180,7 @@ fn a_reopened_tree_continues_a_merge() {
         load(&mut bench, &counted((0..2000).map(|i| 2 * i + 1)));
         let stripes = bench.stripes();
         (0..seed / 2).for_each(|_| drop(bench.tree.relieve(FULL, &|| stripes.clone()).unwrap()));
-        let cut = bench.tree.begin_checkpoint().write().unwrap();
+        let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
         let opened = reopen(&bench, &cut.root, sizes);
         assert!(opened.debt().work_bytes > 0, "the merge is work");
         let expected: Vec<_> = bench.model.clone().into_iter().collect();
@@ -329,7 +329,7 @@ fn large_values_are_no_debt_of_a_merge() {
     }
     let mut load = load.finish().unwrap();
     load.stamp(Seqno(bench.seqno + 1)).unwrap();
-    let root = load.begin_checkpoint().unwrap().write().unwrap().root;
+    let root = load.begin_checkpoint().unwrap().write(&Stripes::default).unwrap().root;
     load.attach().unwrap();
     assert_eq!(bench.tree.entries().0, 200);
     let pages = bench.tree.inner.lock().world.pages.pages() * crate::base::PAGE as u64;

@@ -1,0 +1,245 @@
+//! [`Contents`]: all messages of a range of keys that is in memory.
+//!
+//! ```text
+//!   folded   [ a@3  b@9 b@4  d@7 ]        in order, as in a leaf on disk
+//!   newer    { b@12, c@11 }               a sorted map, into which commits insert
+//! ```
+//!
+//! A commit inserts into the map. When the map has grown, both are merged and folded ([`Contents::fold`]). Commits are
+//! applied concurrently, so a message may arrive after a newer message of its key; readers therefore merge both parts
+//! by seqno.
+//!
+//! **Large values.** A message may refer to a large value. Such a value belongs either to the tree on disk, if the copy
+//! of the range there refers to it, or to the contents. When a fold drops a message whose value belongs to the contents,
+//! the value is freed with the next root. A value of the tree is freed by the job that writes the range without it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
+
+use crate::base::sync::EXPLORED;
+use crate::base::{BlobRef, Entry, EntryBlock, Extent, FragmentSweep, KeyRange, Kind, PAGE, Seqno};
+use crate::resolve::{FoldOutput, Operator, Stripes, fold_key};
+
+/// The bytes of memory that a message in the map takes beside its key and value.
+const OVERHEAD: usize = 96;
+/// The map is folded when it has more than this number of bytes, and more than the folded messages.
+const FOLD_ABOVE: usize = if EXPLORED { 128 } else { 2048 };
+
+/// The key and the seqno of a message.
+type Place = (Vec<u8>, Reverse<Seqno>);
+
+/// What a fold needs to know.
+pub struct Rules<'a> {
+    /// The read points whose results must not change.
+    pub keep: &'a Stripes,
+    /// Folds operands.
+    pub operator: Option<&'a Operator>,
+    /// All range tombstones of the index.
+    pub tombstones: FragmentSweep,
+}
+
+/// All messages of a range of keys.
+#[derive(Default)]
+pub struct Contents {
+    folded: EntryBlock,
+    newer: BTreeMap<Place, (Kind, Vec<u8>)>,
+    newer_bytes: usize,
+    /// The greatest seqno of the messages that were inserted; 0 if there were none.
+    pub changed: Seqno,
+    /// The tree on disk has every message up to this seqno.
+    pub written: Seqno,
+    /// The large values to which the copy of the range on disk refers.
+    pub stored_values: HashSet<Extent>,
+    /// The large values of messages that were inserted, and to which the copy on disk does not refer.
+    pub own_values: HashSet<Extent>,
+    /// Large values to which no message refers any more. They are freed with the next root.
+    pub dropped_values: Vec<Extent>,
+    /// The bytes for which the range counts among the bytes to write.
+    unwritten: usize,
+    /// Whether other ranges have these keys now. Then there are no messages here.
+    pub is_divided: bool,
+}
+
+impl Contents {
+    /// The contents of a range as the tree has them. `folded` are all its messages, in order.
+    pub fn stored(folded: EntryBlock) -> Contents {
+        let stored_values = folded.iter().filter_map(|entry| value_of(&entry)).collect();
+        Contents { folded, stored_values, ..Contents::default() }
+    }
+
+    /// The approximate bytes in memory.
+    pub fn bytes(&self) -> usize {
+        self.folded.memory() + self.newer_bytes
+    }
+
+    /// Whether a message was inserted that the tree on disk lacks.
+    pub fn is_dirty(&self) -> bool {
+        self.changed > self.written
+    }
+
+    /// Updates the bytes for which the range counts among the bytes to write, in leaves of `leaf` bytes: all its leaves
+    /// are full but the last two. Returns the number before and after.
+    pub fn update_unwritten(&mut self, leaf: usize) -> (usize, usize) {
+        let before = self.unwritten;
+        let bytes = (self.bytes() / leaf + 2) * leaf.next_multiple_of(PAGE);
+        self.unwritten = if self.is_dirty() || !self.dropped_values.is_empty() { bytes } else { 0 };
+        (before, self.unwritten)
+    }
+
+    /// Whether the map has grown so much that it should be folded.
+    pub fn wants_fold(&self) -> bool {
+        self.newer_bytes > FOLD_ABOVE.max(self.folded.bytes())
+    }
+
+    /// Inserts a message, and returns the bytes by which the contents have grown.
+    pub fn insert(&mut self, entry: &Entry<'_>) -> usize {
+        debug_assert!(!self.is_divided, "another range has the key");
+        debug_assert!(entry.kind != Kind::RangeDelete, "a range tombstone belongs to no page");
+        self.changed = self.changed.max(entry.seqno);
+        let bytes = entry.key.len() + entry.value.len() + OVERHEAD;
+        let place = (entry.key.to_vec(), Reverse(entry.seqno));
+        let before = self.newer.insert(place, (entry.kind, entry.value.to_vec()));
+        debug_assert!(before.is_none(), "a seqno belongs to one message");
+        self.newer_bytes += bytes;
+        self.own_values.extend(value_of(entry));
+        bytes
+    }
+
+    /// The number of the first folded message that is not before a message of `key`.
+    fn lower_bound(&self, key: &[u8]) -> usize {
+        let (mut low, mut high) = (0, self.folded.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.folded.get(middle).key < key { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// The messages from `from` on, in order. The iterator ends before the first key that is not below `to`, unless
+    /// `to` is `None`.
+    pub fn entries<'a>(&'a self, from: &[u8], to: Option<&'a [u8]>) -> impl Iterator<Item = Entry<'a>> + 'a {
+        let mut at = self.lower_bound(from);
+        let start: Place = (from.to_vec(), Reverse(Seqno::MAX));
+        let mut newer = self.newer.range((Bound::Included(start), Bound::Unbounded)).peekable();
+        std::iter::from_fn(move || {
+            let folded = (at < self.folded.len()).then(|| self.folded.get(at));
+            let fresh =
+                newer.peek().map(|((key, seqno), (kind, value))| Entry { key, seqno: seqno.0, kind: *kind, value });
+            let next = match (folded, fresh) {
+                (Some(folded), Some(fresh)) if folded.order(&fresh).is_lt() => {
+                    at += 1;
+                    folded
+                }
+                (_, Some(fresh)) => {
+                    newer.next();
+                    fresh
+                }
+                (Some(folded), None) => {
+                    at += 1;
+                    folded
+                }
+                (None, None) => return None,
+            };
+            to.is_none_or(|to| next.key < to).then_some(next)
+        })
+    }
+
+    /// The messages of `key`, newest first.
+    pub fn messages<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = Entry<'a>> + 'a {
+        self.entries(key, None).take_while(move |entry| entry.key == key)
+    }
+
+    /// Merges both parts, and drops the messages that no read point needs. The contents are complete, so nothing older
+    /// exists for any key.
+    pub fn fold(&mut self, mut rules: Rules<'_>) {
+        let mut all = EntryBlock::new();
+        let mut out = FoldOutput::default();
+        let mut group: Vec<Entry<'_>> = Vec::new();
+        let mut close = |group: &mut Vec<Entry<'_>>| {
+            if let Some(first) = group.first() {
+                let tombs = rules.tombstones.seqnos(first.key);
+                fold_key(group, tombs, rules.keep, true, rules.operator, &mut out);
+                out.entries(group).for_each(|entry| all.push(entry));
+                group.clear();
+            }
+        };
+        for entry in self.entries(&[], None) {
+            if group.first().is_some_and(|first| first.key != entry.key) {
+                close(&mut group);
+            }
+            group.push(entry);
+        }
+        close(&mut group);
+        drop(group);
+        for blob in std::mem::take(&mut out.dropped_blobs) {
+            if self.own_values.remove(&blob.extent()) {
+                self.dropped_values.push(blob.extent());
+            }
+        }
+        self.folded = all;
+        self.newer.clear();
+        self.newer_bytes = 0;
+    }
+
+    /// Moves all messages into parts of about `bytes` bytes. `keys` are the keys of the range. REQUIRES: a job has just
+    /// written the range, and `kept` are the keys and large values of the copy on disk, in order.
+    pub fn divide(&mut self, keys: &KeyRange, bytes: usize, kept: &[(Vec<u8>, Extent)]) -> Vec<(KeyRange, Contents)> {
+        let mut parts: Vec<(KeyRange, Contents)> = Vec::new();
+        let mut last: &[u8] = &[];
+        for entry in self.entries(&[], None) {
+            let is_full = parts.last().is_none_or(|(_, part)| part.folded.bytes() >= bytes);
+            if is_full && last != entry.key || parts.is_empty() {
+                let from = if parts.is_empty() { keys.from.as_slice() } else { entry.key };
+                if let Some((keys, _)) = parts.last_mut() {
+                    keys.to = from.to_vec();
+                }
+                let keys = KeyRange::new(from, keys.to.as_slice());
+                parts.push((keys, Contents { written: self.written, ..Contents::default() }));
+            }
+            let (_, part) = parts.last_mut().expect("a part is open");
+            part.folded.push(entry);
+            part.own_values.extend(value_of(&entry).filter(|value| self.own_values.contains(value)));
+            if entry.seqno > self.written {
+                part.changed = part.changed.max(entry.seqno);
+            }
+            last = entry.key;
+        }
+        for (keys, part) in &mut parts {
+            let of_part = kept.iter().filter(|(key, _)| keys.contains(key));
+            part.stored_values = of_part.map(|(_, value)| *value).collect();
+        }
+        debug_assert!(self.dropped_values.is_empty(), "the job has freed them");
+        *self = Contents { is_divided: true, ..Contents::default() };
+        parts
+    }
+
+    /// Whether messages may refer to large values.
+    pub fn has_values(&self) -> bool {
+        !self.own_values.is_empty() || !self.stored_values.is_empty()
+    }
+
+    /// The bytes for which the range counts, which it does no longer.
+    pub fn take_unwritten(&mut self) -> usize {
+        std::mem::take(&mut self.unwritten)
+    }
+
+    /// The large values that belong to the contents.
+    pub fn values(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.own_values.iter().chain(&self.dropped_values).copied()
+    }
+
+    /// Notes that a job has written the messages up to `through`. From now on, the copy on disk refers to the large
+    /// values `kept`. `freed` are freed by this job.
+    pub fn note_written(&mut self, through: Seqno, kept: impl Iterator<Item = Extent>, freed: &HashSet<Extent>) {
+        self.written = through;
+        self.stored_values = kept.collect();
+        let stored = &self.stored_values;
+        self.own_values.retain(|value| !stored.contains(value) && !freed.contains(value));
+    }
+}
+
+/// The large value to which a message refers. A malformed reference refers to none.
+fn value_of(entry: &Entry<'_>) -> Option<Extent> {
+    (entry.kind == Kind::BlobPut).then(|| BlobRef::decode(entry.value).ok()).flatten().map(|blob| blob.extent())
+}

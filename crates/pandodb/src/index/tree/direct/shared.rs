@@ -1,0 +1,142 @@
+//! [`Shared`]: the parts of the index that views share.
+
+use std::sync::Arc;
+
+use crate::base::sync::{AtomicUsize, Ordering::Relaxed, RwLock};
+use crate::base::{FragmentSet, FragmentSweep, Fragments, KeyRange, RangeTombstone, Seqno};
+use crate::index::hot::{Contents, Directory, Ranges, Rules};
+use crate::index::tree::Tree;
+use crate::index::tree::view::TreeView;
+use crate::resolve::Stripes;
+
+/// The last state of an index whose keyspace was dropped.
+pub(super) struct Frozen {
+    pub(super) ranges: Ranges,
+    pub(super) tree: Arc<TreeView>,
+    pub(super) tombstones: FragmentSet,
+}
+
+/// The parts that views share.
+pub(super) struct Shared {
+    /// The tree on disk.
+    pub(super) tree: Tree,
+    pub(super) directory: Directory,
+    /// The range tombstones that the tree on disk does not have yet.
+    tombstones: RwLock<FragmentSet>,
+    /// The bytes of all ranges in memory, approximately.
+    bytes: AtomicUsize,
+    /// The bytes of leaves that writing all changed ranges takes at most.
+    unwritten: AtomicUsize,
+}
+
+impl Shared {
+    pub(super) fn new(tree: Tree) -> Shared {
+        let (directory, tombstones) = (Directory::default(), RwLock::default());
+        Shared { tree, directory, tombstones, bytes: AtomicUsize::new(0), unwritten: AtomicUsize::new(0) }
+    }
+
+    /// The state that views keep when the keyspace is dropped. REQUIRES: the caller holds the directory.
+    pub(super) fn frozen(&self, ranges: &Ranges) -> Frozen {
+        let (tree, tombstones) = (self.tree.published.load_full(), self.tombstones.read().clone());
+        Frozen { ranges: ranges.clone(), tree, tombstones }
+    }
+
+    /// The bytes of all ranges in memory, approximately.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Counts bytes of ranges that are in memory from now on.
+    pub(super) fn add_bytes(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.tree.core.pool.hold(bytes);
+    }
+
+    /// Counts bytes that are no longer in memory.
+    pub(super) fn remove_bytes(&self, bytes: usize) {
+        let before = self.bytes.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "only counted bytes are removed");
+        self.tree.core.pool.let_go(bytes);
+    }
+
+    /// The bytes of leaves that writing all changed ranges takes at most.
+    pub(super) fn unwritten(&self) -> usize {
+        self.unwritten.load(Relaxed)
+    }
+
+    /// Counts a range no longer, because it was divided or the keyspace was dropped. Readers may still read it.
+    pub(super) fn forget(&self, contents: &mut Contents) {
+        self.unwritten.fetch_sub(contents.take_unwritten(), Relaxed);
+        self.remove_bytes(contents.bytes());
+    }
+
+    /// Counts the bytes that writing a range takes, after a change of its contents.
+    pub(super) fn count_unwritten(&self, contents: &mut Contents) {
+        let (before, after) = contents.update_unwritten(self.tree.sizes.leaf.bytes);
+        self.unwritten.fetch_add(after.wrapping_sub(before), Relaxed);
+    }
+
+    /// Calls `look` with the current state. No root is published, and no range is added or removed, during the call.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&Ranges, &Arc<TreeView>, &FragmentSet) -> T) -> T {
+        let ranges = self.directory.lock().read();
+        let tree = self.tree.published.load_full();
+        look(&ranges, &tree, &self.tombstones.read())
+    }
+
+    /// Appends the range tombstones in memory that overlap `range`.
+    pub(super) fn add_tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) {
+        self.tombstones.read().sets().iter().for_each(|set| out.extend(set.clipped(range)));
+    }
+
+    /// The range tombstones in memory up to `through`.
+    pub(super) fn tombstones_to(&self, through: Seqno) -> Vec<RangeTombstone> {
+        let mut all = Vec::new();
+        self.add_tombstones(&KeyRange::all(), &mut all);
+        all.retain(|tombstone| tombstone.seqno <= through);
+        all
+    }
+
+    pub(super) fn add_tombstone(&self, tombstone: &RangeTombstone) {
+        self.tombstones.write().insert(tombstone);
+    }
+
+    /// Removes the range tombstones up to `through`, because the tree on disk has them.
+    pub(super) fn drop_tombstones_to(&self, through: Seqno) {
+        let mut set = self.tombstones.write();
+        let mut rest = FragmentSet::new();
+        for part in set.sets() {
+            let later = part.clipped(&KeyRange::all()).into_iter().filter(|tombstone| tombstone.seqno > through);
+            later.for_each(|tombstone| rest.insert(&tombstone));
+        }
+        *set = rest;
+    }
+
+    /// All range tombstones, of memory and of the tree on disk.
+    pub(super) fn all_tombstones(&self) -> Arc<Fragments> {
+        let mut all = self.tombstones_to(Seqno::MAX);
+        let tree = self.tree.published.load_full();
+        if all.is_empty() {
+            return tree.tombstones.clone();
+        }
+        all.extend(tree.tombstones.clipped(&KeyRange::all()));
+        Arc::new(Fragments::build(&all))
+    }
+
+    /// Folds a range, and counts the memory that this frees.
+    pub(super) fn fold(&self, contents: &mut Contents, keep: &Stripes, tombstones: Arc<Fragments>) {
+        let before = contents.bytes();
+        let operator = self.tree.sizes.operator.as_ref();
+        contents.fold(Rules { keep, operator, tombstones: FragmentSweep::new(tombstones) });
+        match contents.bytes().checked_sub(before) {
+            Some(more) => self.add_bytes(more),
+            None => self.remove_bytes(before - contents.bytes()),
+        }
+        self.count_unwritten(contents);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.remove_bytes(self.bytes());
+    }
+}

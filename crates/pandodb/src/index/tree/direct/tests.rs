@@ -1,0 +1,158 @@
+//! Tests of ranges in memory and of the jobs that write them. The behaviour that a user sees is covered by test suites
+//! that run with every index.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::HotTree;
+use crate::base::{Entry, EntryBlock, Kind, Seqno};
+use crate::index::testing::{Bench, changes_are_found, scan, suspend_jobs};
+use crate::index::tree::tests::{self as tree_tests, shape, sizes};
+use crate::index::tree::{Sizes, Tree};
+use crate::index::{DirectTools, DirectWriter, Index, RootRecord};
+use crate::resolve::Stripes;
+
+fn small(children: usize) -> Sizes {
+    sizes(512, children)
+}
+
+fn bench(seed: u64, children: usize) -> Bench<HotTree> {
+    Bench::of(seed, |core| HotTree::new(Tree::create(core, small(children), Seqno(0))))
+}
+
+/// Checks everything that a verification checks.
+fn verify(tree: &HotTree) {
+    struct Problems(Vec<crate::Error>);
+    impl crate::index::Visitor for Problems {
+        fn block(&mut self, _: crate::space::BlockKind, _: u64) {}
+        fn entry(&mut self, _: &Entry<'_>) {}
+        fn problem(&mut self, problem: crate::Error) {
+            self.0.push(problem);
+        }
+    }
+    let mut problems = Problems(Vec::new());
+    tree.inspect().pin().check(&mut problems).unwrap();
+    assert!(problems.0.is_empty(), "{:?}", problems.0);
+}
+
+/// Takes a checkpoint of everything.
+fn checkpoint(bench: &Bench<HotTree>) -> RootRecord {
+    let stripes = bench.stripes();
+    let checkpoint = bench.tree.begin_checkpoint(Seqno(bench.seqno));
+    assert_eq!(checkpoint.through(), Seqno(bench.seqno));
+    checkpoint.write(&|| stripes.clone()).unwrap().root
+}
+
+fn reopen(bench: &Bench<HotTree>, record: &RootRecord) -> HotTree {
+    HotTree::new(tree_tests::reopen(bench, record, small(5)))
+}
+
+#[test]
+fn ranges_in_memory_and_the_tree_on_disk_are_one_index() {
+    for (seed, children) in [(0, 4), (1, 5), (2, 16), (3, 200)] {
+        let mut bench = bench(seed, children);
+        let mut levels = 0;
+        suspend_jobs(&mut bench, seed, 70, |tree| levels = levels.max(shape(&tree.shared.tree).0));
+        verify(&bench.tree);
+        assert!(levels >= if children < 6 { 4 } else { 2 }, "seed {seed}: {levels} levels");
+        assert!(bench.tree.shared.bytes() <= bench.tree.most_bytes());
+    }
+}
+
+#[test]
+fn changes_since_a_snapshot_are_found() {
+    (0..6).for_each(|seed| changes_are_found(&mut bench(seed, 6)));
+}
+
+#[test]
+fn a_checkpoint_has_exactly_the_messages_up_to_its_cut() {
+    for seed in 0..20 {
+        let mut bench = bench(seed, 5);
+        for _ in 0..12 {
+            bench.feed(300, 3000, 5);
+            let (cut, model) = (Seqno(bench.seqno), bench.model.clone());
+            // Later messages, folds of them, and jobs do not change what the checkpoint writes.
+            let later = bench.operations(200, 3000, 5);
+            let begun = bench.tree.begin_checkpoint(cut);
+            bench.accept(later);
+            if seed % 2 == 0 {
+                bench.step(1 << 20);
+            }
+            let stripes = bench.stripes();
+            let record = begun.write(&|| stripes.clone()).unwrap().root;
+            assert_eq!(record.through, cut);
+            shape(&bench.tree.shared.tree);
+            verify(&bench.tree);
+            let opened = reopen(&bench, &record);
+            assert_eq!(scan(&opened, Seqno::MAX, false), model.into_iter().collect::<Vec<_>>(), "seed {seed}");
+            bench.check();
+        }
+    }
+}
+
+#[test]
+fn messages_of_the_log_are_applied_above_the_checkpoint() {
+    let mut bench = bench(7, 5);
+    bench.feed(2000, 3000, 5);
+    let record = checkpoint(&bench);
+    let opened = reopen(&bench, &record);
+    let keep = || Stripes { snapshots: Vec::new(), horizon: record.through };
+    let tools = DirectTools { keep: &keep, room: &|_| Ok(()), inline_bytes: usize::MAX };
+    for i in 0..500u64 {
+        let (key, value) = (format!("k{:07}", i * 7).into_bytes(), (i as i64).to_le_bytes());
+        let entry = Entry { key: &key, seqno: Seqno(record.through.0 + 1 + i), kind: Kind::Put, value: &value };
+        opened.replay(&entry, &tools).unwrap();
+        bench.model.insert(key, i as i64);
+    }
+    assert_eq!(scan(&opened, Seqno::MAX, true).len(), bench.model.len());
+    bench.tree = opened;
+    bench.seqno += 500;
+    bench.check();
+}
+
+/// A view that a reader holds limits how far folds go, so the reader finds what it needs.
+#[test]
+fn a_reader_without_a_snapshot_finds_the_versions_of_its_read_point() {
+    let mut bench = bench(9, 5);
+    bench.put(500, 100);
+    let (view, at, model) = (bench.tree.view(), Seqno(bench.seqno), bench.model.clone());
+    for _ in 0..20 {
+        bench.put(500, 100);
+        bench.step(1 << 20);
+    }
+    let mut cursor = view.clone().cursor(Arc::default(), false).unwrap();
+    let mut block = EntryBlock::new();
+    let mut before = usize::MAX;
+    while block.len() != before {
+        before = block.len();
+        cursor.fill(1 << 12, &mut block).unwrap();
+    }
+    let mut found = BTreeMap::new();
+    for entry in block.iter().filter(|entry| entry.seqno <= at) {
+        found.entry(entry.key.to_vec()).or_insert(i64::from_le_bytes(entry.value.try_into().unwrap()));
+    }
+    assert_eq!(found, model);
+    drop((cursor, view));
+    bench.put(500, 100);
+    bench.put(500, 100);
+    checkpoint(&bench);
+    let entries = bench.tree.entries().0;
+    assert!(entries < 300, "{entries} messages of 100 keys: folds have gone on");
+}
+
+/// Dropping a keyspace frees everything, and a job that is prepared for it has no effect.
+#[test]
+fn a_dropped_index_frees_its_pages() {
+    let mut bench = bench(4, 5);
+    bench.feed(2000, 3000, 5);
+    checkpoint(&bench);
+    bench.feed(300, 3000, 5);
+    bench.tree.clear();
+    assert_eq!(bench.tree.shared.bytes(), 0);
+    let mut extents = 0;
+    bench.tree.for_each_extent(&mut |_| extents += 1);
+    let stripes = bench.stripes();
+    let cut = bench.tree.begin_checkpoint(Seqno(bench.seqno)).write(&|| stripes.clone()).unwrap();
+    assert!(cut.root.bytes.is_empty(), "nothing is left on disk");
+    assert!(scan(&bench.tree, Seqno::MAX, false).is_empty());
+}

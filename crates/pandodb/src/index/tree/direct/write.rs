@@ -1,0 +1,342 @@
+//! Writes ranges that are in memory to disk: for a checkpoint all that have changed, in the background the cold ones.
+//!
+//! ```text
+//!   ranges, messages up to the seqno t ──▶ job ──▶ new pages ──▶ publish: root, range tombstones, large values
+//!                                                                 └─▶ ranges leave memory, or count as written
+//! ```
+//!
+//! While a job runs, folds in memory keep what a read at t needs. So the messages up to t are the same whenever the job
+//! copies them, and messages above t stay in memory only.
+//!
+//! Invariants: one job runs at a time; a root is published, and ranges are removed, while the directory is held; a range
+//! with a message that the new tree lacks stays in memory.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::horizons::Horizons;
+use super::state::HotTree;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, Seqno, events, seeded};
+use crate::index::cached_rows::RowUpdates;
+use crate::index::hot::{Contents, HotInput, HotRange, Ranges};
+use crate::index::tree::Tree;
+use crate::index::tree::job::{Done, Job, Stage, Tools, Wanted};
+use crate::index::tree::publish::joined;
+use crate::index::tree::sweep::{seen_by_all, subtract, union};
+use crate::index::tree::world::World;
+use crate::resolve::Stripes;
+
+/// A range is divided if it has more bytes in memory than this number of leaves.
+const PARTS: usize = 4;
+/// The bytes of an inner page for one child, at least.
+const CHILD_BYTES: usize = 32;
+
+/// Keeps, until it is dropped, what a read at a seqno needs.
+pub(super) struct Point<'a> {
+    horizons: &'a Horizons,
+    pub(super) at: Seqno,
+}
+
+impl<'a> Point<'a> {
+    pub(super) fn new(horizons: &'a Horizons, at: Seqno) -> Point<'a> {
+        horizons.add_point(at);
+        Point { horizons, at }
+    }
+}
+
+impl Drop for Point<'_> {
+    fn drop(&mut self) {
+        self.horizons.remove_point(self.at);
+    }
+}
+
+/// Which ranges a job writes, and what becomes of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// All that have changed. They stay in memory.
+    Changed,
+    /// Cold ones of at most this number of bytes. They leave memory.
+    Cold(usize),
+}
+
+/// The large values that a job takes from the tree, gives to it, and frees.
+struct Values {
+    /// Values of the tree to which the new tree does not refer.
+    lost: HashSet<Extent>,
+    /// Values to which the old tree does not refer.
+    gained: Vec<Extent>,
+    /// Values that were never in the tree, and that no message refers to any more.
+    unused: HashSet<Extent>,
+    /// Values to which the new pages refer.
+    kept: HashSet<Extent>,
+}
+
+impl HotTree {
+    /// The bytes of pages that writing all changed ranges takes: their leaves, and both copies of the inner pages.
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        let leaves = self.shared.unwritten() as u64;
+        if leaves == 0 {
+            return 0;
+        }
+        let Tree { sizes, published, .. } = &self.shared.tree;
+        let limits = sizes.levels.plain;
+        let tree = published.load();
+        let most = tree.page_bytes() / (sizes.leaf.bytes.next_multiple_of(PAGE) as u64) + leaves / PAGE as u64;
+        // Inner pages are at least half full, and each changed range changes one page of each level.
+        let children = (limits.bytes / CHILD_BYTES).min(limits.children) as u64 / 2;
+        let levels = u64::from(tree.root.map_or(1, |root| root.level + 2));
+        let inner = (most / children.max(2)).min(leaves / (2 * PAGE as u64) * levels) + levels;
+        leaves + 2 * inner * limits.bytes.next_multiple_of(PAGE) as u64
+    }
+
+    /// Updates the debt: the bytes in memory above the limit.
+    pub(super) fn note_debt(&self) {
+        let over = self.shared.bytes().saturating_sub(self.most_bytes()) as u64;
+        let owing = &self.shared.tree.owing;
+        if over > 0 && owing.debt().work_bytes != over {
+            owing.change(|own| own.work_bytes = over);
+        }
+    }
+
+    /// Writes ranges, and sweeps. Returns the bytes of messages that were written; `None` if there was nothing to do.
+    /// REQUIRES: the caller holds `writing`.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written. Nothing has changed then.
+    pub(super) fn write(&self, choice: Choice, point: &Point<'_>, keep: &dyn Fn() -> Stripes) -> Result<Option<u64>> {
+        let tree = &self.shared.tree;
+        let keep = self.horizons.advance(keep());
+        let from = tree.inner.lock().world.clone();
+        let tombstones = self.shared.tombstones_to(point.at);
+        let wanted = self.wanted(&from, &tombstones, &keep);
+        let ranges = self.choose(choice, point.at, &wanted);
+        if ranges.is_empty() && wanted.is_empty() && (choice != Choice::Changed || tombstones.is_empty()) {
+            return Ok(None);
+        }
+        let bytes = ranges.iter().map(|range| range.contents.read().bytes() as u64).sum();
+        let inline_bytes = self.inline_bytes.load(Relaxed);
+        let input = Arc::new(HotInput { ranges, through: point.at, bytes, inline_bytes, tombstones });
+        let tools = Tools {
+            core: &tree.core,
+            sizes: &tree.sizes,
+            source: &tree.source,
+            rows: &RowUpdates::default(),
+            index_rows: &tree.rows,
+        };
+        let requested = tree.inner.lock().requested.clone();
+        let is_damaged = tree.inner.lock().damage.is_some();
+        let wanted = Wanted { hot: Some(input.clone()), sweeps: !wanted.is_empty(), requested };
+        let job = Job::new(tools, from.clone(), None, keep, wanted, None);
+        let mut job = if is_damaged { job.without_joins() } else { job };
+        while job.step(u64::MAX)?.1 != Stage::Complete {}
+        let done = job.finish(Stage::Complete)?;
+        let written = done.written.bytes();
+        self.publish(from, &input, done, choice != Choice::Changed)?;
+        events::packed(bytes, written);
+        Ok(Some(bytes.max(1)))
+    }
+
+    /// The ranges that a sweep would clean.
+    fn wanted(&self, from: &World, tombstones: &[crate::base::RangeTombstone], keep: &Stripes) -> Vec<KeyRange> {
+        let inner = self.shared.tree.inner.lock();
+        if inner.damage.is_some() {
+            return Vec::new();
+        }
+        let mut all = from.tombstones.clipped(&KeyRange::all());
+        all.extend(tombstones.iter().cloned());
+        let seen = seen_by_all(&all, keep).newest().into_iter().map(|tombstone| tombstone.range);
+        union(seen.chain(inner.requested.iter().cloned()).collect())
+    }
+
+    /// The ranges that the next job writes: those of `choice`, and all that a sweep of `swept` meets, so that the sweep
+    /// sees all messages. Clean cold ranges leave memory at once. The job writes the messages up to `through`.
+    fn choose(&self, choice: Choice, through: Seqno, swept: &[KeyRange]) -> Vec<Arc<HotRange>> {
+        let mut ranges = self.shared.directory.lock().write();
+        let is_swept = |range: &HotRange| swept.iter().any(|sweep| sweep.overlaps(&range.keys));
+        let all: Vec<Arc<HotRange>> = ranges.iter().cloned().collect();
+        let cold = if let Choice::Cold(bytes) = choice { self.cold(&all, bytes, through) } else { HashSet::new() };
+        let mut chosen = Vec::new();
+        for (i, range) in all.iter().enumerate() {
+            let contents = range.contents.read();
+            let is_dirty = contents.is_dirty() || !contents.dropped_values.is_empty();
+            drop(contents);
+            let is_wanted = choice == Choice::Changed || cold.contains(&i);
+            if is_swept(range) || is_wanted && is_dirty {
+                chosen.push(range.clone());
+            } else if cold.contains(&i) {
+                self.remove(&mut ranges, range);
+            }
+        }
+        chosen
+    }
+
+    /// The numbers of ranges that were not used for the longest time, of about `bytes` bytes. The search continues where
+    /// the last one has ended, and passes each range once that was used since then (the algorithm CLOCK).
+    ///
+    /// Leaves out ranges with messages above `through`: they could not leave memory after the job, so workers would
+    /// write them again and again until the checkpoint in progress ends.
+    fn cold(&self, all: &[Arc<HotRange>], bytes: usize, through: Seqno) -> HashSet<usize> {
+        let (mut cold, mut left) = (HashSet::new(), bytes);
+        let mut hand = self.hand.lock();
+        let start = all.partition_point(|range| range.keys.from < *hand);
+        for i in (start..all.len()).chain(0..all.len()).chain(0..start) {
+            if left == 0 {
+                break;
+            }
+            let range = &all[i];
+            if range.is_pinned() || range.take_used() {
+                continue;
+            }
+            let contents = range.contents.read();
+            if contents.changed <= through && cold.insert(i) {
+                left = left.saturating_sub(contents.bytes());
+                (*hand).clone_from(&range.keys.to);
+            }
+        }
+        cold
+    }
+
+    /// Removes a clean range from memory.
+    fn remove(&self, ranges: &mut Ranges, range: &HotRange) {
+        let removed = ranges.remove(range).expect("the range is in memory");
+        self.shared.remove_bytes(removed.contents.read().bytes());
+    }
+
+    /// Publishes the result of a job, unless the keyspace was dropped.
+    fn publish(&self, from: World, input: &HotInput, mut done: Done, cools: bool) -> Result<()> {
+        let tree = &self.shared.tree;
+        let sweep_bytes = tree.sweep_bytes(&done);
+        let Values { lost, gained, mut unused, kept } = self.values(&from, input, &done)?;
+        let mut world = from.clone();
+        world.pages.insert_all(done.written.extents());
+        world.pages.remove_all(&joined(done.replaced.clone()), &tree.core.data)?;
+        let lost_values: Vec<Extent> = lost.iter().copied().collect();
+        world.blobs.remove_all(&lost_values, &tree.core.data)?;
+        world.blobs.insert_all(&gained);
+        world.root = done.root;
+        world.horizon = world.horizon.max(done.keep.horizon);
+        world.through = world.through.max(input.through);
+
+        let mut ranges = self.shared.directory.lock().write();
+        self.fold_as(&ranges, input, &done, &lost);
+        let mut inner = tree.inner.lock();
+        if inner.cleared {
+            return Ok(());
+        }
+        assert!(inner.world.has_same_rows(&from), "one job at a time changes the root");
+        tree.count(done.written.bytes(), &done.replaced, done.leaves, !done.swept.is_empty());
+        inner.requested = inner.requested.iter().flat_map(|range| subtract(range, &done.swept)).collect();
+        for range in &input.ranges {
+            // A fold may have dropped a message that the job has written for a snapshot.
+            let dropped = std::mem::take(&mut range.contents.write().dropped_values);
+            let is_freed = |value: &Extent| !kept.contains(value);
+            unused.extend(dropped.into_iter().filter(is_freed));
+        }
+        world.tombstones = Arc::new(done.tombstones);
+        done.written.keep();
+        done.values.new_values.into_iter().for_each(|mut values| values.keep());
+        let freed: Vec<Extent> = lost.iter().chain(&unused).copied().collect();
+        let old = tree.publish(&mut inner, world, &done.replaced, &freed);
+        tree.note_debt(&inner, 0, sweep_bytes);
+        drop(inner);
+        self.shared.drop_tombstones_to(input.through);
+        self.note_written(&mut ranges, input, &done.values.named, (&lost, &unused), cools);
+        drop(ranges);
+        drop(old);
+        self.checked.store(0, Relaxed);
+        self.note_debt();
+        Ok(())
+    }
+
+    /// Drops messages in memory that the job has dropped on disk: those that tombstones cover which are forgotten after
+    /// a sweep, and those whose large values are freed.
+    fn fold_as(&self, ranges: &Ranges, input: &HotInput, done: &Done, lost: &HashSet<Extent>) {
+        let tombstones = self.shared.all_tombstones();
+        let mut written = input.ranges.iter().peekable();
+        for range in ranges.iter() {
+            let is_written = written.next_if(|written| Arc::ptr_eq(written, range)).is_some();
+            let is_swept = done.swept.iter().any(|sweep| sweep.overlaps(&range.keys));
+            let mut contents = range.contents.write();
+            let has_values = is_written && contents.has_values();
+            if is_swept || has_values || contents.stored_values.iter().any(|value| lost.contains(value)) {
+                self.shared.fold(&mut contents, &done.keep, tombstones.clone());
+            }
+        }
+    }
+
+    /// What a job means for the large values.
+    fn values(&self, from: &World, input: &HotInput, done: &Done) -> Result<Values> {
+        let tree = &self.shared.tree;
+        let is_known = |extent: &Extent| from.blobs.contains(extent.start.0, extent.pages.into());
+        let kept: HashSet<Extent> = done.values.kept.iter().copied().collect();
+        let (mut lost, mut unused) = (HashSet::new(), HashSet::new());
+        let mut own = HashSet::new();
+        for range in &input.ranges {
+            let contents = range.contents.read();
+            lost.extend(contents.stored_values.iter().filter(|value| !kept.contains(value) && is_known(value)));
+            own.extend(contents.own_values.iter().copied());
+        }
+        for value in done.values.dropped.iter().filter(|value| !kept.contains(value)) {
+            if is_known(value) {
+                lost.insert(*value);
+            } else if own.contains(value) {
+                unused.insert(*value);
+            } else if !self.is_dropped(input, value) {
+                let addr = BlockAddr { page: value.start, pages: value.pages };
+                let detail = "a message names pages that the map of large values does not contain";
+                return Err(tree.core.data.corrupt(addr, "large values", detail));
+            }
+        }
+        let gained =
+            seeded!(HotValueNotOwned: Vec::new(), kept.iter().filter(|value| !is_known(value)).copied().collect());
+        Ok(Values { lost, gained, unused, kept })
+    }
+
+    /// Whether a value that the job has dropped was also dropped by a fold in memory meanwhile.
+    fn is_dropped(&self, input: &HotInput, value: &Extent) -> bool {
+        input.ranges.iter().any(|range| range.contents.read().dropped_values.contains(value))
+    }
+
+    /// After a root was published: updates the ranges in memory, and removes cold ones.
+    fn note_written(
+        &self,
+        ranges: &mut Ranges,
+        input: &HotInput,
+        named: &[(Vec<u8>, Extent)],
+        (lost, unused): (&HashSet<Extent>, &HashSet<Extent>),
+        cools: bool,
+    ) {
+        for range in ranges.iter() {
+            range.contents.write().stored_values.retain(|value| !lost.contains(value));
+        }
+        for range in &input.ranges {
+            let mut contents = range.contents.write();
+            let first = named.partition_point(|(key, _)| *key < range.keys.from);
+            let end = first + named[first..].partition_point(|(key, _)| range.keys.is_above(key));
+            let kept = &named[first..end];
+            contents.note_written(input.through, kept.iter().map(|(_, value)| *value), unused);
+            self.shared.count_unwritten(&mut contents);
+            let may_leave =
+                cools && !range.is_pinned() && (!contents.is_dirty() || seeded!(HotDirtyRangeCooled: true, false));
+            if !may_leave && contents.bytes() > PARTS * self.shared.tree.sizes.leaf.bytes {
+                self.divide(ranges, range, &mut contents, kept);
+            }
+            drop(contents);
+            if may_leave {
+                self.remove(ranges, range);
+            }
+        }
+    }
+
+    /// Divides a range into ranges of about a leaf. `kept` are the large values of its copy on disk.
+    fn divide(&self, ranges: &mut Ranges, range: &Arc<HotRange>, contents: &mut Contents, kept: &[(Vec<u8>, Extent)]) {
+        self.shared.forget(contents);
+        ranges.remove(range).expect("the range is in memory");
+        for (keys, mut part) in contents.divide(&range.keys, self.shared.tree.sizes.leaf.bytes, kept) {
+            self.shared.count_unwritten(&mut part);
+            self.shared.add_bytes(part.bytes());
+            ranges.insert(HotRange::new(keys, part, range.is_pinned().then(|| range.clone())));
+        }
+    }
+}

@@ -66,7 +66,9 @@ fn a_load_into_an_empty_keyspace_is_read_and_survives_a_reopening() {
         let (place, store, ks) = case.fresh();
         let mut model = Model::new();
         load(&ks, &mut model, 0..3_000, 1);
-        assert!(store.debt() == 0, "a load into an empty keyspace leaves no work");
+        // Without a memtable, the rows are committed as one batch, whose leaves are in memory.
+        let is_direct = case.index.contains("writes=direct");
+        assert!(is_direct || store.debt() == 0, "a load into an empty keyspace leaves no work");
         check(&ks, &model);
         assert!(store.verify().unwrap().is_clean());
         drop(ks);

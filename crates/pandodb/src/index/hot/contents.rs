@@ -150,8 +150,9 @@ impl Contents {
         self.entries(key, None).take_while(move |entry| entry.key == key)
     }
 
-    /// Merges both parts, and drops the messages that no read point needs. The contents are complete, so nothing older
-    /// exists for any key.
+    /// Merges both parts, and drops the messages that no read point needs. Messages above the horizon stay as they are,
+    /// even deletes: an older message of their key may still arrive. Nothing else is older than the messages up to the
+    /// horizon.
     pub fn fold(&mut self, mut rules: Rules<'_>) {
         let mut all = EntryBlock::new();
         let mut out = FoldOutput::default();
@@ -159,8 +160,12 @@ impl Contents {
         let mut close = |group: &mut Vec<Entry<'_>>| {
             if let Some(first) = group.first() {
                 let tombs = rules.tombstones.seqnos(first.key);
-                fold_key(group, tombs, rules.keep, true, rules.operator, &mut out);
-                out.entries(group).for_each(|entry| all.push(entry));
+                let (newer, settled) = group.split_at(group.partition_point(|entry| entry.seqno > rules.keep.horizon));
+                newer.iter().for_each(|entry| all.push(*entry));
+                if !settled.is_empty() {
+                    fold_key(settled, tombs, rules.keep, true, rules.operator, &mut out);
+                    out.entries(settled).for_each(|entry| all.push(entry));
+                }
                 group.clear();
             }
         };
@@ -200,16 +205,17 @@ impl Contents {
             let (_, part) = parts.last_mut().expect("a part is open");
             part.folded.push(entry);
             part.own_values.extend(value_of(&entry).filter(|value| self.own_values.contains(value)));
-            if entry.seqno > self.written {
-                part.changed = part.changed.max(entry.seqno);
-            }
+            // A fold may have dropped the newest message of a part, which the copy on disk still has.
+            part.changed = self.changed;
             last = entry.key;
         }
         for (keys, part) in &mut parts {
             let of_part = kept.iter().filter(|(key, _)| keys.contains(key));
             part.stored_values = of_part.map(|(_, value)| *value).collect();
         }
-        debug_assert!(self.dropped_values.is_empty(), "the job has freed them");
+        if let Some((_, first)) = parts.first_mut() {
+            first.dropped_values = std::mem::take(&mut self.dropped_values);
+        }
         *self = Contents { is_divided: true, ..Contents::default() };
         parts
     }
@@ -235,6 +241,8 @@ impl Contents {
         self.written = through;
         self.stored_values = kept.collect();
         let stored = &self.stored_values;
+        // A fold during the publication may have dropped a message that the job has written.
+        self.dropped_values.retain(|value| !stored.contains(value));
         self.own_values.retain(|value| !stored.contains(value) && !freed.contains(value));
     }
 }

@@ -36,6 +36,12 @@ impl HotRange {
         self.pins.load(Ordering::Acquire) > 0 || self.parent.as_ref().is_some_and(|parent| parent.is_pinned())
     }
 
+    /// Whether the range may be divided now: its parts remember at most one range that may be pinned. REQUIRES: the caller
+    /// holds the directory for writing.
+    pub fn may_be_divided(&self) -> bool {
+        self.parent.is_none() || !self.is_pinned()
+    }
+
     /// Notes a use of the range.
     pub fn touch(&self) {
         // Most ranges are marked already, and a store would take the cache line from other cores.

@@ -166,16 +166,19 @@ impl Engine {
     /// Refuses a direct write after which a keyspace would have `bytes` bytes of pages that are not written yet, if
     /// the pages of all keyspaces would not fit on the disk. `forced` says that a delete may take all of the disk.
     fn check_room(&self, keyspace: &KeyspaceState, bytes: u64, frees: bool, forced: bool) -> Result<()> {
+        let before = keyspace.unwritten.load(Relaxed);
         self.keyspaces.note_unwritten(keyspace, bytes);
         let all = self.keyspaces.unwritten();
-        match (frees, forced) {
+        let checked = match (frees, forced) {
             (false, _) => self.check_space(0),
             (true, false) => self.check_space_to_free(all),
             (true, true) if self.device.available().is_some_and(|room| room < all) => {
                 Err(Error::DiskFull { op: "pages" })
             }
             (true, true) => Ok(()),
-        }
+        };
+        // A refused write takes no space.
+        checked.inspect_err(|_| self.keyspaces.note_unwritten(keyspace, before))
     }
 
     /// Called after a commit with direct operations, whose record has `bytes` bytes.

@@ -31,6 +31,10 @@ impl HotTree {
         let idle = Progress { idle: true, ..Progress::default() };
         let Some(_writing) = self.writing.try_lock() else { return Ok(idle) };
         if self.stuck.lock().is_some() {
+            // Nothing can be done, so nobody must wait for it.
+            self.shared.tree.owing.change(|own| {
+                (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0);
+            });
             return Ok(idle);
         }
         let point = self.point(keep().horizon);

@@ -319,7 +319,8 @@ impl HotTree {
             self.shared.count_unwritten(&mut contents);
             let may_leave =
                 cools && !range.is_pinned() && (!contents.is_dirty() || seeded!(HotDirtyRangeCooled: true, false));
-            if !may_leave && contents.bytes() > PARTS * self.shared.tree.sizes.leaf.bytes {
+            let is_long = contents.bytes() > PARTS * self.shared.tree.sizes.leaf.bytes;
+            if !may_leave && is_long && range.may_be_divided() {
                 self.divide(ranges, range, &mut contents, kept);
             }
             drop(contents);

@@ -47,12 +47,12 @@ pub fn prepare() -> SimImage {
 }
 
 /// Adds 1 to the counter of a writer, subtracts 1 from a counter of both writers, and puts a row.
-fn add(store: &Store, who: u8, version: u8) {
+fn add(store: &Store, writer: u8, version: u8) {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let mut batch = store.batch();
-    batch.merge(&sums, [who], 1i64.to_le_bytes());
+    batch.merge(&sums, [writer], 1i64.to_le_bytes());
     batch.merge(&sums, "both", (-1i64).to_le_bytes());
-    batch.put(&rows, [who], [version; 16]);
+    batch.put(&rows, [writer], [version; 16]);
     batch.commit(Durability::Buffered).expect("committed");
 }
 
@@ -62,8 +62,8 @@ fn check_all(store: &Store, each: u8) {
     let sum = |key: &[u8]| number(sums.get(key).expect("read").as_deref());
     let each_sum = i64::from(each);
     assert_eq!([sum(&[0]), sum(&[1]), sum(b"both")], [each_sum, each_sum, -2 * each_sum], "the counters");
-    for who in [0, 1] {
-        assert_eq!(rows.get([who]).expect("read").as_deref(), Some(&[each; 16][..]), "the row of writer {who}");
+    for writer in [0, 1] {
+        assert_eq!(rows.get([writer]).expect("read").as_deref(), Some(&[each; 16][..]), "the row of writer {writer}");
     }
     assert_eq!(rows.iter().count(), usize::from(START), "rows");
 }
@@ -73,9 +73,9 @@ fn check_all(store: &Store, each: u8) {
 pub fn cut(start: &SimImage, _: Twist) {
     const EACH: u8 = 4;
     let (sim, store) = open_image(start, 0);
-    let writer = |who: u8| {
+    let writer = |writer: u8| {
         let store = &store;
-        body(move || (1..=EACH).for_each(|version| add(store, who, version)))
+        body(move || (1..=EACH).for_each(|version| add(store, writer, version)))
     };
     threads([writer(0), writer(1), body(|| store.checkpoint().expect("a checkpoint"))]);
     check_all(&store, EACH);
@@ -187,8 +187,8 @@ pub fn fold(start: &SimImage, _: Twist) {
     store.close().expect("closed");
 }
 
-/// A writer overwrites a large value while checkpoints write its leaf. A reader reads the value at snapshots. The canary: the
-/// tree does not take over the values that a job has written.
+/// A writer overwrites a large value while checkpoints write its leaf. A reader reads the value at snapshots. The
+/// canary: the tree does not take over the values that a job has written.
 pub fn values(start: &SimImage, _: Twist) {
     const LAST: u8 = 8;
     let (sim, store) = open_image(start, 0);

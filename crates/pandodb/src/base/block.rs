@@ -126,6 +126,13 @@ impl EntryBlock {
         self.slots.clear();
     }
 
+    /// The number of the first entry, from number `from` on, whose key is not below `key`. REQUIRES: the entries are in
+    /// order.
+    pub fn lower_bound(&self, from: usize, key: &[u8]) -> usize {
+        let key_of = |slot: &Slot| &self.bytes[slot.key as usize..(slot.key + slot.key_len) as usize];
+        from + self.slots[from..].partition_point(|slot| key_of(slot) < key)
+    }
+
     /// The number of entries.
     #[inline]
     pub fn len(&self) -> usize {

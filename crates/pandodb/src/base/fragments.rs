@@ -421,6 +421,11 @@ impl FragmentSet {
         &self.parts
     }
 
+    /// The parts of the tombstones that are in `range`, in no particular order.
+    pub fn clipped(&self, range: &KeyRange) -> impl Iterator<Item = RangeTombstone> {
+        self.parts.iter().flat_map(|part| part.clipped(range))
+    }
+
     /// All tombstones as one set. Merges the parts in O(n log n); costs nothing if there is only one part.
     pub fn unify(&mut self) -> Arc<Fragments> {
         self.merge_from(0);

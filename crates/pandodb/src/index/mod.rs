@@ -41,8 +41,7 @@
 //!
 //! The memtable of such a keyspace is always empty. A view shows the pages as they change, so it also shows messages
 //! that are not visible yet. Its `through` is at least every visible seqno, and a reader reads it at its read point.
-//! The test indexes `direct_stub` and `ordered_stub` are written
-//! directly.
+//! A `btree` may be written directly, and so are the test indexes `direct_stub` and `ordered_stub`.
 
 pub mod betree;
 pub mod blobs;
@@ -133,7 +132,7 @@ pub trait IndexView: Send + Sync {
 
     /// The smallest read point for unregistered reads. At a smaller read point, versions that a compaction has dropped
     /// may be missing, so the read must be retried with a newer read point. In the view of an index that is written
-    /// directly this number grows, and readers ask for it before and after a read.
+    /// directly this number may grow, so readers ask for it before and after a read.
     fn horizon(&self) -> Seqno;
 
     /// Starts a point lookup.
@@ -358,8 +357,8 @@ pub struct Cut {
 /// The interface for writes that bypass the memtable. All steps that can fail happen in `prepare`, before the commit
 /// has drawn its seqnos.
 ///
-/// The index publishes the new values only after it has invalidated the cached rows of their keys
-/// ([`IndexRows::written`](crate::rows::IndexRows::written)).
+/// An index that uses the row cache publishes the new values only after it has invalidated the cached rows of their
+/// keys ([`IndexRows::written`](crate::rows::IndexRows::written)).
 pub trait DirectWriter: Send + Sync {
     /// Does everything that can fail: reads pages, reserves disk space. The operations have no seqnos yet. Their keys
     /// are in the stored form. A range delete is an operation of kind [`Kind::RangeDelete`] with the bounds of the

@@ -54,7 +54,7 @@ fn change(keyspace: &Keyspace, model: &mut Model, rng: &mut Rng, count: u64) {
 }
 
 /// The entries of a walk over all keys. Checks that no key occurs twice.
-fn walked(entries: impl Iterator<Item = Result<(super::Value, super::Value)>>) -> Model {
+pub(super) fn walked(entries: impl Iterator<Item = Result<(super::Value, super::Value)>>) -> Model {
     let mut found = Model::new();
     for entry in entries {
         let (key, value) = entry.unwrap();

@@ -52,8 +52,8 @@ impl Engine {
         if keyspace.is_direct { self.write_direct() } else { Ok(()) }
     }
 
-    /// Packs every memtable, and waits until this is done. If there were direct writes, takes a checkpoint. The call does not wait for memtables of later writes, nor
-    /// for the merge of a sorted load unless a memtable waits for it.
+    /// Packs every memtable, and waits until this is done. If there were direct writes, takes a checkpoint. The call does
+    /// not wait for memtables of later writes, nor for the merge of a sorted load unless a memtable waits for it.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
         let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {

@@ -74,7 +74,8 @@ impl BtreeOptions {
 
     /// Whether commits write directly to leaves of the tree that are in memory, without a memtable. A commit then reads
     /// the leaves of its keys, so writes to a tree that is larger than memory are slower, and lookups have one place
-    /// less to search. Checkpoints write the changed leaves. Chosen when the keyspace is created; the default is `false`.
+    /// less to search. Checkpoints write the changed leaves. Set this option when the keyspace is created, and do not change it
+    /// later. The default is `false`.
     #[must_use]
     pub fn direct_writes(self, direct: bool) -> BtreeOptions {
         BtreeOptions(self.0.set(&WRITES, u64::from(direct)))

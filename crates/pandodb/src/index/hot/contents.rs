@@ -10,8 +10,9 @@
 //! by seqno.
 //!
 //! **Large values.** A message may refer to a large value. Such a value belongs either to the tree on disk, if the copy
-//! of the range there refers to it, or to the contents. When a fold drops a message whose value belongs to the contents,
-//! the value is freed with the next root. A value of the tree is freed by the job that writes the range without it.
+//! of the range there refers to it, or to the contents. When a fold drops a message whose value belongs to the
+//! contents, the value is freed with the next root. A value of the tree is freed by the job that writes the range
+//! without it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -87,7 +88,7 @@ impl Contents {
         (before, self.unwritten)
     }
 
-    /// Whether the map has grown so much that it should be folded.
+    /// Whether so many messages are in the map that a fold is worth its cost.
     pub fn wants_fold(&self) -> bool {
         self.newer_bytes > FOLD_ABOVE.max(self.folded.bytes())
     }
@@ -106,20 +107,10 @@ impl Contents {
         bytes
     }
 
-    /// The number of the first folded message that is not before a message of `key`.
-    fn lower_bound(&self, key: &[u8]) -> usize {
-        let (mut low, mut high) = (0, self.folded.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.folded.get(middle).key < key { low = middle + 1 } else { high = middle }
-        }
-        low
-    }
-
     /// The messages from `from` on, in order. The iterator ends before the first key that is not below `to`, unless
     /// `to` is `None`.
     pub fn entries<'a>(&'a self, from: &[u8], to: Option<&'a [u8]>) -> impl Iterator<Item = Entry<'a>> + 'a {
-        let mut at = self.lower_bound(from);
+        let mut at = self.folded.lower_bound(0, from);
         let start: Place = (from.to_vec(), Reverse(Seqno::MAX));
         let mut newer = self.newer.range((Bound::Included(start), Bound::Unbounded)).peekable();
         std::iter::from_fn(move || {

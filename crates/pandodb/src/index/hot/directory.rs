@@ -1,7 +1,7 @@
 //! [`Directory`]: the ranges of keys that are in memory, in order.
 //!
-//! Locks: the lock of the directory is taken before that of the contents of a range. A thread that holds the contents of
-//! a range takes no further lock of this module. Nothing is read or written while one of these locks is held.
+//! Locks: the lock of the directory is taken before that of the contents of a range. A thread that holds the contents
+//! of a range takes no further lock of this module. Nothing is read or written while one of these locks is held.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -36,8 +36,8 @@ impl HotRange {
         self.pins.load(Ordering::Acquire) > 0 || self.parent.as_ref().is_some_and(|parent| parent.is_pinned())
     }
 
-    /// Whether the range may be divided now: its parts remember at most one range that may be pinned. REQUIRES: the caller
-    /// holds the directory for writing.
+    /// Whether the range may be divided now: its parts remember at most one range that may be pinned. REQUIRES: the
+    /// caller holds the directory for writing.
     pub fn may_be_divided(&self) -> bool {
         self.parent.is_none() || !self.is_pinned()
     }

@@ -329,12 +329,8 @@ impl Feed {
     /// are in memory end before `to`.
     pub(super) fn has_in_memory(&self, from: &[u8], to: Option<&[u8]>) -> Option<bool> {
         let has = |block: &EntryBlock, at: usize| {
-            let (mut low, mut high) = (at, block.len());
-            while low < high {
-                let middle = low + (high - low) / 2;
-                if block.get(middle).key < from { low = middle + 1 } else { high = middle }
-            }
-            low < block.len() && is_below(block.get(low).key, to)
+            let first = block.lower_bound(at, from);
+            first < block.len() && is_below(block.get(first).key, to)
         };
         if self.carried.last().is_some_and(|open| has(&open.block, open.at)) {
             return Some(true);

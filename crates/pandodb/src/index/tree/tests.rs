@@ -50,7 +50,7 @@ fn buffered(seed: u64, children: usize, level: u32, bytes: u64) -> Bench<Tree> {
 }
 
 /// Checks everything that a verification checks.
-fn verify(bench: &Bench<Tree>) {
+pub(super) fn verify<I: Index>(bench: &Bench<I>) {
     struct Problems(Vec<crate::Error>);
     impl crate::index::Visitor for Problems {
         fn block(&mut self, _: crate::space::BlockKind, _: u64) {}

@@ -13,6 +13,7 @@ use crate::index::stub::{COMMITS, PREPARED, RACE, REFUSAL, Race, STEPS};
 use crate::index::{IndexKind, Mode};
 use crate::resolve::AddU64;
 use crate::sched::Turn;
+use crate::store::hashed_tests::walked;
 use crate::store::{Durability, Isolation, Keyspace, KeyspaceOptions, Store, StoreBuilder, TransactionOptions};
 
 const DIRECT: [&str; 2] = ["direct_stub", "ordered_stub"];
@@ -70,15 +71,6 @@ fn change(keyspace: &Keyspace, model: &mut Model, seed: u64, count: u64) {
             }
         }
     }
-}
-
-fn walked(entries: impl Iterator<Item = Result<(crate::store::Value, crate::store::Value)>>) -> Model {
-    let mut found = Model::new();
-    for entry in entries {
-        let (key, value) = entry.unwrap();
-        assert_eq!(found.insert(key.to_vec(), value.to_vec()), None, "{} comes twice", key.escape_ascii());
-    }
-    found
 }
 
 /// Checks all reads, and that nothing is in memtables.

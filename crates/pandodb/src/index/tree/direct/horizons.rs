@@ -58,7 +58,8 @@ impl Horizons {
         Stripes { snapshots, horizon }
     }
 
-    /// Replaces the current view, because the keyspace was dropped. `freeze` is called with it and with all older views.
+    /// Replaces the current view, because the keyspace was dropped. `freeze` is called with it and with all older
+    /// views.
     pub(super) fn freeze(&self, freeze: impl Fn(&HotView)) {
         let mut older = self.older.lock();
         let current = self.current.load_full();

@@ -31,7 +31,7 @@ impl HotTree {
         let idle = Progress { idle: true, ..Progress::default() };
         let Some(_writing) = self.writing.try_lock() else { return Ok(idle) };
         if self.stuck.lock().is_some() {
-            // Nothing can be done, so nobody must wait for it.
+            // The index can do no work, so no thread may wait for its work.
             self.shared.tree.owing.change(|own| {
                 (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0);
             });

@@ -11,9 +11,9 @@
 //! The source latches pages on the way down the tree (000 §5.2). Here only leaves change in memory. Everything above
 //! them is immutable, so a descent takes no latch at all, and a split is work of the job that writes a leaf.
 //!
-//! 1. A commit brings the leaves of its keys into memory before it draws its seqnos ([`DirectWriter`]). A leaf in memory
-//!    is a range of keys with *all* messages of these keys. It hides whatever the tree on disk has for them, so it need
-//!    not fit the pages there: the leaf on disk may be divided or joined meanwhile, and the range may grow.
+//! 1. A commit brings the leaves of its keys into memory before it draws its seqnos ([`DirectWriter`]). A leaf in
+//!    memory is a range of keys with *all* messages of these keys. It hides whatever the tree on disk has for them, so
+//!    it need not fit the pages there: the leaf on disk may be divided or joined meanwhile, and the range may grow.
 //! 2. The commit inserts its messages into the ranges, each under the latch of its range.
 //! 3. A lookup searches the range with the key, if one is in memory; else the tree on disk. A scan alternates between
 //!    both.
@@ -38,9 +38,10 @@
 //! Invariants: a range in memory has every message of its keys that was applied; ranges are disjoint; a root is
 //! published, and ranges are added or removed, only while the directory is held for writing.
 //!
-//! Locks, in the order in which a thread takes them: `writing`; the directory; `inner` of the tree; the contents of one
-//! range; the range tombstones. No lock but `writing` is held while a page is read or written, and none while a commit
-//! waits for the log.
+//! Locks, in the order in which a thread takes them: `writing`; the directory; then either `inner` of the tree and the
+//! contents of one range, or `hand` and the contents of one range, or the range tombstones, or the list of older views.
+//! The locks of the debt, of `stuck` and of the points are taken last. No lock but `writing` is held while a page is
+//! read or written, and none while a commit waits for the log.
 //!
 //! [`DirectWriter`]: crate::index::DirectWriter
 

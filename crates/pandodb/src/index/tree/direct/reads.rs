@@ -32,7 +32,7 @@ impl IndexView for HotView {
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
         self.look(|_, tree, tombstones| {
             tree.check_readable()?;
-            tombstones.sets().iter().for_each(|set| out.extend(set.clipped(range)));
+            out.extend(tombstones.clipped(range));
             out.extend(tree.tombstones.clipped(range));
             Ok(())
         })

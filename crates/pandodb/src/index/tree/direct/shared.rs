@@ -83,17 +83,10 @@ impl Shared {
         look(&ranges, &tree, &self.tombstones.read())
     }
 
-    /// Appends the range tombstones in memory that overlap `range`.
-    pub(super) fn add_tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) {
-        self.tombstones.read().sets().iter().for_each(|set| out.extend(set.clipped(range)));
-    }
-
     /// The range tombstones in memory up to `through`.
     pub(super) fn tombstones_to(&self, through: Seqno) -> Vec<RangeTombstone> {
-        let mut all = Vec::new();
-        self.add_tombstones(&KeyRange::all(), &mut all);
-        all.retain(|tombstone| tombstone.seqno <= through);
-        all
+        let tombstones = self.tombstones.read();
+        tombstones.clipped(&KeyRange::all()).filter(|tombstone| tombstone.seqno <= through).collect()
     }
 
     pub(super) fn add_tombstone(&self, tombstone: &RangeTombstone) {
@@ -104,9 +97,8 @@ impl Shared {
     pub(super) fn drop_tombstones_to(&self, through: Seqno) {
         let mut set = self.tombstones.write();
         let mut rest = FragmentSet::new();
-        for part in set.sets() {
-            let later = part.clipped(&KeyRange::all()).into_iter().filter(|tombstone| tombstone.seqno > through);
-            later.for_each(|tombstone| rest.insert(&tombstone));
+        for tombstone in set.clipped(&KeyRange::all()).filter(|tombstone| tombstone.seqno > through) {
+            rest.insert(&tombstone);
         }
         *set = rest;
     }

@@ -31,8 +31,8 @@ pub struct HotTree {
     pub(super) checked: AtomicU64,
     /// The root that was opened has every message up to this seqno.
     pub(super) opened_through: Seqno,
-    /// Damage that kept a message of the log from being applied when the store was opened. Commits are refused then, and
-    /// nothing changes on disk, so that the log keeps the message.
+    /// Damage that kept a message of the log from being applied when the store was opened. Commits are refused then,
+    /// and nothing changes on disk, so that the log keeps the message.
     pub(super) stuck: Mutex<Option<Error>>,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::HotTree;
 use crate::base::{Entry, EntryBlock, Kind, Seqno};
 use crate::index::testing::{Bench, changes_are_found, scan, suspend_jobs};
-use crate::index::tree::tests::{self as tree_tests, shape, sizes};
+use crate::index::tree::tests::{self as tree_tests, shape, sizes, verify};
 use crate::index::tree::{Sizes, Tree};
 use crate::index::{DirectTools, DirectWriter, Index, RootRecord};
 use crate::resolve::Stripes;
@@ -18,21 +18,6 @@ fn small(children: usize) -> Sizes {
 
 fn bench(seed: u64, children: usize) -> Bench<HotTree> {
     Bench::of(seed, |core| HotTree::new(Tree::create(core, small(children), Seqno(0))))
-}
-
-/// Checks everything that a verification checks.
-fn verify(tree: &HotTree) {
-    struct Problems(Vec<crate::Error>);
-    impl crate::index::Visitor for Problems {
-        fn block(&mut self, _: crate::space::BlockKind, _: u64) {}
-        fn entry(&mut self, _: &Entry<'_>) {}
-        fn problem(&mut self, problem: crate::Error) {
-            self.0.push(problem);
-        }
-    }
-    let mut problems = Problems(Vec::new());
-    tree.inspect().pin().check(&mut problems).unwrap();
-    assert!(problems.0.is_empty(), "{:?}", problems.0);
 }
 
 /// Takes a checkpoint of everything.
@@ -53,7 +38,7 @@ fn ranges_in_memory_and_the_tree_on_disk_are_one_index() {
         let mut bench = bench(seed, children);
         let mut levels = 0;
         suspend_jobs(&mut bench, seed, 70, |tree| levels = levels.max(shape(&tree.shared.tree).0));
-        verify(&bench.tree);
+        verify(&bench);
         assert!(levels >= if children < 6 { 4 } else { 2 }, "seed {seed}: {levels} levels");
         assert!(bench.tree.shared.bytes() <= bench.tree.most_bytes());
     }
@@ -82,7 +67,7 @@ fn a_checkpoint_has_exactly_the_messages_up_to_its_cut() {
             let record = begun.write(&|| stripes.clone()).unwrap().root;
             assert_eq!(record.through, cut);
             shape(&bench.tree.shared.tree);
-            verify(&bench.tree);
+            verify(&bench);
             let opened = reopen(&bench, &record);
             assert_eq!(scan(&opened, Seqno::MAX, false), model.into_iter().collect::<Vec<_>>(), "seed {seed}");
             bench.check();

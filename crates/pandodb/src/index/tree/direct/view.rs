@@ -1,9 +1,10 @@
-//! [`HotView`]: what readers see. A key is looked up in memory first; if no range in memory has it, in the tree on disk.
+//! [`HotView`]: what readers see. A key is looked up in memory first; if no range in memory has the key, the tree on
+//! disk is searched.
 //!
-//! Whoever publishes a root, adds or removes ranges, or moves range tombstones to the tree on disk, holds the directory
-//! for writing. So a reader that holds it for reading finds ranges, root and tombstones that belong together
-//! ([`HotView::look`]). What it found stays right for its read point after it has released the directory: the messages
-//! that the read point needs were all applied before the read began.
+//! A thread that publishes a root, adds or removes ranges, or moves range tombstones to the tree on disk holds the
+//! directory for writing. So a reader that holds the directory for reading finds ranges, root and tombstones that
+//! belong together ([`HotView::look`]). What it found stays right for its read point after it has released the
+//! directory: the messages that the read point needs were all applied before the read began.
 //!
 //! When the keyspace is dropped, living views keep the last state.
 //!

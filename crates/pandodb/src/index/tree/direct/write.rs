@@ -8,8 +8,8 @@
 //! While a job runs, folds in memory keep what a read at t needs. So the messages up to t are the same whenever the job
 //! copies them, and messages above t stay in memory only.
 //!
-//! Invariants: one job runs at a time; a root is published, and ranges are removed, while the directory is held; a range
-//! with a message that the new tree lacks stays in memory.
+//! Invariants: one job runs at a time; a root is published, and ranges are removed, while the directory is held; a
+//! range with a message that the new tree lacks stays in memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -171,8 +171,8 @@ impl HotTree {
         chosen
     }
 
-    /// The numbers of ranges that were not used for the longest time, of about `bytes` bytes. The search continues where
-    /// the last one has ended, and passes each range once that was used since then (the algorithm CLOCK).
+    /// The numbers of ranges that were not used for the longest time, of about `bytes` bytes. The search continues
+    /// where the last one has ended, and passes each range once that was used since then (the algorithm CLOCK).
     ///
     /// Leaves out ranges with messages above `through`: they could not leave memory after the job, so workers would
     /// write them again and again until the checkpoint in progress ends.

@@ -1,5 +1,5 @@
-//! Direct writes: a commit brings the leaves of its keys into memory before it draws its seqnos, and inserts its messages
-//! after that.
+//! Direct writes: a commit brings the leaves of its keys into memory before it draws its seqnos, and inserts its
+//! messages after that.
 //!
 //! ```text
 //!   prepare   heat and pin the range of each key, fold it if it has grown ──▶ seqnos, log ──▶ apply   insert, unpin

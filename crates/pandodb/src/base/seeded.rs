@@ -400,6 +400,23 @@ bugs! {
     /// A lookup loads the root before it searches the ranges in memory. If the range leaves memory in between, the root
     /// lacks its messages.
     HotStaleRoot,
+    /// A message whose commit was slow gets into the newer memtable of a part, so a newer message of its key is older
+    /// than it in the order of memtables.
+    PartLateMessageActive,
+    /// A commit inserts into a part that a newer state lacks, so the message is lost.
+    PartReplacedWritten,
+    /// A memtable that a job has written stays in its part, so its operands count twice.
+    PartWrittenKept,
+    /// A job writes a memtable to whose bound not all commits are applied, so later insertions into it are lost.
+    PartWrittenEarly,
+    /// A lookup uses a newer root than the one that belongs to its part, so operands count twice.
+    PartStaleRoot,
+    /// Only the first of several parts gets its piece of a range delete.
+    PartRangeDeleteInOnePart,
+    /// Readers without a snapshot do not learn that versions were dropped during their read.
+    PartHorizonHidden,
+    /// A job gives no large values to the tree, so the next opening frees their pages.
+    PartValueNotOwned,
     /// When small leaves are joined, the messages of the second one are lost.
     TreeJoinLosesLeaf,
     /// The rows of a sorted load into a tree keep the seqno 0, so older snapshots see them, and older values hide them.

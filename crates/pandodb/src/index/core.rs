@@ -6,7 +6,7 @@ use super::owed;
 use super::stored::Repairs;
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::base::{KeyspaceId, OwnerId, Seqno};
-use crate::memtable::Memtable;
+use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::space::DataFile;
@@ -46,6 +46,8 @@ pub struct Core {
     pub data: Arc<DataFile>,
     /// The buffer pool.
     pub pool: Arc<Pool>,
+    /// The memory of memtables.
+    pub chunks: Arc<ChunkPool>,
     /// The row cache.
     pub rows: Arc<RowCache>,
     /// The source of identities of runs and metadata blocks.

@@ -134,7 +134,7 @@ pub const LEAF_COMPRESSION: OptionSpec = OptionSpec {
 /// The option for the way in which commits write.
 pub const WRITES: OptionSpec = OptionSpec {
     name: "writes",
-    about: "Whether commits write to a memtable in front of the tree, or directly to leaves of the tree in memory.",
+    about: "Whether commits write to a memtable in front of the tree, or directly to leaves or buffers of the tree in memory.",
     default: 0,
     values: Values::Words(&["memtable", "direct"]),
 };

@@ -35,6 +35,7 @@ pub fn core(device: &MemDevice) -> Core {
     Core {
         data,
         pool: Arc::new(Pool::new(256 << 10)),
+        chunks: Arc::new(ChunkPool::new(1)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1)),
         repair: true,

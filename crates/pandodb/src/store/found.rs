@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::index::owed::Share;
 use crate::index::registry::features as index_features;
 use crate::index::{Core, IdSource};
+use crate::memtable::{CHUNK_BYTES, ChunkPool};
 use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::space::data::DATA_FILE;
@@ -106,12 +107,19 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
     Core {
         data: found.data.clone(),
         rows: RowCache::sharing(config.rows(), &pool, config.pool()),
+        chunks: chunks(config, &pool),
         pool,
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         repair: !config.read_only,
         repairs: Arc::default(),
         share: Share::default(),
     }
+}
+
+/// The pool of memory for the memtables of a store.
+fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
+    let kept = config.unit().div_ceil(CHUNK_BYTES) + 1;
+    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.largest_memtable()))
 }
 
 /// The pool of a store. A store without background threads must be deterministic, so its pool must be, too.

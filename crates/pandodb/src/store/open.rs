@@ -40,8 +40,7 @@ use crate::base::sync::{AtomicBool, AtomicUsize, Mutex, Ordering::Relaxed, RwLoc
 use crate::base::{BlockAddr, Error, Result, events};
 use crate::device::{Device, Io, LockMode};
 use crate::index::Core;
-use crate::memtable::{CHUNK_BYTES, ChunkPool};
-use crate::pool::Pool;
+use crate::memtable::ChunkPool;
 use crate::resolve::MergeOperator;
 use crate::sched::Scheduler;
 use crate::space::data::DATA_FILE;
@@ -74,7 +73,7 @@ pub(crate) fn open(
     // Open the reserve before the log is replayed, because on a full disk the replay may need the space of the reserve.
     let reserve = open_reserve(&*device, &mut config, &found.data)?;
     let core = core(&config, &found);
-    let chunks = chunks(&config, &core.pool);
+    let chunks = core.chunks.clone();
     let dead_ranges = Arc::new(Allowance::new(config.dead_ranges()));
     let keyspaces = keyspaces(&config, &core, &chunks, &dead_ranges, &operators, &found)?;
     reserve.note_store(&core.data.stats());
@@ -180,10 +179,4 @@ fn keyspaces(
         Err(e) if !config.salvage => Err(e),
         _ => Ok(keyspaces),
     }
-}
-
-/// The pool of memory for the memtables of a store.
-fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
-    let kept = config.unit().div_ceil(CHUNK_BYTES) + 1;
-    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.largest_memtable()))
 }

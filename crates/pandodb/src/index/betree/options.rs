@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::shape::Shape;
 use crate::index::pages::{InnerLimits, Levels, inspect, root};
-use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values};
-use crate::index::tree::{Sizes, Tree};
+use crate::index::spec::{LEAF_COMPRESSION, OptionSpec, Settings, Values, WRITES};
+use crate::index::tree::{PartedTree, Sizes, Tree};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -17,12 +17,10 @@ pub static TYPE: IndexType = IndexType {
     order: Order::Sorted,
     modes: &[Mode::Product],
     feature: 1 << 18,
-    options: &[NODE_KIB, PAGE_KIB, EPSILON, LEAF_COMPRESSION],
-    create: |core, settings, through| {
-        Ok(Arc::new(Tree::create(core.clone(), sizes(settings), through)) as Arc<dyn Index>)
-    },
+    options: &[NODE_KIB, PAGE_KIB, EPSILON, LEAF_COMPRESSION, WRITES],
+    create: |core, settings, through| Ok(index_of(Tree::create(core.clone(), sizes(settings), through), settings)),
     open: |core, settings, record, prefetch| {
-        Ok(Arc::new(Tree::open(core.clone(), sizes(settings), record, prefetch)?) as Arc<dyn Index>)
+        Ok(index_of(Tree::open(core.clone(), sizes(settings), record, prefetch)?, settings))
     },
     first_blocks: root::first_blocks,
     describe_block: inspect::describe_block,
@@ -48,6 +46,11 @@ const EPSILON: OptionSpec = OptionSpec {
     default: 35,
     values: Values::Range(0, 100),
 };
+
+/// The index around a tree: with a memtable in front of it, or with its topmost buffers in memory.
+fn index_of(tree: Tree, settings: &Settings) -> Arc<dyn Index> {
+    if settings.writes_directly() { Arc::new(PartedTree::new(tree)) } else { Arc::new(tree) }
+}
 
 /// The settings of a tree.
 fn sizes(settings: &Settings) -> Sizes {
@@ -104,6 +107,15 @@ impl BetreeOptions {
     #[must_use]
     pub fn epsilon(self, percent: u64) -> BetreeOptions {
         BetreeOptions(self.0.set(&EPSILON, percent))
+    }
+
+    /// Whether commits write directly to the tree, without a memtable: into buffers in memory, one for each child of the
+    /// root. Background jobs write those buffers that have the most messages, so more messages go to one child at a time
+    /// than with a memtable. Set this option when the keyspace is created, and do not change it later. The default is
+    /// `false`.
+    #[must_use]
+    pub fn direct_writes(self, direct: bool) -> BetreeOptions {
+        BetreeOptions(self.0.set(&WRITES, u64::from(direct)))
     }
 
     /// The compression of leaves, those of buffers included. The default is [`Compression::None`]. With

@@ -14,6 +14,7 @@ use crate::index::runs::Deletes;
 use crate::index::runs::MapletRef;
 use crate::index::testing::mark;
 use crate::index::{Core, IdSource, Index, IndexKind, IndexOptions, RootRecord};
+use crate::memtable::ChunkPool;
 use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::run::maplet::{MapletWriter, Member, ask, page_for};
@@ -28,6 +29,7 @@ fn core(device: &MemDevice) -> Core {
     Core {
         data,
         pool: Arc::new(Pool::new(1 << 20)),
+        chunks: Arc::new(ChunkPool::new(1)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(20)),
         repair: true,

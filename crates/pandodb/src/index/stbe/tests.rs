@@ -405,6 +405,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
     let core = Core {
         data: data.clone(),
         pool: Arc::new(Pool::new(256 << 10)),
+        chunks: Arc::new(ChunkPool::new(1)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         repair: true,
@@ -425,6 +426,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
         let core = Core {
             data,
             pool: Arc::new(Pool::new(256 << 10)),
+            chunks: Arc::new(ChunkPool::new(1)),
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1 << 20)),
             repair: true,

@@ -11,7 +11,8 @@
 //! consumed, together with the new messages, by the pages below. A job without buffers has only the new messages.
 //!
 //! The *new* messages are those of the memtable. When a job merges the tree of a sorted load with the older tree, they
-//! are the rows of the load. When a job writes ranges that are in memory, they are all messages of these ranges.
+//! are the rows of the load. When a job writes ranges that are in memory, they are all messages of these ranges. When it
+//! writes parts of buffers that are in memory, they are the messages of these parts.
 //!
 //! Invariants: a carried message is older than the new messages and newer than everything below the buffer from which
 //! it was taken; the last carried messages are those for the lowest open page.
@@ -21,6 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cursor::TreeCursor;
+use super::parted::{InputCursor as PartCursor, PartInput};
 use super::view::TreeView;
 use crate::base::{Entry, EntryBlock, KeyRange, Result};
 use crate::index::cached_rows::RowUpdates;
@@ -42,6 +44,8 @@ pub(super) enum Fresh {
     Loaded(Arc<TreeView>),
     /// All messages of ranges that are in memory.
     Hot(Arc<HotInput>),
+    /// Those of parts of the topmost buffers, which are in memory.
+    Parts(Arc<PartInput>),
 }
 
 impl Fresh {
@@ -53,6 +57,7 @@ impl Fresh {
             }
             Fresh::Loaded(view) => FreshCursor::Loaded(Box::new(TreeCursor::of_load(view.clone(), range))),
             Fresh::Hot(input) => FreshCursor::Hot(InputCursor::new(input.clone(), range)),
+            Fresh::Parts(input) => FreshCursor::Parts(PartCursor::new(input.clone(), range)),
         }
     }
 }
@@ -62,6 +67,7 @@ enum FreshCursor {
     Memtable(memtable::Cursor),
     Loaded(Box<TreeCursor>),
     Hot(InputCursor),
+    Parts(PartCursor),
 }
 
 impl FreshCursor {
@@ -76,6 +82,7 @@ impl FreshCursor {
                 cursor.fill(max_bytes, out);
                 Ok(())
             }
+            FreshCursor::Parts(cursor) => cursor.fill(max_bytes, out),
         }
     }
 
@@ -105,6 +112,10 @@ impl FreshCursor {
                 cursor.seek(key);
                 Ok(())
             }
+            FreshCursor::Parts(cursor) => {
+                cursor.seek(key);
+                Ok(())
+            }
         }
     }
 
@@ -112,7 +123,7 @@ impl FreshCursor {
     fn continues_key(&self) -> bool {
         match self {
             FreshCursor::Memtable(cursor) => cursor.continues_key(),
-            FreshCursor::Loaded(_) | FreshCursor::Hot(_) => false,
+            FreshCursor::Loaded(_) | FreshCursor::Hot(_) | FreshCursor::Parts(_) => false,
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Rule {
     pub(super) buffered_from: u32,
     /// Whether each message of the memtable is brought to its leaf.
     pub(super) to_leaves: bool,
+    /// Whether all messages stay in the buffer of the root.
+    pub(super) stays_at_root: bool,
 }
 
 /// Why a child gets its messages.
@@ -60,8 +62,10 @@ pub(super) struct Folder {
     pub(super) keep: Stripes,
     pub(super) operator: Option<Operator>,
     pub(super) tombstones: Arc<Fragments>,
-    /// The job knows the large values of messages up to this seqno.
+    /// The tree has no message above this seqno, except for those of an unfinished job.
     pub(super) through: Seqno,
+    /// The job knows the large values of messages up to this seqno.
+    pub(super) knows_values_to: Seqno,
     /// Larger values are moved out of the tree, if the job applies a memtable.
     pub(super) inline_bytes: Option<usize>,
     /// Whether the job runs in pieces. The tree with a piece refers to no value that the job has moved out for a
@@ -73,9 +77,9 @@ impl Folder {
     /// A folding of all messages of each key (`is_bottom`), or of the newest ones. With `expected_bytes`, large values
     /// are moved out of the tree; the number is a hint for their allocation.
     pub(super) fn folding_into<S: Sink>(&self, sink: S, is_bottom: bool, expected_bytes: Option<u64>) -> Folding<S> {
-        let Folder { core, keep, operator, tombstones, through, inline_bytes, in_pieces } = self;
+        let Folder { core, keep, operator, tombstones, through, knows_values_to, inline_bytes, in_pieces } = self;
         let folding = Folding::new(core, sink, keep.clone(), operator.clone(), is_bottom, tombstones.clone());
-        let folding = if is_bottom { folding } else { folding.of_newest() }.knows_values_to(*through);
+        let folding = if is_bottom { folding } else { folding.of_newest() }.knows_values_to(*knows_values_to);
         match inline_bytes.zip(expected_bytes) {
             Some((inline_bytes, expected_bytes)) => {
                 let after = if *in_pieces { *through } else { Seqno(0) };

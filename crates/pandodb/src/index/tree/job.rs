@@ -43,6 +43,7 @@ use super::ahead::JobAhead;
 use super::feed::{Feed, Fresh, Origin};
 use super::flush::{Flush, Folder, Rule};
 use super::merge::{Adopted, left_of};
+use super::parted::{PartInput, Reach};
 use super::reading::Reading;
 use super::sizes::Sizes;
 use super::sweep::{Sweep, remaining};
@@ -109,6 +110,8 @@ pub(super) struct Tools<'a> {
 pub(super) struct Wanted {
     /// The ranges in memory that are written. No memtable is applied then.
     pub(super) hot: Option<Arc<HotInput>>,
+    /// The parts of buffers in memory that are written. No memtable is applied then.
+    pub(super) parts: Option<Arc<PartInput>>,
     /// Whether the ranges of tombstones are swept.
     pub(super) sweeps: bool,
     /// Ranges that a caller wants rewritten, disjoint and in order.
@@ -127,6 +130,8 @@ pub(super) struct Pieces {
 pub(super) struct Done {
     /// The rest of the job, after a piece. It carries no values yet.
     pub(super) rest: Option<Pieces>,
+    /// The key of the first new message that was not applied; `None` if all were.
+    pub(super) next: Option<Vec<u8>>,
     pub(super) root: Option<Root>,
     /// The rest of the tree of a load.
     pub(super) loaded: Option<Root>,
@@ -160,6 +165,8 @@ pub(super) struct Job {
     pub(super) batch: Option<SealedBatch>,
     /// The ranges in memory that the job writes.
     hot: Option<WrittenRanges>,
+    /// Whether the job writes parts of buffers in memory.
+    has_parts: bool,
     /// The state from which the job started. It keeps the pages of the old tree allocated.
     pub(super) from: World,
     source: Arc<PageSource>,
@@ -245,37 +252,44 @@ impl Job {
         let Tools { core, sizes, source, rows, index_rows } = tools;
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
         let merges = from.loaded.is_some();
-        let hot = wanted.hot;
-        let fresh = fresh_of(&from, batch.as_ref(), hot.as_ref(), source, index_rows);
+        let (hot, parts) = (wanted.hot, wanted.parts);
+        let fresh = fresh_of(&from, batch.as_ref(), hot.as_ref(), parts.as_ref(), source, index_rows);
         let from_key =
             pieces.as_ref().filter(|_| batch.is_some()).map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
         let feed = Feed::new(fresh, from_key, rows);
-        let tombstones = tombstones_of(&from, batch.as_ref(), hot.as_deref());
+        let tombstones = tombstones_of(&from, batch.as_ref(), hot.as_deref(), parts.as_deref());
         let most_swept = sizes.memtable_bytes / if batch.is_some() { 4 } else { 1 };
         // A sweep would visit leaves again that earlier pieces have written.
         let sweeps = wanted.sweeps && !merges && (batch.is_none() || pieces.is_none());
         let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
         let merged = from.loaded_bytes.min(sizes.merge_piece());
         let applied = batch.as_ref().map(|batch| batch.bytes).or(hot.as_ref().map(|hot| hot.bytes));
+        let applied = applied.or(parts.as_ref().map(|parts| parts.bytes));
         let expected = applied.map_or(2 * merged, |bytes| 2 * bytes);
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
         let sink = LeafSink::new(writer, sizes.leaf);
         let kept = seeded!(TreeSnapshotsIgnored: Vec::new(), keep.snapshots.clone());
+        let inline_bytes = batch.as_ref().map(|batch| batch.inline_bytes).or(hot.as_ref().map(|hot| hot.inline_bytes));
+        let inline_bytes = inline_bytes.or(parts.as_ref().map(|parts| parts.inline_bytes));
         let folder = Folder {
             core: core.clone(),
             keep: Stripes { snapshots: kept, horizon: keep.horizon },
             operator: sizes.operator.clone(),
             tombstones: Arc::new(Fragments::build(&tombstones)),
             // The messages in memory are older and newer than what the tree has, so all values are listed.
-            through: if hot.is_some() { Seqno(0) } else { from.through },
-            inline_bytes: batch.as_ref().map(|batch| batch.inline_bytes).or(hot.as_ref().map(|hot| hot.inline_bytes)),
+            knows_values_to: if hot.is_some() || parts.is_some() { Seqno(0) } else { from.through },
+            through: from.through,
+            inline_bytes,
             in_pieces: pieces.is_some() && batch.is_some(),
         };
         let folding = folder.folding_into(sink, true, applied);
         let folding = if hot.is_some() { folding.naming_values() } else { folding };
         let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
-        let to_leaves = merges || batch.is_some() && (pieces.is_some() || has_leftovers);
+        let reach = parts.as_ref().map(|parts| parts.reach);
+        let to_leaves =
+            merges || batch.is_some() && (pieces.is_some() || has_leftovers) || reach == Some(Reach::Leaves);
+        let most = parts.as_ref().and_then(|parts| parts.piece_bytes);
         Job {
             levels: sizes.levels,
             rebuild: Rebuild::new(from.root, sizes.levels),
@@ -283,11 +297,17 @@ impl Job {
             flushes: Vec::new(),
             folder,
             values: LargeValues::default(),
-            rule: Rule { capacity: sizes.buffer_bytes, buffered_from: sizes.levels.buffered_from, to_leaves },
+            rule: Rule {
+                capacity: sizes.buffer_bytes,
+                buffered_from: sizes.levels.buffered_from,
+                to_leaves,
+                stays_at_root: reach == Some(Reach::Root),
+            },
             is_started: false,
             is_through: false,
             batch,
             hot: hot.map(WrittenRanges::new),
+            has_parts: parts.is_some(),
             from,
             source: source.clone(),
             pool: core.pool.clone(),
@@ -300,7 +320,11 @@ impl Job {
             is_sweeping: false,
             joins: true,
             adopted: Adopted::default(),
-            piece_bytes: pieces.as_ref().map(|pieces| pieces.piece_bytes).or(merges.then_some(sizes.merge_piece())),
+            piece_bytes: pieces
+                .as_ref()
+                .map(|pieces| pieces.piece_bytes)
+                .or(most)
+                .or(merges.then_some(sizes.merge_piece())),
             pieces,
         }
     }
@@ -310,9 +334,9 @@ impl Job {
         self.from.loaded.is_some()
     }
 
-    /// Whether the job neither applies a memtable nor merges a load.
+    /// Whether the job only sweeps.
     pub(super) fn is_sweep(&self) -> bool {
-        self.batch.is_none() && !self.merges() && self.hot.is_none()
+        self.batch.is_none() && !self.merges() && self.hot.is_none() && !self.has_parts
     }
 
     /// Joins no small leaf with the leaf behind it, so that the job reads no leaf without need.
@@ -397,8 +421,12 @@ impl Job {
             return Ok(());
         }
         let Job { rule, sweep, folder, feed, source, flushes, .. } = self;
-        // The root passes all its messages on: the memtable is its buffer.
-        let capacity = if flushes.is_empty() { 0 } else { rule.capacity };
+        // The root passes all its messages on: the memtable, or the parts in memory, are its buffer.
+        let capacity = match flushes.is_empty() {
+            true if rule.stays_at_root => u64::MAX,
+            true => 0,
+            false => rule.capacity,
+        };
         flushes.push(Flush::open(folder, (depth, page), (feed, sweep), source, (rule, capacity))?);
         Ok(())
     }
@@ -684,6 +712,7 @@ impl Job {
         // A sweep may end after any piece.
         let is_piece = stage == Stage::Piece && self.batch.is_some();
         let piece_bytes = self.piece_bytes.filter(|_| is_piece);
+        let next_left = next.clone();
         let rest = piece_bytes.map(|piece_bytes| Pieces { next, piece_bytes, values: LargeValues::default() });
         // The tombstones of the memtable are published with its last piece.
         let tombstones = if is_piece { from.tombstones.clipped(&KeyRange::all()) } else { tombstones };
@@ -694,6 +723,7 @@ impl Job {
         let tombstones = Fragments::build(&tombstones);
         Ok(Done {
             rest,
+            next: next_left,
             root,
             loaded,
             adopted: adopted.weight,
@@ -713,24 +743,29 @@ fn fresh_of(
     from: &World,
     batch: Option<&SealedBatch>,
     hot: Option<&Arc<HotInput>>,
+    parts: Option<&Arc<PartInput>>,
     source: &Arc<PageSource>,
     rows: &Arc<IndexRows>,
 ) -> Option<Fresh> {
-    assert!(from.loaded.is_none() || batch.is_none() && hot.is_none(), "a load is merged before any later message");
-    match (batch, hot) {
-        (Some(batch), _) => Some(Fresh::Memtable(batch.clone())),
-        (None, Some(hot)) => Some(Fresh::Hot(hot.clone())),
-        (None, None) => from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))),
-    }
+    let batch = batch.cloned().map(Fresh::Memtable);
+    let new = batch.or(hot.cloned().map(Fresh::Hot)).or(parts.cloned().map(Fresh::Parts));
+    assert!(from.loaded.is_none() || new.is_none(), "a load is merged before any later message");
+    new.or_else(|| from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))))
 }
 
 /// All range tombstones: those of the tree, and those that come with the new messages.
-fn tombstones_of(from: &World, batch: Option<&SealedBatch>, hot: Option<&HotInput>) -> Vec<RangeTombstone> {
+fn tombstones_of(
+    from: &World,
+    batch: Option<&SealedBatch>,
+    hot: Option<&HotInput>,
+    parts: Option<&PartInput>,
+) -> Vec<RangeTombstone> {
     let mut tombstones = from.tombstones.clipped(&KeyRange::all());
     if let Some(batch) = batch {
         tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
     }
     tombstones.extend(hot.iter().flat_map(|hot| hot.tombstones.iter().cloned()));
+    tombstones.extend(parts.iter().flat_map(|parts| parts.tombstones.iter().cloned()));
     tombstones
 }
 

@@ -50,6 +50,7 @@ mod levels;
 mod load;
 mod loaded;
 mod merge;
+mod parted;
 mod publish;
 mod read;
 mod reading;
@@ -61,5 +62,6 @@ mod view;
 mod world;
 
 pub use self::direct::HotTree;
+pub use self::parted::PartedTree;
 pub use self::publish::Tree;
 pub use self::sizes::Sizes;

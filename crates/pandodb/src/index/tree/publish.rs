@@ -229,7 +229,7 @@ impl Tree {
         let piece_bytes = piece_bytes.or(sizes.piece_bytes.filter(is_chosen));
         // A page that cannot be read must not keep memtables from being applied.
         let requested = if packs { Vec::new() } else { inner.requested.clone() };
-        let wanted = Wanted { hot: None, sweeps: inner.damage.is_none(), requested };
+        let wanted = Wanted { hot: None, parts: None, sweeps: inner.damage.is_none(), requested };
         let from = inner.world.clone();
         let tools = Tools { core, sizes, source, rows: &self.row_updates(batch.as_ref()), index_rows: &self.rows };
         drop(inner);

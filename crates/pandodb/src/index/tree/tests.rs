@@ -38,7 +38,7 @@ fn bench(seed: u64, children: usize) -> Bench<Tree> {
 }
 
 /// Settings with buffers of `bytes` in the pages of the levels from `level` on.
-fn with_buffers(children: usize, level: u32, bytes: u64) -> Sizes {
+pub(super) fn with_buffers(children: usize, level: u32, bytes: u64) -> Sizes {
     let mut sizes = sizes(512, children);
     sizes.levels.buffered_from = level;
     sizes.buffer_bytes = bytes;
@@ -72,7 +72,7 @@ fn waiting_bytes(tree: &Tree) -> u64 {
     buffers.map(|visit| visit.page.totals.bytes).sum()
 }
 
-const SHAPES: [(usize, u32, u64); 6] =
+pub(super) const SHAPES: [(usize, u32, u64); 6] =
     [(4, 1, 300), (4, 2, 2000), (6, 1, 5000), (5, 2, 600), (16, 1, 1500), (7, 3, 4000)];
 
 #[test]

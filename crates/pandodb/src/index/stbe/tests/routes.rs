@@ -176,6 +176,7 @@ fn an_unreadable_maplet_only_costs_time() {
     let core = Core {
         data,
         pool: Arc::new(Pool::new(256 << 10)),
+        chunks: Arc::new(ChunkPool::new(1)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         repair: true,

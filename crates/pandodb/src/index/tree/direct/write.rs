@@ -126,7 +126,7 @@ impl HotTree {
         };
         let requested = tree.inner.lock().requested.clone();
         let is_damaged = tree.inner.lock().damage.is_some();
-        let wanted = Wanted { hot: Some(input.clone()), sweeps: !wanted.is_empty(), requested };
+        let wanted = Wanted { hot: Some(input.clone()), parts: None, sweeps: !wanted.is_empty(), requested };
         let job = Job::new(tools, from.clone(), None, keep, wanted, None);
         let mut job = if is_damaged { job.without_joins() } else { job };
         while job.step(u64::MAX)?.1 != Stage::Complete {}

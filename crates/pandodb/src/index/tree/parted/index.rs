@@ -1,0 +1,175 @@
+//! Implements [`Index`] for a Bε-tree to which commits write directly.
+
+use std::sync::Arc;
+
+use super::input::Reach;
+use super::state::PartedTree;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{Error, KeyRange, OwnerId, Result, Seqno};
+use crate::index::tree::index::TreeCheckpoint;
+use crate::index::tree::sizes::LEAST_PIECE;
+use crate::index::{
+    Checkpoint, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room,
+    SalvagePiece, SealedBatch, Verification,
+};
+use crate::resolve::Stripes;
+
+/// A job in the background writes at least 1/`SHARE` of the bytes that may be in memory.
+const SHARE: usize = 8;
+/// On a full disk, a job writes at most this part of the free space.
+const PIECES: u64 = 8;
+
+impl Index for PartedTree {
+    fn index_type(&self) -> &'static IndexType {
+        self.shared.tree.index_type()
+    }
+
+    fn ingest(&self, _: SealedBatch) {
+        unreachable!("commits write directly");
+    }
+
+    fn direct(&self) -> Option<&dyn DirectWriter> {
+        Some(self)
+    }
+
+    fn view(&self) -> Arc<dyn IndexView> {
+        self.view.clone()
+    }
+
+    fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
+        look(&*self.view);
+    }
+
+    fn stored_through(&self) -> Seqno {
+        self.opened_through
+    }
+
+    fn debt(&self) -> Debt {
+        self.shared.tree.debt()
+    }
+
+    fn step(&self, _: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let idle = Progress { idle: true, ..Progress::default() };
+        if self.debt().total() == 0 {
+            return Ok(idle);
+        }
+        let most = self.most_bytes();
+        let over = self.shared.bytes.load(Relaxed).saturating_sub(most);
+        let Some(_writing) = self.writing.try_lock() else { return Ok(idle) };
+        self.cool(if over > 0 { over + most / SHARE } else { 0 }, Reach::Buffers, None, keep)
+    }
+
+    /// Brings messages of the heaviest part to the leaves, so that deletes free space.
+    fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let Some(_writing) = self.writing.try_lock() else {
+            return Ok(Progress { idle: true, ..Progress::default() });
+        };
+        self.cool(1, Reach::Leaves, Some((room.bytes / PIECES).max(LEAST_PIECE)), keep)
+    }
+
+    fn on_idle(&self) {
+        self.shared.tree.on_idle();
+    }
+
+    fn compact(&self, range: &KeyRange) -> Result<()> {
+        // An explicit request retries the pages that could not be read.
+        *self.stuck.lock() = None;
+        self.shared.tree.compact(range)
+    }
+
+    fn begin_checkpoint(&self, cut: Seqno) -> Box<dyn Checkpoint + '_> {
+        // Before the parts are sealed: a background job seals them again, and then writes nothing above the cut.
+        self.cuts.lock().push(cut);
+        let _publishing = self.shared.publishing.lock();
+        let state = self.shared.current.load_full();
+        state.parts.iter().for_each(|part| drop(self.seal(part)));
+        Box::new(PartCheckpoint { tree: self, cut })
+    }
+
+    fn clear(&self) {
+        let values = self.take_all();
+        self.shared.tree.remove_all(values);
+    }
+
+    fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        self.shared.tree.estimate(range)
+    }
+
+    fn entries(&self) -> (u64, u64) {
+        self.shared.tree.entries()
+    }
+
+    fn stats(&self) -> IndexStats {
+        let mut stats = self.shared.tree.stats();
+        let parts = self.shared.current.load().parts.len() as u64;
+        stats.gauge("parts_in_memory", parts, "Buffers in memory, one for each child of the root.");
+        let bytes = self.shared.bytes.load(Relaxed) as u64;
+        stats.gauge("part_bytes_in_memory", bytes, "Bytes of the messages in these buffers.");
+        stats.damaged = stats.damaged.max(u64::from(self.stuck.lock().is_some()));
+        stats
+    }
+
+    fn inspect(&self) -> &dyn Inspect {
+        self
+    }
+}
+
+/// The state that the next root record describes: all messages up to a seqno. They are in sealed memtables.
+struct PartCheckpoint<'a> {
+    tree: &'a PartedTree,
+    cut: Seqno,
+}
+
+impl Checkpoint for PartCheckpoint<'_> {
+    fn through(&self) -> Seqno {
+        self.cut
+    }
+
+    fn write(self: Box<Self>, keep: &dyn Fn() -> Stripes) -> Result<Cut> {
+        let PartedTree { shared, writing, stuck, .. } = self.tree;
+        let _writing = writing.lock();
+        let write = |reach| {
+            let state = shared.current.load_full();
+            self.tree.write(self.tree.input(&state.parts, self.cut, reach, None), Vec::new(), keep()).map(drop)
+        };
+        let is_stuck = stuck.lock().is_some();
+        let written = if is_stuck { write(Reach::Root) } else { write(Reach::Buffers) };
+        match written {
+            Err(e) if !is_stuck && (e.is_damage() || matches!(e, Error::DiskFull { .. })) => {
+                if e.is_damage() {
+                    self.tree.note_damage(&e);
+                }
+                write(Reach::Root)?;
+            }
+            other => other?,
+        }
+        let mut inner = shared.tree.inner.lock();
+        inner.world.through = inner.world.through.max(self.cut);
+        let world = inner.world.clone();
+        drop(inner);
+        Box::new(TreeCheckpoint { tree: &shared.tree, world }).write(keep)
+    }
+}
+
+impl Drop for PartCheckpoint<'_> {
+    fn drop(&mut self) {
+        let mut cuts = self.tree.cuts.lock();
+        let at = cuts.iter().position(|cut| *cut == self.cut).expect("the checkpoint has begun");
+        cuts.swap_remove(at);
+    }
+}
+
+impl Inspect for PartedTree {
+    fn pin(&self) -> Box<dyn Verification + '_> {
+        self.shared.tree.pin()
+    }
+
+    fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool {
+        self.shared.tree.describe(object, out)
+    }
+
+    /// A salvage keeps the messages of the log in memtables, so none are in memory here.
+    fn salvage(&self) -> Vec<SalvagePiece> {
+        self.shared.tree.salvage()
+    }
+}

@@ -195,12 +195,21 @@ impl IndexOptions {
         if let Some(mode) = self.mode.filter(|&mode| mode != stored.mode.unwrap_or_default()) {
             return Some((MODE, stored.mode.unwrap_or_default().name().into(), mode.name().into()));
         }
-        let differs = |spec: &OptionSpec| {
-            let has = stored.get(spec.name).unwrap_or(spec.default);
-            let wanted = self.get(spec.name).filter(|&wanted| wanted != has)?;
-            Some((spec.name, spec.show(has), spec.show(wanted)))
-        };
-        self.kind.options().iter().find_map(differs)
+        self.kind.options().iter().find_map(|spec| self.difference(stored, spec))
+    }
+
+    /// The first option in `self` that differs in a keyspace with the options `stored` and must not be changed, as in
+    /// [`IndexOptions::conflict`].
+    pub(crate) fn fixed_conflict(&self, stored: &IndexOptions) -> Option<(&'static str, String, String)> {
+        let mut fixed = self.kind.options().iter().filter(|spec| spec.is_fixed);
+        fixed.find_map(|spec| self.difference(stored, spec))
+    }
+
+    /// The name, the stored value and the requested value of an option, if they differ.
+    fn difference(&self, stored: &IndexOptions, spec: &OptionSpec) -> Option<(&'static str, String, String)> {
+        let has = stored.get(spec.name).unwrap_or(spec.default);
+        let wanted = self.get(spec.name).filter(|&wanted| wanted != has)?;
+        Some((spec.name, spec.show(has), spec.show(wanted)))
     }
 
     /// The complete settings of an index with these options.

@@ -49,6 +49,8 @@ pub struct OptionSpec {
     pub default: u64,
     /// The possible values.
     pub values: Values,
+    /// Whether the option keeps the value with which the keyspace was created.
+    pub is_fixed: bool,
 }
 
 /// The possible values of an option.
@@ -115,6 +117,7 @@ pub const FILTERS: OptionSpec = OptionSpec {
     about: "The filters of new runs; `auto` selects the default of the index and its mode.",
     default: 0,
     values: Values::Words(&["auto", "bloom", "quotient", "maplet"]),
+    is_fixed: false,
 };
 
 /// The option for compressing the lowest level of a structure.
@@ -123,6 +126,7 @@ pub const COMPRESSION: OptionSpec = OptionSpec {
     about: "Compression of the leaf blocks that compactions write to the lowest level of the structure.",
     default: 0,
     values: Values::Words(&["none", "lz4"]),
+    is_fixed: false,
 };
 
 /// The option for compressing the leaves of a tree whose pages are rewritten.
@@ -137,6 +141,7 @@ pub const WRITES: OptionSpec = OptionSpec {
     about: "Whether commits write to a memtable in front of the tree, or directly to leaves or buffers of the tree in memory.",
     default: 0,
     values: Values::Words(&["memtable", "direct"]),
+    is_fixed: true,
 };
 
 /// The value of [`FILTERS`] for `filters`.

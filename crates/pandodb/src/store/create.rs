@@ -179,6 +179,10 @@ impl Engine {
             let detail = format!("keyspace `{name}` is stored in index `{}`, not `{}`", before.kind(), changes.kind());
             return Err(Error::invalid(format!("{detail}; copy it into a new keyspace to change that")));
         }
+        if let Some((option, has, wanted)) = changes.fixed_conflict(&before) {
+            let detail = format!("option `{option}` of keyspace `{name}` is {has} and cannot be changed to {wanted}");
+            return Err(Error::invalid(format!("{detail}; copy the keyspace into a new one to change that")));
+        }
         let after = changes.with_defaults(&before, before.mode().unwrap_or_default(), &[]);
         let mut encoded = Vec::new();
         after.encode(&mut encoded);

@@ -31,6 +31,7 @@ const NODE_KIB: OptionSpec = OptionSpec {
     about: "The size of a node in KiB: of the buffer and the pivots of an inner page, and of the leaves of a leaf node.",
     default: 512,
     values: Values::Range(4, 4096),
+    is_fixed: false,
 };
 
 const PAGE_KIB: OptionSpec = OptionSpec {
@@ -38,6 +39,7 @@ const PAGE_KIB: OptionSpec = OptionSpec {
     about: "The size of a leaf in KiB, at most that of a node. Nodes consist of such leaves.",
     default: 8,
     values: Values::Range(4, 64),
+    is_fixed: false,
 };
 
 const EPSILON: OptionSpec = OptionSpec {
@@ -45,6 +47,7 @@ const EPSILON: OptionSpec = OptionSpec {
     about: "In percent. A node with room for B rows of 128 bytes has about B^ε children; its buffer has the other room.",
     default: 35,
     values: Values::Range(0, 100),
+    is_fixed: false,
 };
 
 /// The index around a tree: with a memtable in front of it, or with its topmost buffers in memory.

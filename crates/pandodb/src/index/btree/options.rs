@@ -30,6 +30,7 @@ const PAGE_KIB: OptionSpec = OptionSpec {
     about: "The size of a page in KiB. Small pages suit random reads and writes, large pages suit scans.",
     default: 8,
     values: Values::Range(4, 4096),
+    is_fixed: false,
 };
 
 /// The index around a tree: with a memtable in front of it, or with commits that write to its leaves.
@@ -74,8 +75,8 @@ impl BtreeOptions {
 
     /// Whether commits write directly to leaves of the tree that are in memory, without a memtable. A commit then reads
     /// the leaves of its keys, so writes to a tree that is larger than memory are slower, and lookups have one place
-    /// less to search. Checkpoints write the changed leaves. Set this option when the keyspace is created, and do not change it
-    /// later. The default is `false`.
+    /// less to search. Checkpoints write the changed leaves. The option cannot be changed after the keyspace was created.
+    /// The default is `false`.
     #[must_use]
     pub fn direct_writes(self, direct: bool) -> BtreeOptions {
         BtreeOptions(self.0.set(&WRITES, u64::from(direct)))

@@ -35,6 +35,7 @@ const GROWTH: OptionSpec = OptionSpec {
     about: "How many times larger a level is than the one above.",
     default: 4,
     values: Values::Range(2, 64),
+    is_fixed: false,
 };
 
 /// Every run has a filter of its own, because no group of runs lasts long enough for a maplet.

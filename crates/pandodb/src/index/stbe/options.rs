@@ -35,6 +35,7 @@ const FANOUT: OptionSpec = OptionSpec {
     about: "The most children of a node of the trunk.",
     default: 8,
     values: Values::Range(2, 64),
+    is_fixed: false,
 };
 
 const LEAF_MEMTABLES: OptionSpec = OptionSpec {
@@ -42,6 +43,7 @@ const LEAF_MEMTABLES: OptionSpec = OptionSpec {
     about: "Target size of a leaf of the trunk, in quarters of the memory budget (or in memtables of a fixed size).",
     default: 4,
     values: Values::Range(1, 256),
+    is_fixed: false,
 };
 
 const MAPLET_WIDTH: OptionSpec = OptionSpec {
@@ -49,6 +51,7 @@ const MAPLET_WIDTH: OptionSpec = OptionSpec {
     about: "The number of runs, and then of maplets, that are merged into one maplet.",
     default: 4,
     values: Values::Range(2, 16),
+    is_fixed: false,
 };
 
 impl Shape {

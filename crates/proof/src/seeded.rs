@@ -137,6 +137,7 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::UpdateUnvalidated,
     SeededBug::FilterLacksKeys,
     SeededBug::HotCutNotKept,
+    SeededBug::HotDeleteDropped,
     SeededBug::HotDirtyRangeCooled,
     SeededBug::HotHorizonIgnored,
     SeededBug::HotStaleRoot,

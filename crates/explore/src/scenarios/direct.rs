@@ -2,7 +2,7 @@
 //!
 //! In a build for the explorer, the leaves take little memory before the index folds them or removes them from memory.
 
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Durability, Keyspace, Store};
@@ -18,6 +18,9 @@ pub const COOL: &str = "a get and a scan find every acknowledged value, while le
 /// The claim of [`fold`].
 pub const FOLD: &str = "a read without a snapshot finds a value that was the newest at some moment of the read, while \
                         commits fold the versions of the key";
+/// The claim of [`delete`].
+pub const DELETE: &str = "a delete hides a put with a smaller seqno, although the put is applied after a commit has \
+                          folded the leaf with the delete";
 /// The claim of [`values`].
 pub const VALUES: &str = "a large value stays allocated while a message in memory or on disk refers to it, and is freed \
                           after that";
@@ -185,6 +188,52 @@ pub fn fold(start: &SimImage, _: Twist) {
     check(7, rows.get([1]).expect("read").map(|value| value[0]));
     drop(rows);
     store.close().expect("closed");
+}
+
+/// One writer puts keys that another one deletes. Their commits may be applied in another order than that of their
+/// seqnos. Meanwhile the commits of a third writer fold the leaf of the keys. The canary: a fold drops a delete above
+/// the horizon.
+pub fn delete(start: &SimImage, _: Twist) {
+    const KEYS: u8 = 2;
+    let (sim, store) = open_image(start, 0);
+    let rows = keyspace(&store, ROWS);
+    let key = |i: u8| [1, i];
+    // After some folds, the leaf has few bytes, so that it is folded soon again.
+    (0..8).for_each(|version| rows.put([1], [version; 24]).expect("written"));
+    let [puts, deletes] = [(); 2].map(|()| [const { AtomicU64::new(0) }; KEYS as usize]);
+    let commit = |i: u8, is_put: bool| {
+        let mut batch = store.batch();
+        if is_put {
+            batch.put(&rows, key(i), [i; 8])
+        } else {
+            batch.delete(&rows, key(i))
+        }
+        let seqno = batch.commit_numbered(Durability::Buffered).expect("committed").expect("an operation");
+        (if is_put { &puts } else { &deletes })[usize::from(i)].store(seqno, SeqCst);
+    };
+    threads([
+        body(|| (0..KEYS).for_each(|i| commit(i, true))),
+        body(|| (0..KEYS).for_each(|i| commit(i, false))),
+        body(|| (8..14).for_each(|version| rows.put([1], [version; 24]).expect("written"))),
+    ]);
+    let check = |store: &Store| {
+        let rows = keyspace(store, ROWS);
+        for i in 0..KEYS {
+            let is_deleted = deletes[usize::from(i)].load(SeqCst) > puts[usize::from(i)].load(SeqCst);
+            assert_eq!(rows.contains(key(i)).expect("read"), !is_deleted, "key {i}");
+        }
+    };
+    check(&store);
+    let killed = sim.image();
+    store.checkpoint().expect("a checkpoint");
+    check(&store);
+    drop(rows);
+    store.close().expect("closed");
+    for image in [killed, sim.image()] {
+        let (_sim, store) = open_image(&image, 0);
+        check(&store);
+        store.close().expect("closed");
+    }
 }
 
 /// A writer overwrites a large value while checkpoints write its leaf. A reader reads the value at snapshots. The

@@ -187,12 +187,13 @@ fn without_transactions() -> Vec<Scenario> {
     ]
 }
 
-fn with_direct_writes() -> [Scenario; 5] {
+fn with_direct_writes() -> [Scenario; 6] {
     [
         direct("direct-cut", direct::CUT, direct::cut, SeededBug::HotCutNotKept),
         direct("direct-cool", direct::COOL, direct::cool, SeededBug::HotStaleRoot),
         direct("direct-leave", direct::COOL, direct::cool, SeededBug::HotDirtyRangeCooled),
         direct("direct-fold", direct::FOLD, direct::fold, SeededBug::HotHorizonIgnored),
+        direct("direct-delete", direct::DELETE, direct::delete, SeededBug::HotDeleteDropped),
         direct("direct-values", direct::VALUES, direct::values, SeededBug::HotValueNotOwned),
     ]
 }

@@ -393,6 +393,8 @@ bugs! {
     HotValueNotOwned,
     /// A range leaves memory although it has messages that the tree on disk lacks.
     HotDirtyRangeCooled,
+    /// Folds in memory drop a delete above the horizon, and an older put that is applied later appears.
+    HotDeleteDropped,
     /// Folds in memory drop versions that a reader with an older view of the index still needs.
     HotHorizonIgnored,
     /// Folds in memory do not keep what a read at the cut of a checkpoint needs, so the checkpoint lacks messages.

@@ -84,7 +84,9 @@ pub use self::types::{IndexKind, IndexType, Order};
 
 use std::sync::Arc;
 
-use crate::base::{Entry, EntryBlock, Extent, HashedKey, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
+use crate::base::{
+    Entry, EntryBlock, Error, Extent, HashedKey, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno,
+};
 use crate::resolve::Stripes;
 
 /// The durable root of an index. Its encoding belongs to the index and is opaque to the catalogue.
@@ -334,7 +336,8 @@ pub trait Index: Send + Sync {
 
 /// The state that the next root describes ([`Index::begin_checkpoint`]).
 pub trait Checkpoint {
-    /// The last seqno in the state: it contains every message of the keyspace up to this seqno.
+    /// The last seqno in the state: it contains every message of the keyspace up to this seqno. After damage
+    /// ([`Cut::damage`]), the root that is written may have a smaller one.
     fn through(&self) -> Seqno;
 
     /// Writes the parts of the state that are not on disk yet, and describes the state. The caller first syncs the data
@@ -352,6 +355,9 @@ pub struct Cut {
     pub root: RootRecord,
     /// A view that keeps the root's blocks allocated while the caller needs to read them.
     pub pin: Arc<dyn IndexView>,
+    /// Damage because of which an index that is written directly could not write its messages. The root is then that of
+    /// the last checkpoint, with the same `through`, and the log keeps the later messages.
+    pub damage: Option<Error>,
 }
 
 /// The interface for writes that bypass the memtable. All steps that can fail happen in `prepare`, before the commit
@@ -384,6 +390,23 @@ pub trait DirectWriter: Send + Sync {
     /// # Errors
     /// An I/O error, or damage. The store then cannot be opened, except for a salvage.
     fn replay(&self, message: &Entry<'_>, tools: &DirectTools<'_>) -> Result<()>;
+
+    /// Calls `note` with the bytes of pages that the index has not written yet, as [`DirectTools::room`] gets them.
+    /// Called after a checkpoint. Commits may run at the same time; the index passes the number of a later one to
+    /// [`DirectTools::room`] if it is larger.
+    fn count_unwritten(&self, note: &dyn Fn(u64));
+
+    /// Frees memory if the index takes much more than it may. Called before a commit is prepared, and after a message
+    /// of the log was applied if the store is open for writing. The call may wait for a job of another thread, but not
+    /// for a whole checkpoint. Reports an idle step if there is nothing to do. An index whose memory is bounded in another
+    /// way does nothing.
+    ///
+    /// # Errors
+    /// An I/O error or a full disk. Damage is part of the result.
+    fn make_room(&self, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let _ = keep;
+        Ok(Progress { idle: true, ..Progress::default() })
+    }
 }
 
 /// What an index gets from the store for a direct write.

@@ -407,7 +407,7 @@ impl Checkpoint for StubCheckpoint<'_> {
 
     fn write(self: Box<Self>, _: &dyn Fn() -> Stripes) -> Result<Cut> {
         let (stub, through) = (self.0, self.1);
-        Ok(Cut { root: RootRecord { through, bytes: stub.store(through)? }, pin: stub.view() })
+        Ok(Cut { root: RootRecord { through, bytes: stub.store(through)? }, pin: stub.view(), damage: None })
     }
 }
 
@@ -496,6 +496,10 @@ impl DirectWriter for Stub {
             prepared();
         }
         Ok(Box::new(StubWrite(self, owned)))
+    }
+
+    fn count_unwritten(&self, note: &dyn Fn(u64)) {
+        note(*self.unwritten.lock());
     }
 
     fn replay(&self, message: &Entry<'_>, tools: &DirectTools<'_>) -> Result<()> {

@@ -148,6 +148,7 @@ impl<I: Index> Bench<I> {
         let first = messages.first().map_or(0, |entry| entry.seqno.0);
         let (keep, room) = (|| Stripes { horizon: Seqno(first - 1), ..self.stripes() }, |_| Ok(()));
         for batch in messages.chunks(7) {
+            writer.make_room(&keep).unwrap();
             let tools = DirectTools { keep: &keep, room: &room, inline_bytes: usize::MAX };
             let prepared = writer.prepare(&mut batch.iter().copied(), &tools).unwrap();
             prepared.apply(&mut batch.iter().map(|entry| entry.seqno));

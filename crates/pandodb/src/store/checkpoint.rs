@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::catalog::Catalog;
 use super::checkpointer::DurableRoot;
+use super::direct::writer_of;
 use super::engine::Engine;
 use super::initial::now_in_seconds;
 use super::reserve::Purpose;
@@ -38,10 +39,15 @@ const LOG_MEMTABLES: u64 = 2;
 impl Engine {
     /// Takes a checkpoint. If a memtable retains too much log, it is sealed first.
     pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_if(&|| true)
+    }
+
+    /// As [`Engine::checkpoint`], if `is_needed` still holds when no other thread takes a checkpoint.
+    pub(crate) fn checkpoint_if(&self, is_needed: &dyn Fn() -> bool) -> Result<()> {
         self.check_writable()?;
         self.seal_oldest_memtable();
         let mut root = self.checkpointer.root.lock();
-        self.freeing_checkpoint(&mut root)
+        if is_needed() { self.freeing_checkpoint(&mut root) } else { Ok(()) }
     }
 
     /// Takes a checkpoint that may use the emergency reserve, because the checkpoint frees space.
@@ -155,16 +161,25 @@ impl Engine {
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
             let cut = checkpoint.write(&|| self.snapshots.stripes())?;
             if keyspace.is_direct {
-                self.keyspaces.note_unwritten(keyspace, 0);
+                writer_of(keyspace).count_unwritten(&|bytes| self.keyspaces.note_unwritten(keyspace, bytes));
             }
             assert!(cut.root.through <= through && through <= last, "a root holds what was committed before the cut");
             assert!(cut.root.bytes.len() <= RootRecord::MAX_BYTES, "a root record is bounded");
+            // The index of a keyspace without memtables knows exactly what its root holds.
+            let through = if keyspace.is_direct { cut.root.through } else { through };
+            if let Some(damage) = cut.damage {
+                events::failed(&keyspace.name, &damage);
+                self.background.note_damage(keyspace.id, damage);
+            }
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }
         // No keyspace was created or dropped since the sequencer was quiesced, because both operations need the lock of
         // the root.
         catalog.cut = last;
+        if catalog.through() < last {
+            self.keep_moved()?;
+        }
         let ids = || catalog.keyspaces.iter().map(|keyspace| keyspace.identity.id.0);
         assert!(ids().is_sorted_by(|a, b| a < b) && ids().all(|id| id < catalog.next_id), "ids are given out in order");
         // A commit that panicked may have applied only a part of its operations. In that case the cut must not become

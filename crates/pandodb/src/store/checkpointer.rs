@@ -4,8 +4,8 @@
 //! checkpoints never run concurrently.
 
 use super::catalog::{Catalog, most_bytes_of};
-use crate::base::Seqno;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering::Relaxed};
+use crate::base::{Extent, Seqno};
 use crate::space::Superblock;
 
 /// The state of checkpoints.
@@ -22,6 +22,8 @@ pub(crate) struct Checkpointer {
     /// The bytes of pages to write with which a checkpoint before a direct write found the disk full; 0 if the last one
     /// succeeded.
     pub(super) failed_with: AtomicU64,
+    /// The old pages of large values that the replay has copied and whose log no checkpoint has covered yet.
+    pub(super) moved: Mutex<Vec<Extent>>,
 }
 
 /// The durable root: the state of the last checkpoint on disk.
@@ -73,6 +75,7 @@ impl Checkpointer {
             uncovered: AtomicU64::new(0),
             direct: AtomicU64::new(0),
             failed_with: AtomicU64::new(0),
+            moved: Mutex::default(),
         }
     }
 

@@ -131,18 +131,25 @@ impl Engine {
         if moved.is_empty() {
             return Ok(());
         }
+        self.checkpointer.moved.lock().extend_from_slice(moved);
         match self.pack_all(false).and_then(|()| self.checkpoint()) {
-            Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
-            // The log still refers to the old pages. Therefore the values are made durable in these pages, and the
-            // pages stay allocated until the next opening.
+            // The list is empty if the checkpoint does not cover the log because of damage.
+            Ok(()) => self.checkpointer.moved.lock().drain(..).for_each(|extent| self.core.data.free(extent)),
             Err(e) if may_keep_memtables(&e) => {
-                for extent in moved {
-                    let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
-                    self.core.data.write(extent.start, buf)?;
-                }
+                self.keep_moved()?;
                 self.core.data.sync()?;
             }
             Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Writes the copied large values to their old pages again, because the log still refers to these pages. The next
+    /// sync makes them durable. The pages stay allocated until the next opening.
+    pub(super) fn keep_moved(&self) -> Result<()> {
+        for extent in std::mem::take(&mut *self.checkpointer.moved.lock()) {
+            let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
+            self.core.data.write(extent.start, buf)?;
         }
         Ok(())
     }

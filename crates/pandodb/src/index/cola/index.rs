@@ -173,6 +173,6 @@ impl Checkpoint for TableCheckpoint<'_> {
         };
         assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
         let pin = Arc::new(ColaView::of(world, rows));
-        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
+        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin, damage: None })
     }
 }

@@ -19,13 +19,22 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use crate::base::sync::EXPLORED;
-use crate::base::{BlobRef, Entry, EntryBlock, Extent, FragmentSweep, KeyRange, Kind, PAGE, Seqno};
+use crate::base::{BlobRef, Entry, EntryBlock, Extent, FragmentSweep, KeyRange, Kind, PAGE, Seqno, seeded};
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key};
 
 /// The bytes of memory that a message in the map takes beside its key and value.
 const OVERHEAD: usize = 96;
 /// The map is folded when it has more than this number of bytes, and more than the folded messages.
 const FOLD_ABOVE: usize = if EXPLORED { 128 } else { 2048 };
+
+/// What the sums over all ranges count for one range.
+#[derive(Clone, Copy, Default)]
+pub struct Counted {
+    /// The bytes in memory.
+    pub bytes: usize,
+    /// The bytes of leaves that writing the range takes at most.
+    pub unwritten: usize,
+}
 
 /// The key and the seqno of a message.
 type Place = (Vec<u8>, Reverse<Seqno>);
@@ -56,8 +65,8 @@ pub struct Contents {
     pub own_values: HashSet<Extent>,
     /// Large values to which no message refers any more. They are freed with the next root.
     pub dropped_values: Vec<Extent>,
-    /// The bytes for which the range counts among the bytes to write.
-    unwritten: usize,
+    /// What the sums over all ranges count for the range; `None` if it is not among the ranges in memory.
+    counted: Option<Counted>,
     /// Whether other ranges have these keys now. Then there are no messages here.
     pub is_divided: bool,
 }
@@ -79,13 +88,30 @@ impl Contents {
         self.changed > self.written
     }
 
-    /// Updates the bytes for which the range counts among the bytes to write, in leaves of `leaf` bytes: all its leaves
-    /// are full but the last two. Returns the number before and after.
-    pub fn update_unwritten(&mut self, leaf: usize) -> (usize, usize) {
-        let before = self.unwritten;
-        let bytes = (self.bytes() / leaf + 2) * leaf.next_multiple_of(PAGE);
-        self.unwritten = if self.is_dirty() || !self.dropped_values.is_empty() { bytes } else { 0 };
-        (before, self.unwritten)
+    /// Whether a job has something to do for the range: to write messages, or to free large values.
+    pub fn is_unwritten(&self) -> bool {
+        self.is_dirty() || !self.dropped_values.is_empty()
+    }
+
+    /// Counts the range from now on, because it is in memory.
+    pub fn begin_count(&mut self) {
+        assert!(self.counted.is_none(), "a range is counted once");
+        self.counted = Some(Counted::default());
+    }
+
+    /// Counts the range anew, in leaves of `leaf` bytes: all its leaves are full but the last two. Returns the count
+    /// before and after; `None` if the range is not counted.
+    pub fn recount(&mut self, leaf: usize) -> Option<(Counted, Counted)> {
+        let before = self.counted?;
+        let leaves = (self.bytes() / leaf + 2) * leaf.next_multiple_of(PAGE);
+        let after = Counted { bytes: self.bytes(), unwritten: if self.is_unwritten() { leaves } else { 0 } };
+        self.counted = Some(after);
+        Some((before, after))
+    }
+
+    /// Counts the range no longer. Returns its last count; `None` if it was not counted.
+    pub fn end_count(&mut self) -> Option<Counted> {
+        self.counted.take()
     }
 
     /// Whether so many messages are in the map that a fold is worth its cost.
@@ -93,18 +119,16 @@ impl Contents {
         self.newer_bytes > FOLD_ABOVE.max(self.folded.bytes())
     }
 
-    /// Inserts a message, and returns the bytes by which the contents have grown.
-    pub fn insert(&mut self, entry: &Entry<'_>) -> usize {
+    /// Inserts a message.
+    pub fn insert(&mut self, entry: &Entry<'_>) {
         debug_assert!(!self.is_divided, "another range has the key");
         debug_assert!(entry.kind != Kind::RangeDelete, "a range tombstone belongs to no page");
         self.changed = self.changed.max(entry.seqno);
-        let bytes = entry.key.len() + entry.value.len() + OVERHEAD;
         let place = (entry.key.to_vec(), Reverse(entry.seqno));
         let before = self.newer.insert(place, (entry.kind, entry.value.to_vec()));
         debug_assert!(before.is_none(), "a seqno belongs to one message");
-        self.newer_bytes += bytes;
+        self.newer_bytes += entry.key.len() + entry.value.len() + OVERHEAD;
         self.own_values.extend(value_of(entry));
-        bytes
     }
 
     /// The messages from `from` on, in order. The iterator ends before the first key that is not below `to`, unless
@@ -151,7 +175,8 @@ impl Contents {
         let mut close = |group: &mut Vec<Entry<'_>>| {
             if let Some(first) = group.first() {
                 let tombs = rules.tombstones.seqnos(first.key);
-                let (newer, settled) = group.split_at(group.partition_point(|entry| entry.seqno > rules.keep.horizon));
+                let above = group.partition_point(|entry| entry.seqno > rules.keep.horizon);
+                let (newer, settled) = group.split_at(seeded!(HotDeleteDropped: 0, above));
                 newer.iter().for_each(|entry| all.push(*entry));
                 if !settled.is_empty() {
                     fold_key(settled, tombs, rules.keep, true, rules.operator, &mut out);
@@ -214,11 +239,6 @@ impl Contents {
     /// Whether messages may refer to large values.
     pub fn has_values(&self) -> bool {
         !self.own_values.is_empty() || !self.stored_values.is_empty()
-    }
-
-    /// The bytes for which the range counts, which it does no longer.
-    pub fn take_unwritten(&mut self) -> usize {
-        std::mem::take(&mut self.unwritten)
     }
 
     /// The large values that belong to the contents.

@@ -31,7 +31,8 @@ impl HotRange {
         Arc::new(HotRange { keys, contents, pins, parent, is_used })
     }
 
-    /// Whether a commit is going to change the range. REQUIRES: the caller holds the directory for writing.
+    /// Whether a commit is going to change the range. REQUIRES: the caller holds the directory. If the caller holds it
+    /// for writing, a range that is not pinned does not change until the directory is released.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0 || self.parent.as_ref().is_some_and(|parent| parent.is_pinned())
     }
@@ -119,6 +120,22 @@ impl Ranges {
 
     pub fn remove(&mut self, range: &HotRange) -> Option<Arc<HotRange>> {
         self.0.remove(&range.keys.from)
+    }
+
+    /// The ranges that do not end before `key`, in order.
+    pub fn from(&self, key: &[u8]) -> impl Iterator<Item = &Arc<HotRange>> {
+        let first = self.find(key).map_or(key, |range| &range.keys.from);
+        self.0.range::<[u8], _>((Bound::Included(first), Bound::Unbounded)).map(|(_, range)| range)
+    }
+
+    /// The ranges with keys of `keys`, in order.
+    pub fn overlapping(&self, keys: &KeyRange) -> impl Iterator<Item = &Arc<HotRange>> {
+        self.from(&keys.from).take_while(|range| range.keys.overlaps(keys))
+    }
+
+    /// Whether the range is among these.
+    pub fn has(&self, range: &Arc<HotRange>) -> bool {
+        self.0.get(&range.keys.from).is_some_and(|own| Arc::ptr_eq(own, range))
     }
 
     /// All ranges, in order.

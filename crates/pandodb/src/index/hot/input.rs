@@ -21,6 +21,11 @@ pub struct HotInput {
 }
 
 impl HotInput {
+    /// Whether the job writes the range.
+    pub fn has(&self, range: &Arc<HotRange>) -> bool {
+        self.ranges.get(self.first_at(&range.keys.from)).is_some_and(|own| Arc::ptr_eq(own, range))
+    }
+
     /// The number of the first range that does not end before `key`.
     fn first_at(&self, key: &[u8]) -> usize {
         self.ranges.partition_point(|range| !range.keys.is_above(key))

@@ -18,6 +18,6 @@ pub mod contents;
 pub mod directory;
 pub mod input;
 
-pub use self::contents::{Contents, Rules};
+pub use self::contents::{Contents, Counted, Rules};
 pub use self::directory::{Directory, HotRange, Pin, Ranges};
 pub use self::input::{HotInput, InputCursor, Written};

@@ -235,6 +235,6 @@ impl Checkpoint for TrunkCheckpoint<'_> {
         };
         assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
         let pin = Arc::new(StbeView::of(trunk, rows));
-        Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
+        Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin, damage: None })
     }
 }

@@ -177,6 +177,6 @@ impl Checkpoint for TreeCheckpoint<'_> {
         };
         assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
         let pin = Arc::new(TreeView::of(world, source, rows));
-        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
+        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin, damage: None })
     }
 }

@@ -21,7 +21,7 @@ use std::borrow::Cow;
 
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Entry, Error, KeyCodec, Kind, Result, Seqno};
-use crate::index::{DirectTools, Prepared};
+use crate::index::{DirectTools, DirectWriter, Prepared};
 use crate::sched;
 use crate::store::engine::Engine;
 use crate::store::relief::may_use_reserve;
@@ -97,6 +97,11 @@ impl Ready<'_> {
     }
 }
 
+/// The interface for writes to a keyspace without memtables.
+pub(super) fn writer_of(keyspace: &KeyspaceState) -> &dyn DirectWriter {
+    keyspace.index.direct().expect("an index is always written in the same way")
+}
+
 /// The disk counts as nearly full if its free space is less than `ROOM` times the pages that are not written yet.
 const ROOM: u64 = 2;
 
@@ -127,21 +132,25 @@ impl Engine {
 
     /// Takes a checkpoint if the disk is nearly full and the pages that are not written yet might not fit into the
     /// reserve. So a checkpoint can write them even if another program fills the rest of the disk. A full disk is left
-    /// to the caller.
+    /// to the caller. If several threads come here at once, one of them takes the checkpoint.
     fn write_if_tight(&self) -> Result<()> {
-        let (unwritten, reserve) = (self.keyspaces.unwritten(), self.reserve.bytes());
-        let failed = self.checkpointer.failed_with.load(Relaxed);
-        let is_tried = failed > 0 && unwritten <= failed + reserve / 8;
-        if unwritten <= reserve / 4 * 3
-            || is_tried
-            || self.device.available().is_none_or(|room| room / ROOM >= unwritten)
-        {
+        if !self.is_tight_for_direct() {
             return Ok(());
         }
-        let result = self.checkpoint();
+        let unwritten = self.keyspaces.unwritten();
+        let result = self.checkpoint_if(&|| self.is_tight_for_direct());
         let is_full = matches!(result, Err(Error::DiskFull { .. }));
         self.checkpointer.failed_with.store(if is_full { unwritten } else { 0 }, Relaxed);
         if is_full { Ok(()) } else { result }
+    }
+
+    /// Whether the disk is so full that a checkpoint should write the pages that are not written yet. After a checkpoint
+    /// that has found the disk full, there must be more such pages than before.
+    fn is_tight_for_direct(&self) -> bool {
+        let (unwritten, reserve) = (self.keyspaces.unwritten(), self.reserve.bytes());
+        let failed = self.checkpointer.failed_with.load(Relaxed);
+        let is_tried = failed > 0 && unwritten <= failed + reserve / 8;
+        unwritten > reserve / 4 * 3 && !is_tried && self.device.available().is_some_and(|room| room / ROOM < unwritten)
     }
 
     /// Prepares the operations on all keyspaces, or none.
@@ -153,7 +162,8 @@ impl Engine {
         let keep = || self.snapshots.stripes();
         let prepare = |ops: &'d DirectOps<'d>| {
             let room = |bytes| self.check_room(ops.keyspace, bytes, frees, forced);
-            let writer = ops.keyspace.index.direct().expect("an index is always written in the same way");
+            let writer = writer_of(ops.keyspace);
+            self.make_direct_room(ops.keyspace)?;
             let prepared = writer.prepare(
                 &mut ops.entries(),
                 &DirectTools { keep: &keep, room: &room, inline_bytes: ops.keyspace.blob_threshold },
@@ -161,6 +171,20 @@ impl Engine {
             Ok((ops, prepared))
         };
         direct.iter().map(prepare).collect::<Result<_>>().map(Ready)
+    }
+
+    /// Lets the index of a keyspace free memory. A full disk does not keep a commit from its work: the pages that are
+    /// not written yet count as used space.
+    fn make_direct_room(&self, keyspace: &KeyspaceState) -> Result<()> {
+        match writer_of(keyspace).make_room(&|| self.snapshots.stripes()) {
+            Ok(progress) if progress.idle => Ok(()),
+            Ok(progress) => {
+                self.note_progress(keyspace, progress);
+                Ok(())
+            }
+            Err(Error::DiskFull { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Refuses a direct write after which a keyspace would have `bytes` bytes of pages that are not written yet, if
@@ -220,8 +244,10 @@ impl Engine {
             room: &|_| Ok(()),
             inline_bytes: keyspace.blob_threshold,
         };
-        let writer = keyspace.index.direct().expect("an index is always written in the same way");
-        writer.replay(&Entry { key, ..*message }, &tools)?;
+        writer_of(keyspace).replay(&Entry { key, ..*message }, &tools)?;
+        if !self.config.read_only {
+            self.make_direct_room(keyspace)?;
+        }
         self.checkpointer.note_direct((message.key.len() + message.value.len()) as u64);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Tests of stores with keyspaces whose index is written directly (the test indexes `direct_stub` and `ordered_stub`).
 
+mod btree;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

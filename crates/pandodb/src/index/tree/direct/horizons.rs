@@ -74,15 +74,19 @@ impl Horizons {
         self.points.lock().push(point);
     }
 
+    /// As [`Horizons::add_point`], for the oldest point, or for `newest` if there is no older one. Returns the point.
+    /// Both steps happen under one lock, because the oldest point must not be removed between them.
+    pub(super) fn add_oldest_point(&self, newest: Seqno) -> Seqno {
+        let mut points = self.points.lock();
+        let point = points.iter().fold(newest, |oldest, point| oldest.min(*point));
+        points.push(point);
+        point
+    }
+
     /// Ends [`Horizons::add_point`].
     pub(super) fn remove_point(&self, point: Seqno) {
         let mut points = self.points.lock();
         let at = points.iter().position(|other| *other == point).expect("the point was added");
         points.swap_remove(at);
-    }
-
-    /// The oldest point.
-    pub(super) fn oldest_point(&self) -> Option<Seqno> {
-        self.points.lock().iter().min().copied()
     }
 }

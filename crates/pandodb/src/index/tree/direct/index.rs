@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::state::HotTree;
-use super::write::{Choice, Point};
+use super::state::{HotTree, Stuck};
+use super::write::{Choice, Outcome, Point};
+use crate::base::sync::EXPLORED;
 use crate::base::{Error, KeyRange, OwnerId, Result, Seqno};
 use crate::index::tree::index::TreeCheckpoint;
 use crate::index::{
@@ -15,41 +16,50 @@ use crate::resolve::Stripes;
 /// A job in the background writes at least 1/`SHARE` of the bytes that may be in memory, so that the inner pages are
 /// written for many leaves.
 const SHARE: usize = 8;
+/// A checkpoint writes everything in memory in this number of jobs.
+const CHECKPOINT_PIECES: usize = 8;
+/// A commit that writes cold ranges writes this part of the bytes that may be in memory, beside those above the limit.
+const COMMIT_PIECES: usize = 32;
+/// The least bytes of such a job.
+const LEAST_PIECE: usize = if EXPLORED { 1 } else { 64 << 10 };
+/// Commits write cold ranges themselves if the bytes in memory exceed the limit by more than 1/`SLACK` of it.
+const SLACK: usize = 4;
 /// On a full disk, a job writes at most this part of the free space.
 const PIECES: u64 = 8;
 
-impl HotTree {
-    /// The seqno as of which a background job may write: what is visible, but nothing that the next checkpoint does not
-    /// describe.
-    fn point(&self, visible: Seqno) -> Point<'_> {
-        let at = self.horizons.oldest_point().map_or(visible, |oldest| oldest.min(visible));
-        Point::new(&self.horizons, at)
-    }
+/// The outcome of a step that found no work.
+const IDLE: Progress = Progress { idle: true, bytes: 0, absorbed: None, merged: 0, damage: None };
 
+impl HotTree {
     /// Writes cold ranges of about `bytes` bytes, unless another thread writes.
     fn cool(&self, bytes: usize, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        let idle = Progress { idle: true, ..Progress::default() };
-        let Some(_writing) = self.writing.try_lock() else { return Ok(idle) };
-        if self.stuck.lock().is_some() {
-            // The index can do no work, so no thread may wait for its work.
-            self.shared.tree.owing.change(|own| {
-                (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0);
-            });
-            return Ok(idle);
+        match self.writing.try_lock() {
+            Some(_writing) => self.cool_now(bytes, keep),
+            None => Ok(IDLE),
         }
-        let point = self.point(keep().horizon);
+    }
+
+    /// Writes cold ranges of about `bytes` bytes. REQUIRES: the caller holds `writing`.
+    fn cool_now(&self, bytes: usize, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        if self.stuck.lock().is_some() {
+            self.forget_work();
+            return Ok(IDLE);
+        }
+        let point = Point::oldest(&self.horizons, keep().horizon);
         match self.write(Choice::Cold(bytes), &point, keep) {
-            // The replaced pages are kept until a checkpoint.
-            Ok(Some(bytes)) => Ok(Progress { bytes, merged: bytes, ..Progress::default() }),
-            Ok(None) => {
+            Ok(Outcome { written: 0, freed: 0, .. }) => {
                 self.note_no_work();
-                Ok(idle)
+                Ok(IDLE)
             }
-            Err(e) if e.is_damage() => {
-                self.note_damage(&e);
+            // The replaced pages are kept until a checkpoint.
+            Ok(Outcome { written, freed, .. }) => {
+                self.note_debt();
+                Ok(Progress { bytes: written + freed, merged: written, ..Progress::default() })
+            }
+            Err(e) => {
+                self.note_damage(&e)?;
                 Progress::unless_damage(e)
             }
-            Err(e) => Err(e),
         }
     }
 
@@ -66,11 +76,77 @@ impl HotTree {
         self.note_debt();
     }
 
-    /// After damage, no job sweeps any more.
-    fn note_damage(&self, error: &Error) {
-        let tree = &self.shared.tree;
-        tree.inner.lock().damage.get_or_insert_with(|| error.clone());
-        tree.owing.change(|own| (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0));
+    /// After damage: the index can do no work, so no thread may wait for its work.
+    fn forget_work(&self) {
+        self.shared.tree.owing.change(|own| {
+            (own.work_bytes, own.requested_bytes, own.optional_bytes) = (0, 0, 0);
+        });
+    }
+
+    /// Notes that a job has failed. After the first damage, jobs no longer sweep, so that they perhaps do not need the
+    /// damaged page. A job that meets damage even so would meet it again, so the index is stuck then.
+    ///
+    /// # Errors
+    /// The error, if it is not damage.
+    fn note_damage(&self, error: &Error) -> Result<()> {
+        if !error.is_damage() {
+            return Err(error.clone());
+        }
+        let was_damaged = self.shared.tree.inner.lock().damage.replace(error.clone()).is_some();
+        if was_damaged {
+            self.stuck.lock().get_or_insert_with(|| Stuck { error: error.clone(), lacks_messages: false });
+        }
+        self.forget_work();
+        Ok(())
+    }
+
+    /// Writes all ranges that have changed, in several jobs, so that no thread waits for all of them. Returns the
+    /// damage that keeps the index from writing them.
+    ///
+    /// # Errors
+    /// Other errors of a job.
+    fn write_changed(&self, point: &Point<'_>, keep: &dyn Fn() -> Stripes) -> Result<Option<Error>> {
+        let bytes = self.piece_bytes(CHECKPOINT_PIECES);
+        let mut next = Some(Vec::new());
+        while let Some(from) = &next {
+            let _writing = self.writing.lock();
+            if let Some(stuck) = self.stuck_by() {
+                return Ok(Some(stuck));
+            }
+            match self.write(Choice::Changed { from, bytes }, point, keep) {
+                Ok(outcome) => next = outcome.next,
+                Err(e) => self.note_damage(&e)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// The bytes of one of `pieces` jobs that together write everything in memory.
+    fn piece_bytes(&self, pieces: usize) -> usize {
+        (self.most_bytes() / pieces).max(LEAST_PIECE)
+    }
+
+    /// The bytes in memory above those at which commits write cold ranges themselves.
+    fn bytes_over(&self) -> usize {
+        let most = self.most_bytes();
+        self.shared.bytes().saturating_sub(most + most / SLACK)
+    }
+
+    /// Writes cold ranges if the memory is far above the limit. If another thread writes ranges, this call waits until
+    /// the job of that thread ends; a checkpoint has several jobs.
+    ///
+    /// # Errors
+    /// If a page cannot be read or written.
+    pub(super) fn make_room(&self, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        if self.bytes_over() == 0 {
+            return Ok(IDLE);
+        }
+        let _writing = self.writing.lock();
+        match self.bytes_over() {
+            // Another thread has written cold ranges meanwhile.
+            0 => Ok(IDLE),
+            over => self.cool_now(over + self.piece_bytes(COMMIT_PIECES), keep),
+        }
     }
 }
 
@@ -125,7 +201,15 @@ impl Index for HotTree {
         }
     }
 
+    /// An explicit request retries the pages that could not be read.
     fn compact(&self, range: &KeyRange) -> Result<()> {
+        self.shared.tree.estimate(range)?;
+        let mut stuck = self.stuck.lock();
+        if let Some(stuck) = stuck.as_ref().filter(|stuck| stuck.lacks_messages) {
+            return Err(stuck.error.clone());
+        }
+        *stuck = None;
+        drop(stuck);
         self.shared.tree.compact(range)
     }
 
@@ -145,6 +229,7 @@ impl Index for HotTree {
         }
         self.shared.drop_tombstones_to(Seqno::MAX);
         self.shared.tree.remove_all(values);
+        *self.described.lock() = self.shared.tree.inner.lock().world.clone();
     }
 
     fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
@@ -158,6 +243,7 @@ impl Index for HotTree {
     fn stats(&self) -> IndexStats {
         let mut stats = self.shared.tree.stats();
         let ranges = self.shared.directory.lock().read().count() as u64;
+        stats.damaged = stats.damaged.max(u64::from(self.stuck.lock().is_some()));
         stats.gauge("leaves_in_memory", ranges, "Leaves that are in memory, as rows to which commits write.");
         stats.gauge("leaf_bytes_in_memory", self.shared.bytes() as u64, "Bytes of memory that these leaves take.");
         stats
@@ -176,30 +262,26 @@ struct HotCheckpoint<'a> {
 
 impl Checkpoint for HotCheckpoint<'_> {
     fn through(&self) -> Seqno {
-        match *self.tree.stuck.lock() {
-            Some(_) => self.tree.opened_through,
-            None => self.point.at,
-        }
+        self.point.at
     }
 
+    /// Describes the last state again if the index is stuck. The log keeps the later messages then.
     fn write(self: Box<Self>, keep: &dyn Fn() -> Stripes) -> Result<Cut> {
-        let HotTree { shared, writing, stuck, .. } = self.tree;
-        let _writing = writing.lock();
-        if stuck.lock().is_none() {
-            let written = self.tree.write(Choice::Changed, &self.point, keep);
-            match written {
-                Err(e) if e.is_damage() => {
-                    // Without a sweep, the job perhaps does not need the damaged page.
-                    self.tree.note_damage(&e);
-                    self.tree.write(Choice::Changed, &self.point, keep)?;
-                }
-                other => drop(other?),
-            }
-            let mut inner = shared.tree.inner.lock();
-            inner.world.through = inner.world.through.max(self.point.at);
-        }
-        let world = shared.tree.inner.lock().world.clone();
-        Box::new(TreeCheckpoint { tree: &shared.tree, world }).write(keep)
+        let HotCheckpoint { tree, point } = *self;
+        let damage = tree.write_changed(&point, keep)?;
+        let world = if damage.is_some() {
+            tree.described.lock().clone()
+        } else {
+            let mut inner = tree.shared.tree.inner.lock();
+            assert!(inner.world.through <= point.at, "no job writes messages above the cut before the checkpoint ends");
+            inner.world.through = point.at;
+            inner.world.clone()
+        };
+        let cut = Box::new(TreeCheckpoint { tree: &tree.shared.tree, world: world.clone() }).write(keep)?;
+        // The pages of the older state are freed without the lock.
+        let older = std::mem::replace(&mut *tree.described.lock(), world);
+        drop(older);
+        Ok(Cut { damage, ..cut })
     }
 }
 

@@ -18,11 +18,14 @@
 //! 3. A lookup searches the range with the key, if one is in memory; else the tree on disk. A scan alternates between
 //!    both.
 //! 4. A checkpoint fixes a seqno while commits are stopped, and nothing else happens then. After that a job writes the
-//!    messages up to this seqno of all ranges that have changed. Until it is done, folds in memory keep what a read at
-//!    this seqno needs. So no contents are copied when the cut is taken.
-//! 5. If the ranges take too much memory, a job writes cold ones, which then leave memory.
+//!    messages up to this seqno of all ranges that have changed, in several jobs. Until they are done, folds in memory
+//!    keep what a read at this seqno needs. So no contents are copied when the cut is taken.
+//! 5. If the ranges take too much memory, a job in the background writes cold ones, which then leave memory. If they
+//!    take much more, commits do it themselves.
 //! 6. Range tombstones are kept in memory until the next job, which gives them to the tree on disk. A sweep also cleans
 //!    the ranges in memory.
+//! 7. If damage keeps a job from writing a range, the index is *stuck*: commits are refused, and checkpoints describe
+//!    the state of the last checkpoint again, whose pages the index keeps. So the log keeps the later messages.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -40,8 +43,9 @@
 //!
 //! Locks, in the order in which a thread takes them: `writing`; the directory; then either `inner` of the tree and the
 //! contents of one range, or `hand` and the contents of one range, or the range tombstones, or the list of older views.
-//! The locks of the debt, of `stuck` and of the points are taken last. No lock but `writing` is held while a page is
-//! read or written, and none while a commit waits for the log.
+//! `checking` is taken alone, and the store's counts of space below it. The locks of the debt, of `described`, of `stuck`
+//! and of the points are taken last. No lock but `writing` is held while a page is read or written, and none while a
+//! commit waits for the log.
 //!
 //! [`DirectWriter`]: crate::index::DirectWriter
 

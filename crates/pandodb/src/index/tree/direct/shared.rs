@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::base::sync::{AtomicUsize, Ordering::Relaxed, RwLock};
 use crate::base::{FragmentSet, FragmentSweep, Fragments, KeyRange, RangeTombstone, Seqno};
-use crate::index::hot::{Contents, Directory, Ranges, Rules};
+use crate::index::hot::{Contents, Counted, Directory, Ranges, Rules};
 use crate::index::tree::Tree;
 use crate::index::tree::view::TreeView;
 use crate::resolve::Stripes;
@@ -46,34 +46,44 @@ impl Shared {
         self.bytes.load(Relaxed)
     }
 
-    /// Counts bytes of ranges that are in memory from now on.
-    pub(super) fn add_bytes(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Relaxed);
-        self.tree.core.pool.hold(bytes);
-    }
-
-    /// Counts bytes that are no longer in memory.
-    pub(super) fn remove_bytes(&self, bytes: usize) {
-        let before = self.bytes.fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "only counted bytes are removed");
-        self.tree.core.pool.let_go(bytes);
-    }
-
     /// The bytes of leaves that writing all changed ranges takes at most.
     pub(super) fn unwritten(&self) -> usize {
         self.unwritten.load(Relaxed)
     }
 
-    /// Counts a range no longer, because it was divided or the keyspace was dropped. Readers may still read it.
-    pub(super) fn forget(&self, contents: &mut Contents) {
-        self.unwritten.fetch_sub(contents.take_unwritten(), Relaxed);
-        self.remove_bytes(contents.bytes());
+    /// Counts a range from now on, because it is in memory.
+    pub(super) fn count_new(&self, contents: &mut Contents) {
+        contents.begin_count();
+        self.count(contents);
     }
 
-    /// Counts the bytes that writing a range takes, after a change of its contents.
-    pub(super) fn count_unwritten(&self, contents: &mut Contents) {
-        let (before, after) = contents.update_unwritten(self.tree.sizes.leaf.bytes);
-        self.unwritten.fetch_add(after.wrapping_sub(before), Relaxed);
+    /// Counts a range anew after a change of its contents. Has no effect if the range is not in memory any more: a
+    /// commit may hold a range that was removed.
+    pub(super) fn count(&self, contents: &mut Contents) {
+        let Some((before, after)) = contents.recount(self.tree.sizes.leaf.bytes) else { return };
+        self.unwritten.fetch_add(after.unwritten.wrapping_sub(before.unwritten), Relaxed);
+        match after.bytes.checked_sub(before.bytes) {
+            Some(0) => {}
+            Some(more) => {
+                self.bytes.fetch_add(more, Relaxed);
+                self.tree.core.pool.hold(more);
+            }
+            None => self.remove_bytes(before.bytes - after.bytes),
+        }
+    }
+
+    /// Counts a range no longer, because it leaves memory, was divided, or the keyspace was dropped. Readers may still
+    /// read it.
+    pub(super) fn forget(&self, contents: &mut Contents) {
+        let Some(Counted { bytes, unwritten }) = contents.end_count() else { return };
+        self.unwritten.fetch_sub(unwritten, Relaxed);
+        self.remove_bytes(bytes);
+    }
+
+    fn remove_bytes(&self, bytes: usize) {
+        let before = self.bytes.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "only counted bytes are removed");
+        self.tree.core.pool.let_go(bytes);
     }
 
     /// Calls `look` with the current state. No root is published, and no range is added or removed, during the call.
@@ -116,14 +126,9 @@ impl Shared {
 
     /// Folds a range, and counts the memory that this frees.
     pub(super) fn fold(&self, contents: &mut Contents, keep: &Stripes, tombstones: Arc<Fragments>) {
-        let before = contents.bytes();
         let operator = self.tree.sizes.operator.as_ref();
         contents.fold(Rules { keep, operator, tombstones: FragmentSweep::new(tombstones) });
-        match contents.bytes().checked_sub(before) {
-            Some(more) => self.add_bytes(more),
-            None => self.remove_bytes(before - contents.bytes()),
-        }
-        self.count_unwritten(contents);
+        self.count(contents);
     }
 }
 

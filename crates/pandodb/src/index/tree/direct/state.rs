@@ -13,6 +13,7 @@ use crate::index::tree::Tree;
 use crate::index::tree::ahead::JobAhead;
 use crate::index::tree::reading::Reading;
 use crate::index::tree::view::TreeView;
+use crate::index::tree::world::World;
 
 /// With this number of memtables of bytes in memory, cold ranges are written, unless half of the pool is less.
 const MEMTABLES: u64 = if EXPLORED { 1 } else { 8 };
@@ -29,21 +30,40 @@ pub struct HotTree {
     pub(super) inline_bytes: AtomicUsize,
     /// The store has found space on the disk for this number of bytes to write.
     pub(super) checked: AtomicU64,
+    /// Held while this number is compared with the bytes to write, and changed.
+    pub(super) checking: Mutex<()>,
+    /// The bytes of pages that operations may take which are prepared and not applied.
+    pub(super) prepared_bytes: AtomicU64,
     /// The root that was opened has every message up to this seqno.
     pub(super) opened_through: Seqno,
-    /// Damage that kept a message of the log from being applied when the store was opened. Commits are refused then,
-    /// and nothing changes on disk, so that the log keeps the message.
-    pub(super) stuck: Mutex<Option<Error>>,
+    /// The state that the last checkpoint has described, or that was opened. Its pages are kept, because checkpoints
+    /// describe it again while the index is stuck.
+    pub(super) described: Mutex<World>,
+    /// Set after damage. Commits are refused then, and the log keeps all messages above `described`.
+    pub(super) stuck: Mutex<Option<Stuck>>,
+}
+
+/// Why an index is stuck.
+pub(super) struct Stuck {
+    /// The damage.
+    pub(super) error: Error,
+    /// Whether memory lacks a message of the log, because its leaf could not be read when the store was opened. The
+    /// index is then stuck until the store is opened again.
+    pub(super) lacks_messages: bool,
 }
 
 impl HotTree {
     /// Makes a tree to which commits write directly.
     pub fn new(tree: Tree) -> HotTree {
         let opened_through = tree.published.load().through;
+        let described = Mutex::new(tree.inner.lock().world.clone());
         let shared = Arc::new(Shared::new(tree));
         HotTree {
             checked: AtomicU64::new(0),
+            checking: Mutex::default(),
+            prepared_bytes: AtomicU64::new(0),
             opened_through,
+            described,
             horizons: Horizons::new(HotView::new(shared.clone(), Seqno(0))),
             shared,
             writing: Mutex::default(),
@@ -51,6 +71,11 @@ impl HotTree {
             inline_bytes: AtomicUsize::new(usize::MAX),
             stuck: Mutex::default(),
         }
+    }
+
+    /// The damage that stops the index, if it is stuck.
+    pub(super) fn stuck_by(&self) -> Option<Error> {
+        self.stuck.lock().as_ref().map(|stuck| stuck.error.clone())
     }
 
     /// The bytes of ranges in memory above which cold ranges are written and leave memory.
@@ -82,9 +107,8 @@ impl HotTree {
                 }
                 let gap = ranges.gap(&keys, key);
                 let block = if gap == keys { block } else { part_of(&block, &gap) };
-                let contents = Contents::stored(block);
-                // Counted before another thread finds the range, because that thread may fold it.
-                self.shared.add_bytes(contents.bytes());
+                let mut contents = Contents::stored(block);
+                self.shared.count_new(&mut contents);
                 Some(HotRange::new(gap, contents, None))
             });
             if let Some(pin) = added {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::HotTree;
 use crate::base::{Entry, EntryBlock, Kind, Seqno};
+use crate::index::hot::HotRange;
 use crate::index::testing::{Bench, changes_are_found, scan, suspend_jobs};
 use crate::index::tree::tests::{self as tree_tests, shape, sizes, verify};
 use crate::index::tree::{Sizes, Tree};
@@ -140,4 +141,60 @@ fn a_dropped_index_frees_its_pages() {
     let cut = bench.tree.begin_checkpoint(Seqno(bench.seqno)).write(&|| stripes.clone()).unwrap();
     assert!(cut.root.bytes.is_empty(), "nothing is left on disk");
     assert!(scan(&bench.tree, Seqno::MAX, false).is_empty());
+}
+
+/// Regression: the bytes of a dropped keyspace were counted again by a commit that was being prepared.
+#[test]
+fn a_commit_beside_a_drop_changes_no_count() {
+    let mut bench = bench(5, 5);
+    bench.feed(500, 300, 5);
+    let pin = bench.tree.heat(b"k0000001").unwrap();
+    for _ in 0..200 {
+        bench.seqno += 1;
+        let entry = Entry { key: b"k0000001", seqno: Seqno(bench.seqno), kind: Kind::Put, value: &[0; 8] };
+        bench.tree.insert(Some(&pin), &entry);
+    }
+    bench.tree.clear();
+    let stripes = bench.stripes();
+    let keep = || stripes.clone();
+    let tools = DirectTools { keep: &keep, room: &|_| Ok(()), inline_bytes: usize::MAX };
+    bench.tree.fold_if_grown(&pin, &tools);
+    assert_eq!((bench.tree.shared.bytes(), bench.tree.shared.unwritten()), (0, 0));
+}
+
+/// Regression: a job moved a value out of a leaf, for a range in memory that shares the leaf with a range that the job
+/// has written. The value was leaked when the range was written without it.
+#[test]
+fn a_value_that_is_moved_out_for_another_range_is_freed_with_it() {
+    let mut bench = Bench::of(5, |core| HotTree::new(Tree::create(core, sizes(64 << 10, 16), Seqno(0))));
+    let write = |bench: &mut Bench<HotTree>, key: &[u8], kind: Kind, value: &[u8], inline_bytes: usize| {
+        bench.seqno += 1;
+        let entry = Entry { key, seqno: Seqno(bench.seqno), kind, value };
+        let stripes = bench.stripes();
+        let keep = || stripes.clone();
+        let tools = DirectTools { keep: &keep, room: &|_| Ok(()), inline_bytes };
+        let prepared = bench.tree.prepare(&mut [entry].into_iter(), &tools).unwrap();
+        prepared.apply(&mut [entry.seqno].into_iter());
+    };
+    let has_values = |bench: &Bench<HotTree>| !bench.tree.shared.tree.inner.lock().world.blobs.is_empty();
+    write(&mut bench, b"a", Kind::Put, &[1; 20_000], usize::MAX);
+    write(&mut bench, b"b", Kind::Put, &[2; 8], usize::MAX);
+    checkpoint(&bench);
+    let mut ranges = bench.tree.shared.directory.lock().write();
+    let whole = ranges.take().pop().unwrap();
+    let mut contents = whole.contents.write();
+    bench.tree.shared.forget(&mut contents);
+    for (keys, mut part) in contents.divide(&whole.keys, 100, &[]) {
+        bench.tree.shared.count_new(&mut part);
+        ranges.insert(HotRange::new(keys, part, None));
+    }
+    assert_eq!(ranges.count(), 2, "two ranges share a leaf");
+    drop((ranges, contents));
+    write(&mut bench, b"b", Kind::Put, &[3; 8], 1000);
+    checkpoint(&bench);
+    assert!(has_values(&bench), "the value of the other range was moved out");
+    write(&mut bench, b"a", Kind::Delete, &[], 1000);
+    checkpoint(&bench);
+    assert!(!has_values(&bench), "nothing refers to the value");
+    verify(&bench);
 }

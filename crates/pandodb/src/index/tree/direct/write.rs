@@ -11,12 +11,12 @@
 //! Invariants: one job runs at a time; a root is published, and ranges are removed, while the directory is held; a
 //! range with a message that the new tree lacks stays in memory.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::horizons::Horizons;
 use super::state::HotTree;
-use crate::base::sync::Ordering::Relaxed;
+use crate::base::sync::Ordering::{Relaxed, SeqCst};
 use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, Seqno, events, seeded};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::hot::{Contents, HotInput, HotRange, Ranges};
@@ -39,9 +39,15 @@ pub(super) struct Point<'a> {
 }
 
 impl<'a> Point<'a> {
+    /// For a checkpoint with this cut.
     pub(super) fn new(horizons: &'a Horizons, at: Seqno) -> Point<'a> {
         horizons.add_point(at);
         Point { horizons, at }
+    }
+
+    /// For a job in the background: what is visible, but nothing that the checkpoint in progress does not describe.
+    pub(super) fn oldest(horizons: &'a Horizons, visible: Seqno) -> Point<'a> {
+        Point { horizons, at: horizons.add_oldest_point(visible) }
     }
 }
 
@@ -53,17 +59,41 @@ impl Drop for Point<'_> {
 
 /// Which ranges a job writes, and what becomes of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// All that have changed. They stay in memory.
-    Changed,
-    /// Cold ones of at most this number of bytes. They leave memory.
+pub(super) enum Choice<'a> {
+    /// The next of all that have changed: those that do not end before the key `from`, of about `bytes` bytes. They
+    /// stay in memory.
+    Changed { from: &'a [u8], bytes: usize },
+    /// Cold ones of about this number of bytes. They leave memory.
     Cold(usize),
+}
+
+/// What a job has done.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// The bytes of messages that were written.
+    pub(super) written: u64,
+    /// The bytes of unchanged ranges that have left memory.
+    pub(super) freed: u64,
+    /// With [`Choice::Changed`]: the key from which on the next job continues; `None` if nothing is left.
+    pub(super) next: Option<Vec<u8>>,
+}
+
+/// The ranges that were chosen for a job.
+#[derive(Default)]
+struct Chosen {
+    /// By their first keys.
+    ranges: BTreeMap<Vec<u8>, Arc<HotRange>>,
+    /// Cold ranges that have not changed.
+    clean: Vec<Arc<HotRange>>,
+    next: Option<Vec<u8>>,
 }
 
 /// The large values that a job takes from the tree, gives to it, and frees.
 struct Values {
     /// Values of the tree to which the new tree does not refer.
     lost: HashSet<Extent>,
+    /// Those of them that belonged to no range that the job has written.
+    lost_elsewhere: HashSet<Extent>,
     /// Values to which the old tree does not refer.
     gained: Vec<Extent>,
     /// Values that were never in the tree, and that no message refers to any more.
@@ -73,11 +103,17 @@ struct Values {
 }
 
 impl HotTree {
-    /// The bytes of pages that writing all changed ranges takes: their leaves, and both copies of the inner pages.
+    /// The bytes of pages that writing all changed ranges and prepared operations takes: their leaves, and both copies
+    /// of the inner pages. An index that is stuck writes nothing.
     pub(super) fn unwritten_bytes(&self) -> u64 {
+        if self.stuck.lock().is_some() {
+            return 0;
+        }
+        // Read in this order: a commit counts the range before its operations are no longer prepared.
+        let prepared = self.prepared_bytes.load(SeqCst);
         let leaves = self.shared.unwritten() as u64;
         if leaves == 0 {
-            return 0;
+            return prepared;
         }
         let Tree { sizes, published, .. } = &self.shared.tree;
         let limits = sizes.levels.plain;
@@ -87,7 +123,7 @@ impl HotTree {
         let children = (limits.bytes / CHILD_BYTES).min(limits.children) as u64 / 2;
         let levels = u64::from(tree.root.map_or(1, |root| root.level + 2));
         let inner = (most / children.max(2)).min(leaves / (2 * PAGE as u64) * levels) + levels;
-        leaves + 2 * inner * limits.bytes.next_multiple_of(PAGE) as u64
+        prepared + leaves + 2 * inner * limits.bytes.next_multiple_of(PAGE) as u64
     }
 
     /// Updates the debt: the bytes in memory above the limit.
@@ -99,21 +135,24 @@ impl HotTree {
         }
     }
 
-    /// Writes ranges, and sweeps. Returns the bytes of messages that were written; `None` if there was nothing to do.
-    /// REQUIRES: the caller holds `writing`.
+    /// Writes ranges, and sweeps. REQUIRES: the caller holds `writing`.
     ///
     /// # Errors
-    /// If a page cannot be read or written. Nothing has changed then.
-    pub(super) fn write(&self, choice: Choice, point: &Point<'_>, keep: &dyn Fn() -> Stripes) -> Result<Option<u64>> {
+    /// If a page cannot be read or written. Nothing has changed then, except that unchanged ranges have left memory.
+    pub(super) fn write(&self, choice: Choice<'_>, point: &Point<'_>, keep: &dyn Fn() -> Stripes) -> Result<Outcome> {
         let tree = &self.shared.tree;
         let keep = self.horizons.advance(keep());
         let from = tree.inner.lock().world.clone();
         let tombstones = self.shared.tombstones_to(point.at);
-        let wanted = self.wanted(&from, &tombstones, &keep);
-        let ranges = self.choose(choice, point.at, &wanted);
-        if ranges.is_empty() && wanted.is_empty() && (choice != Choice::Changed || tombstones.is_empty()) {
-            return Ok(None);
+        // The first of the jobs of a checkpoint sweeps for all of them.
+        let sweeps = !matches!(choice, Choice::Changed { from: [_, ..], .. });
+        let wanted = if sweeps { self.wanted(&from, &tombstones, &keep) } else { Vec::new() };
+        let Chosen { ranges, clean, next } = self.choose(choice, point.at, &wanted);
+        let outcome = Outcome { written: 0, freed: self.drop_clean(&clean), next };
+        if ranges.is_empty() && wanted.is_empty() && (matches!(choice, Choice::Cold(_)) || tombstones.is_empty()) {
+            return Ok(outcome);
         }
+        let ranges: Vec<Arc<HotRange>> = ranges.into_values().collect();
         let bytes = ranges.iter().map(|range| range.contents.read().bytes() as u64).sum();
         let inline_bytes = self.inline_bytes.load(Relaxed);
         let input = Arc::new(HotInput { ranges, through: point.at, bytes, inline_bytes, tombstones });
@@ -124,17 +163,18 @@ impl HotTree {
             rows: &RowUpdates::default(),
             index_rows: &tree.rows,
         };
-        let requested = tree.inner.lock().requested.clone();
-        let is_damaged = tree.inner.lock().damage.is_some();
+        let inner = tree.inner.lock();
+        let (requested, is_damaged) = (inner.requested.clone(), inner.damage.is_some());
+        drop(inner);
         let wanted = Wanted { hot: Some(input.clone()), parts: None, sweeps: !wanted.is_empty(), requested };
         let job = Job::new(tools, from.clone(), None, keep, wanted, None);
         let mut job = if is_damaged { job.without_joins() } else { job };
         while job.step(u64::MAX)?.1 != Stage::Complete {}
         let done = job.finish(Stage::Complete)?;
         let written = done.written.bytes();
-        self.publish(from, &input, done, choice != Choice::Changed)?;
+        self.publish(from, &input, done, matches!(choice, Choice::Cold(_)))?;
         events::packed(bytes, written);
-        Ok(Some(bytes.max(1)))
+        Ok(Outcome { written: bytes.max(1), ..outcome })
     }
 
     /// The ranges that a sweep would clean.
@@ -150,46 +190,59 @@ impl HotTree {
     }
 
     /// The ranges that the next job writes: those of `choice`, and all that a sweep of `swept` meets, so that the sweep
-    /// sees all messages. Clean cold ranges leave memory at once. The job writes the messages up to `through`.
-    fn choose(&self, choice: Choice, through: Seqno, swept: &[KeyRange]) -> Vec<Arc<HotRange>> {
-        let mut ranges = self.shared.directory.lock().write();
-        let is_swept = |range: &HotRange| swept.iter().any(|sweep| sweep.overlaps(&range.keys));
-        let all: Vec<Arc<HotRange>> = ranges.iter().cloned().collect();
-        let cold = if let Choice::Cold(bytes) = choice { self.cold(&all, bytes, through) } else { HashSet::new() };
-        let mut chosen = Vec::new();
-        for (i, range) in all.iter().enumerate() {
-            let contents = range.contents.read();
-            let is_dirty = contents.is_dirty() || !contents.dropped_values.is_empty();
-            drop(contents);
-            let is_wanted = choice == Choice::Changed || cold.contains(&i);
-            if is_swept(range) || is_wanted && is_dirty {
-                chosen.push(range.clone());
-            } else if cold.contains(&i) {
-                self.remove(&mut ranges, range);
+    /// sees all messages. The job writes the messages up to `through`.
+    fn choose(&self, choice: Choice<'_>, through: Seqno, swept: &[KeyRange]) -> Chosen {
+        let ranges = self.shared.directory.lock().read();
+        let mut chosen = Chosen::default();
+        let by_key = |range: &Arc<HotRange>| (range.keys.from.clone(), range.clone());
+        chosen.ranges.extend(swept.iter().flat_map(|keys| ranges.overlapping(keys)).map(by_key));
+        match choice {
+            Choice::Cold(bytes) => {
+                let cold = self.cold(&ranges, bytes, through).into_values();
+                let (changed, clean) = cold.partition(|range| range.contents.read().is_unwritten());
+                let changed: Vec<Arc<HotRange>> = changed;
+                chosen.ranges.extend(changed.iter().map(by_key));
+                chosen.clean = clean;
+                chosen.clean.retain(|range| !chosen.ranges.contains_key(&range.keys.from));
+            }
+            Choice::Changed { from, bytes } => {
+                let mut left = bytes;
+                for range in ranges.from(from) {
+                    let contents = range.contents.read();
+                    if !contents.is_unwritten() {
+                        continue;
+                    }
+                    if left == 0 {
+                        chosen.next = Some(range.keys.from.clone());
+                        break;
+                    }
+                    left = left.saturating_sub(contents.bytes());
+                    chosen.ranges.insert(range.keys.from.clone(), range.clone());
+                }
             }
         }
         chosen
     }
 
-    /// The numbers of ranges that were not used for the longest time, of about `bytes` bytes. The search continues
-    /// where the last one has ended, and passes each range once that was used since then (the algorithm CLOCK).
+    /// The ranges that were not used for the longest time, of about `bytes` bytes. The search continues where the last
+    /// one has ended, and passes each range once that was used since then (the algorithm CLOCK).
     ///
     /// Leaves out ranges with messages above `through`: they could not leave memory after the job, so workers would
     /// write them again and again until the checkpoint in progress ends.
-    fn cold(&self, all: &[Arc<HotRange>], bytes: usize, through: Seqno) -> HashSet<usize> {
-        let (mut cold, mut left) = (HashSet::new(), bytes);
+    fn cold(&self, ranges: &Ranges, bytes: usize, through: Seqno) -> BTreeMap<Vec<u8>, Arc<HotRange>> {
+        let (mut cold, mut left) = (BTreeMap::new(), bytes);
         let mut hand = self.hand.lock();
-        let start = all.partition_point(|range| range.keys.from < *hand);
-        for i in (start..all.len()).chain(0..all.len()).chain(0..start) {
+        let start = hand.clone();
+        let before_start = ranges.iter().take_while(|range| range.keys.from < start);
+        for range in ranges.from(&start).chain(ranges.iter()).chain(before_start) {
             if left == 0 {
                 break;
             }
-            let range = &all[i];
             if range.is_pinned() || range.take_used() {
                 continue;
             }
             let contents = range.contents.read();
-            if contents.changed <= through && cold.insert(i) {
+            if contents.changed <= through && cold.insert(range.keys.from.clone(), range.clone()).is_none() {
                 left = left.saturating_sub(contents.bytes());
                 (*hand).clone_from(&range.keys.to);
             }
@@ -197,17 +250,37 @@ impl HotTree {
         cold
     }
 
+    /// Removes the ranges that are still unchanged from memory. Returns their bytes.
+    fn drop_clean(&self, clean: &[Arc<HotRange>]) -> u64 {
+        let mut freed = 0;
+        if clean.is_empty() {
+            return 0;
+        }
+        let mut ranges = self.shared.directory.lock().write();
+        for range in clean.iter().filter(|range| ranges.has(range) && !range.is_pinned()).collect::<Vec<_>>() {
+            let contents = range.contents.read();
+            let (bytes, is_clean) = (contents.bytes() as u64, !contents.is_unwritten());
+            drop(contents);
+            // A range that is not pinned does not change while the directory is held.
+            if is_clean {
+                self.remove(&mut ranges, range);
+                freed += bytes;
+            }
+        }
+        freed
+    }
+
     /// Removes a clean range from memory.
     fn remove(&self, ranges: &mut Ranges, range: &HotRange) {
         let removed = ranges.remove(range).expect("the range is in memory");
-        self.shared.remove_bytes(removed.contents.read().bytes());
+        self.shared.forget(&mut removed.contents.write());
     }
 
     /// Publishes the result of a job, unless the keyspace was dropped.
     fn publish(&self, from: World, input: &HotInput, mut done: Done, cools: bool) -> Result<()> {
         let tree = &self.shared.tree;
         let sweep_bytes = tree.sweep_bytes(&done);
-        let Values { lost, gained, mut unused, kept } = self.values(&from, input, &done)?;
+        let Values { lost, lost_elsewhere, gained, mut unused, kept } = self.values(&from, input, &done)?;
         let mut world = from.clone();
         world.pages.insert_all(done.written.extents());
         world.pages.remove_all(&joined(done.replaced.clone()), &tree.core.data)?;
@@ -219,7 +292,8 @@ impl HotTree {
         world.through = world.through.max(input.through);
 
         let mut ranges = self.shared.directory.lock().write();
-        self.fold_as(&ranges, input, &done, &lost);
+        let concerned = concerned(&ranges, input, &done, &lost_elsewhere);
+        self.fold_as(&concerned, input, &done, &lost);
         let mut inner = tree.inner.lock();
         if inner.cleared {
             return Ok(());
@@ -241,24 +315,26 @@ impl HotTree {
         tree.note_debt(&inner, 0, sweep_bytes);
         drop(inner);
         self.shared.drop_tombstones_to(input.through);
-        self.note_written(&mut ranges, input, &done.values.named, (&lost, &unused), cools);
+        for range in &concerned {
+            range.contents.write().stored_values.retain(|value| !lost.contains(value));
+        }
+        note_moved(&ranges, input, &done.values.named);
+        self.note_written(&mut ranges, input, &done.values.named, &unused, cools);
         drop(ranges);
         drop(old);
-        self.checked.store(0, Relaxed);
+        self.checked.store(0, SeqCst);
         self.note_debt();
         Ok(())
     }
 
     /// Drops messages in memory that the job has dropped on disk: those that tombstones cover which are forgotten after
     /// a sweep, and those whose large values are freed.
-    fn fold_as(&self, ranges: &Ranges, input: &HotInput, done: &Done, lost: &HashSet<Extent>) {
+    fn fold_as(&self, concerned: &[Arc<HotRange>], input: &HotInput, done: &Done, lost: &HashSet<Extent>) {
         let tombstones = self.shared.all_tombstones();
-        let mut written = input.ranges.iter().peekable();
-        for range in ranges.iter() {
-            let is_written = written.next_if(|written| Arc::ptr_eq(written, range)).is_some();
+        for range in concerned {
             let is_swept = done.swept.iter().any(|sweep| sweep.overlaps(&range.keys));
             let mut contents = range.contents.write();
-            let has_values = is_written && contents.has_values();
+            let has_values = input.has(range) && contents.has_values();
             if is_swept || has_values || contents.stored_values.iter().any(|value| lost.contains(value)) {
                 self.shared.fold(&mut contents, &done.keep, tombstones.clone());
             }
@@ -277,9 +353,12 @@ impl HotTree {
             lost.extend(contents.stored_values.iter().filter(|value| !kept.contains(value) && is_known(value)));
             own.extend(contents.own_values.iter().copied());
         }
+        let mut lost_elsewhere = HashSet::new();
         for value in done.values.dropped.iter().filter(|value| !kept.contains(value)) {
             if is_known(value) {
-                lost.insert(*value);
+                if lost.insert(*value) {
+                    lost_elsewhere.insert(*value);
+                }
             } else if own.contains(value) {
                 unused.insert(*value);
             } else if !self.is_dropped(input, value) {
@@ -290,7 +369,7 @@ impl HotTree {
         }
         let gained =
             seeded!(HotValueNotOwned: Vec::new(), kept.iter().filter(|value| !is_known(value)).copied().collect());
-        Ok(Values { lost, gained, unused, kept })
+        Ok(Values { lost, lost_elsewhere, gained, unused, kept })
     }
 
     /// Whether a value that the job has dropped was also dropped by a fold in memory meanwhile.
@@ -304,21 +383,16 @@ impl HotTree {
         ranges: &mut Ranges,
         input: &HotInput,
         named: &[(Vec<u8>, Extent)],
-        (lost, unused): (&HashSet<Extent>, &HashSet<Extent>),
+        unused: &HashSet<Extent>,
         cools: bool,
     ) {
-        for range in ranges.iter() {
-            range.contents.write().stored_values.retain(|value| !lost.contains(value));
-        }
         for range in &input.ranges {
             let mut contents = range.contents.write();
-            let first = named.partition_point(|(key, _)| *key < range.keys.from);
-            let end = first + named[first..].partition_point(|(key, _)| range.keys.is_above(key));
-            let kept = &named[first..end];
+            let kept = named_in(named, &range.keys);
             contents.note_written(input.through, kept.iter().map(|(_, value)| *value), unused);
-            self.shared.count_unwritten(&mut contents);
+            self.shared.count(&mut contents);
             let may_leave =
-                cools && !range.is_pinned() && (!contents.is_dirty() || seeded!(HotDirtyRangeCooled: true, false));
+                cools && !range.is_pinned() && (!contents.is_unwritten() || seeded!(HotDirtyRangeCooled: true, false));
             let is_long = contents.bytes() > PARTS * self.shared.tree.sizes.leaf.bytes;
             if !may_leave && is_long && range.may_be_divided() {
                 self.divide(ranges, range, &mut contents, kept);
@@ -335,9 +409,37 @@ impl HotTree {
         self.shared.forget(contents);
         ranges.remove(range).expect("the range is in memory");
         for (keys, mut part) in contents.divide(&range.keys, self.shared.tree.sizes.leaf.bytes, kept) {
-            self.shared.count_unwritten(&mut part);
-            self.shared.add_bytes(part.bytes());
+            self.shared.count_new(&mut part);
             ranges.insert(HotRange::new(keys, part, range.is_pinned().then(|| range.clone())));
         }
     }
+}
+
+/// The ranges that a job concerns: those that it has written, those with swept keys, and those whose large values it
+/// has dropped without writing the range, because their keys share leaves with ranges that it has written.
+fn concerned(ranges: &Ranges, input: &HotInput, done: &Done, lost_elsewhere: &HashSet<Extent>) -> Vec<Arc<HotRange>> {
+    let swept = done.swept.iter().flat_map(|keys| ranges.overlapping(keys));
+    let has_lost =
+        |range: &&Arc<HotRange>| range.contents.read().stored_values.iter().any(|value| lost_elsewhere.contains(value));
+    let elsewhere = (!lost_elsewhere.is_empty()).then(|| ranges.iter().filter(has_lost));
+    let all = input.ranges.iter().chain(swept).chain(elsewhere.into_iter().flatten());
+    let by_key: BTreeMap<&[u8], &Arc<HotRange>> = all.map(|range| (range.keys.from.as_slice(), range)).collect();
+    by_key.into_values().cloned().collect()
+}
+
+/// Notes the large values of ranges that a job has not written. If such a range shares a leaf with a range that was
+/// written, the job may have moved its values out of the leaf.
+fn note_moved(ranges: &Ranges, input: &HotInput, named: &[(Vec<u8>, Extent)]) {
+    for (key, value) in named {
+        if let Some(range) = ranges.find(key).filter(|range| !input.has(range)) {
+            range.contents.write().stored_values.insert(*value);
+        }
+    }
+}
+
+/// The large values of the keys in `keys`.
+fn named_in<'a>(named: &'a [(Vec<u8>, Extent)], keys: &KeyRange) -> &'a [(Vec<u8>, Extent)] {
+    let first = named.partition_point(|(key, _)| *key < keys.from);
+    let end = first + named[first..].partition_point(|(key, _)| keys.is_above(key));
+    &named[first..end]
 }

@@ -6,11 +6,12 @@
 //!             may read pages, may fail                                                        memory only
 //! ```
 
-use super::state::HotTree;
-use crate::base::sync::Ordering::Relaxed;
+use super::state::{HotTree, Stuck};
+use crate::base::sync::Ordering::{Relaxed, SeqCst};
 use crate::base::{Entry, KeyRange, Kind, PAGE, RangeTombstone, Result, Seqno};
 use crate::index::hot::Pin;
-use crate::index::{DirectTools, DirectWriter, Prepared};
+use crate::index::{DirectTools, DirectWriter, Prepared, Progress};
+use crate::resolve::Stripes;
 
 /// Space is checked for this number of bytes more, so that most commits need no check.
 const SLACK: u64 = 16 << 10;
@@ -23,8 +24,8 @@ impl DirectWriter for HotTree {
         operations: &mut dyn Iterator<Item = Entry<'a>>,
         tools: &DirectTools<'_>,
     ) -> Result<Box<dyn Prepared + 'a>> {
-        if let Some(error) = &*self.stuck.lock() {
-            return Err(error.clone());
+        if let Some(error) = self.stuck_by() {
+            return Err(error);
         }
         self.inline_bytes.store(tools.inline_bytes, Relaxed);
         let (mut prepared, mut bytes) = (Vec::new(), 0);
@@ -40,12 +41,20 @@ impl DirectWriter for HotTree {
             }
             prepared.push((pin, entry));
         }
-        let unwritten = self.unwritten_bytes() + bytes;
-        if unwritten > self.checked.load(Relaxed) {
-            (tools.room)(unwritten + SLACK)?;
-            self.checked.store(unwritten + SLACK, Relaxed);
+        let prepared = PreparedWrite::new(self, prepared, bytes);
+        if self.unwritten_bytes() > self.checked.load(SeqCst) {
+            self.check_room(tools)?;
         }
-        Ok(Box::new(PreparedWrite { tree: self, operations: prepared }))
+        Ok(Box::new(prepared))
+    }
+
+    fn count_unwritten(&self, note: &dyn Fn(u64)) {
+        let _checking = self.checking.lock();
+        // A commit that does not see the 0 has added its bytes before they are counted here. Others wait for the lock.
+        self.checked.store(0, SeqCst);
+        let bytes = self.unwritten_bytes();
+        note(bytes);
+        self.checked.store(bytes, SeqCst);
     }
 
     fn replay(&self, message: &Entry<'_>, tools: &DirectTools<'_>) -> Result<()> {
@@ -60,17 +69,32 @@ impl DirectWriter for HotTree {
                 self.insert(Some(&pin), message);
             }
             Err(e) if e.is_damage() => {
-                self.stuck.lock().get_or_insert(e);
+                *self.stuck.lock() = Some(Stuck { error: e, lacks_messages: true });
             }
             Err(e) => return Err(e),
         }
         Ok(())
     }
+
+    fn make_room(&self, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        self.make_room(keep)
+    }
 }
 
 impl HotTree {
+    /// Finds space on the disk for all pages to write.
+    fn check_room(&self, tools: &DirectTools<'_>) -> Result<()> {
+        let _checking = self.checking.lock();
+        let bytes = self.unwritten_bytes();
+        if bytes > self.checked.load(SeqCst) {
+            (tools.room)(bytes + SLACK)?;
+            self.checked.store(bytes + SLACK, SeqCst);
+        }
+        Ok(())
+    }
+
     /// Folds a range if many messages were inserted since the last fold.
-    fn fold_if_grown(&self, pin: &Pin, tools: &DirectTools<'_>) {
+    pub(super) fn fold_if_grown(&self, pin: &Pin, tools: &DirectTools<'_>) {
         if !pin.contents.read().wants_fold() {
             return;
         }
@@ -82,7 +106,7 @@ impl HotTree {
         }
     }
 
-    fn insert(&self, pin: Option<&Pin>, message: &Entry<'_>) {
+    pub(super) fn insert(&self, pin: Option<&Pin>, message: &Entry<'_>) {
         match pin {
             None => {
                 let range = KeyRange::new(message.key, message.value);
@@ -93,10 +117,8 @@ impl HotTree {
                 loop {
                     let mut contents = range.contents.write();
                     if !contents.is_divided {
-                        let bytes = contents.insert(message);
-                        // Counted under the latch, because the next holder may fold the range or remove it from memory.
-                        self.shared.add_bytes(bytes);
-                        return self.shared.count_unwritten(&mut contents);
+                        contents.insert(message);
+                        return self.shared.count(&mut contents);
                     }
                     drop(contents);
                     // A part of a pinned range stays in memory.
@@ -112,6 +134,22 @@ impl HotTree {
 struct PreparedWrite<'a> {
     tree: &'a HotTree,
     operations: Vec<(Option<Pin>, Entry<'a>)>,
+    /// The bytes of pages that they may take, which count as not written yet.
+    bytes: u64,
+}
+
+impl<'a> PreparedWrite<'a> {
+    fn new(tree: &'a HotTree, operations: Vec<(Option<Pin>, Entry<'a>)>, bytes: u64) -> PreparedWrite<'a> {
+        tree.prepared_bytes.fetch_add(bytes, SeqCst);
+        PreparedWrite { tree, operations, bytes }
+    }
+}
+
+impl Drop for PreparedWrite<'_> {
+    fn drop(&mut self) {
+        let before = self.tree.prepared_bytes.fetch_sub(self.bytes, SeqCst);
+        debug_assert!(before >= self.bytes, "the bytes were added");
+    }
 }
 
 impl Prepared for PreparedWrite<'_> {

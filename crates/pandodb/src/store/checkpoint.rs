@@ -26,7 +26,7 @@ use super::state::KeyspaceState;
 use super::writer::Quiesced;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, KeyRange, PAGE, Result, SeededBug, Seqno, events, seeded};
-use crate::index::{Checkpoint, FinishedLoad, RootRecord, SortedLoader};
+use crate::index::{Checkpoint, Cut, FinishedLoad, RootRecord, SortedLoader};
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
 
@@ -159,18 +159,10 @@ impl Engine {
         };
         let mut pins = Vec::with_capacity(begun.len());
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
-            let cut = checkpoint.write(&|| self.snapshots.stripes())?;
-            if keyspace.is_direct {
-                writer_of(keyspace).count_unwritten(&|bytes| self.keyspaces.note_unwritten(keyspace, bytes));
-            }
+            let cut = self.write_index(keyspace, checkpoint)?;
             assert!(cut.root.through <= through && through <= last, "a root holds what was committed before the cut");
-            assert!(cut.root.bytes.len() <= RootRecord::MAX_BYTES, "a root record is bounded");
             // The index of a keyspace without memtables knows exactly what its root holds.
             let through = if keyspace.is_direct { cut.root.through } else { through };
-            if let Some(damage) = cut.damage {
-                events::failed(&keyspace.name, &damage);
-                self.background.note_damage(keyspace.id, damage);
-            }
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }
@@ -215,6 +207,20 @@ impl Engine {
         let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;
         self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);
         Ok(())
+    }
+
+    /// Writes the state that the index of a keyspace has fixed for the next root, and reports damage that it has met.
+    fn write_index(&self, keyspace: &KeyspaceState, checkpoint: Box<dyn Checkpoint + '_>) -> Result<Cut> {
+        let cut = checkpoint.write(&|| self.snapshots.stripes())?;
+        assert!(cut.root.bytes.len() <= RootRecord::MAX_BYTES, "a root record is bounded");
+        if keyspace.is_direct {
+            writer_of(keyspace).count_unwritten(&|bytes| self.keyspaces.note_unwritten(keyspace, bytes));
+        }
+        if let Some(damage) = &cut.damage {
+            events::failed(&keyspace.name, damage);
+            self.background.note_damage(keyspace.id, damage.clone());
+        }
+        Ok(cut)
     }
 
     /// The bytes of log that may be retained. If more log is retained, a memtable is sealed, or a checkpoint writes what

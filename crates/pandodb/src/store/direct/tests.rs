@@ -1,6 +1,6 @@
 //! Tests of stores with keyspaces whose index is written directly (the test indexes `direct_stub` and `ordered_stub`).
 
-mod btree;
+mod trees;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

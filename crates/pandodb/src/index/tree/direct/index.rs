@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::state::{HotTree, Stuck};
-use super::write::{Choice, Outcome, Point};
-use crate::base::sync::EXPLORED;
+use super::write::{CHECKPOINT_PIECES, Choice, Outcome, Point};
 use crate::base::{Error, KeyRange, OwnerId, Result, Seqno};
 use crate::index::tree::index::TreeCheckpoint;
 use crate::index::{
@@ -16,12 +15,8 @@ use crate::resolve::Stripes;
 /// A job in the background writes at least 1/`SHARE` of the bytes that may be in memory, so that the inner pages are
 /// written for many leaves.
 const SHARE: usize = 8;
-/// A checkpoint writes everything in memory in this number of jobs.
-const CHECKPOINT_PIECES: usize = 8;
 /// A commit that writes cold ranges writes this part of the bytes that may be in memory, beside those above the limit.
 const COMMIT_PIECES: usize = 32;
-/// The least bytes of such a job.
-const LEAST_PIECE: usize = if EXPLORED { 1 } else { 64 << 10 };
 /// Commits write cold ranges themselves if the bytes in memory exceed the limit by more than 1/`SLACK` of it.
 const SLACK: usize = 4;
 /// On a full disk, a job writes at most this part of the free space.
@@ -119,11 +114,6 @@ impl HotTree {
             }
         }
         Ok(None)
-    }
-
-    /// The bytes of one of `pieces` jobs that together write everything in memory.
-    fn piece_bytes(&self, pieces: usize) -> usize {
-        (self.most_bytes() / pieces).max(LEAST_PIECE)
     }
 
     /// The bytes in memory above those at which commits write cold ranges themselves.

@@ -45,6 +45,18 @@ fn ranges_in_memory_and_the_tree_on_disk_are_one_index() {
     }
 }
 
+/// Regression: the memory was not bounded while no job ran in the background.
+#[test]
+fn commits_write_cold_ranges() {
+    let mut bench = bench(3, 16);
+    for _ in 0..30 {
+        bench.feed(400, 30_000, 5);
+        let (bytes, most) = (bench.tree.shared.bytes(), bench.tree.most_bytes());
+        assert!(bytes < 2 * most, "{bytes} bytes, and {most} are allowed");
+    }
+    bench.check();
+}
+
 #[test]
 fn changes_since_a_snapshot_are_found() {
     (0..6).for_each(|seed| changes_are_found(&mut bench(seed, 6)));

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::horizons::Horizons;
 use super::state::HotTree;
+use crate::base::sync::EXPLORED;
 use crate::base::sync::Ordering::{Relaxed, SeqCst};
 use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, Seqno, events, seeded};
 use crate::index::cached_rows::RowUpdates;
@@ -31,6 +32,11 @@ use crate::resolve::Stripes;
 const PARTS: usize = 4;
 /// The bytes of an inner page for one child, at least.
 const CHILD_BYTES: usize = 32;
+
+/// A checkpoint writes everything in memory in this number of jobs.
+pub(super) const CHECKPOINT_PIECES: usize = 8;
+/// The least bytes that a job may write of everything in memory.
+const LEAST_PIECE: usize = if EXPLORED { 1 } else { 64 << 10 };
 
 /// Keeps, until it is dropped, what a read at a seqno needs.
 pub(super) struct Point<'a> {
@@ -122,8 +128,15 @@ impl HotTree {
         // Inner pages are at least half full, and each changed range changes one page of each level.
         let children = (limits.bytes / CHILD_BYTES).min(limits.children) as u64 / 2;
         let levels = u64::from(tree.root.map_or(1, |root| root.level + 2));
-        let inner = (most / children.max(2)).min(leaves / (2 * PAGE as u64) * levels) + levels;
+        // Each job of a checkpoint changes one more page of each level.
+        let jobs = leaves / self.piece_bytes(CHECKPOINT_PIECES) as u64 + 1;
+        let inner = (most / children.max(2)).min(leaves / (2 * PAGE as u64) * levels) + levels * jobs;
         prepared + leaves + 2 * inner * limits.bytes.next_multiple_of(PAGE) as u64
+    }
+
+    /// The bytes of one of `pieces` jobs that together write everything in memory.
+    pub(super) fn piece_bytes(&self, pieces: usize) -> usize {
+        (self.most_bytes() / pieces).max(LEAST_PIECE)
     }
 
     /// Updates the debt: the bytes in memory above the limit.

@@ -8,7 +8,7 @@ use pandodb::{IndexKind, IndexOptions, Values};
 
 /// The option of an index for the way in which commits write.
 const WRITES: &str = "writes";
-/// The value of [`WRITES`] with which commits write to the leaves of a tree.
+/// The value of [`WRITES`] with which commits write to the tree.
 const DIRECT: &str = "direct";
 /// What the name of an index ends with if its commits write directly.
 const SUFFIX: &str = "-direct";
@@ -25,9 +25,10 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// The index type with the option for direct writes.
-    pub fn direct() -> Variant {
-        let kind = IndexKind::all().find(|kind| has_direct(*kind)).expect("an index type with direct writes");
+    /// The index type with this name, with direct writes.
+    pub fn direct(name: &str) -> Variant {
+        let kind = IndexKind::named(name).expect("an index type");
+        assert!(has_direct(kind), "the index `{kind}` has no direct writes");
         Variant { kind, is_direct: true }
     }
 
@@ -58,12 +59,9 @@ fn has_direct(kind: IndexKind) -> bool {
 /// The index of the batch that has this seed. A quarter of the batches write directly.
 pub fn of(seed: u64) -> Variant {
     let scattered = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-    if (scattered >> 16).is_multiple_of(4) {
-        return Variant::direct();
-    }
-    let at = scattered % IndexKind::all().len() as u64;
-    let kind = IndexKind::all().nth(at as usize).expect("a number below the count");
-    Variant { kind, is_direct: false }
+    let is_direct = (scattered >> 16).is_multiple_of(4);
+    let kinds: Vec<IndexKind> = IndexKind::all().filter(|kind| !is_direct || has_direct(*kind)).collect();
+    Variant { kind: kinds[scattered as usize % kinds.len()], is_direct }
 }
 
 /// Runs `work`. The stores that `work` creates use this index.

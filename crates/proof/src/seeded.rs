@@ -106,7 +106,8 @@ const BUSY: (u64, u64) = (3, 16);
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`,
 /// `pool-2q-pinned`, `pool-2q-victim`, `pool-2q-hot`, `pool-claims`, `rows` and `rows-merge`, `close-read`, `dead`,
 /// `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`, `tx-fetch`, `tx-batch`,
-/// `direct-cut`, `direct-leave`, `direct-fold`, `direct-cool`.
+/// `direct-cut`, `direct-leave`, `direct-fold`, `direct-cool`, `direct-delete`, `parts-cool`, `parts-divide`,
+/// `parts-early`, `parts-fold`, `parts-late`.
 /// The model `footprints` of `crates/explore/loom` catches [`SeededBug::FootprintTorn`].
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
@@ -141,6 +142,11 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::HotDirtyRangeCooled,
     SeededBug::HotHorizonIgnored,
     SeededBug::HotStaleRoot,
+    SeededBug::PartHorizonHidden,
+    SeededBug::PartLateMessageActive,
+    SeededBug::PartReplacedWritten,
+    SeededBug::PartStaleRoot,
+    SeededBug::PartWrittenEarly,
 ];
 
 /// Every other seeded bug.
@@ -283,6 +289,9 @@ pub const HUNTS: &[Hunt] = {
         hunt(LoadedLeafNotStamped, Model, ANY, "a get finds a value that a sorted load has replaced"),
         hunt(LoadedTreeNotScanned, Model, ANY, "a scan finds a value that a sorted load has replaced"),
         hunt(HotValueNotOwned, Model, ANY, "a large value of a leaf in memory is lost"),
+        hunt(PartWrittenKept, Model, ANY, "a counter counts operands twice"),
+        hunt(PartRangeDeleteInOnePart, Model, ANY, "a key deleted by a range delete stays"),
+        hunt(PartValueNotOwned, Model, ANY, "a large value of a buffer in memory is lost"),
         hunt(RestOfLoadLost, Model, ANY, "rows of a sorted load are lost"),
         hunt(BufferFoldedOnTombstone, Model, ANY, "an operand loses the value below it"),
         hunt(BufferNotSearched, Model, ANY, "a get finds a value that was replaced"),

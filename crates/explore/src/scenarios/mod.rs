@@ -56,8 +56,8 @@ pub struct Scenario {
     /// Whether the scenario has so few points that depth-first schedules are useful.
     pub tiny: bool,
     prepare: fn() -> SimImage,
-    /// Whether all stores have an index to which commits write directly.
-    is_direct: bool,
+    /// The name of the index to which commits write directly, if all stores have one.
+    direct: Option<&'static str>,
     /// The prepared files, by the name of the index.
     prepared: Mutex<BTreeMap<String, SimImage>>,
     /// The function that runs one execution.
@@ -82,7 +82,7 @@ impl Scenario {
 
     /// The index of the stores in the batch that has this seed.
     pub fn index(&self, seed: u64) -> Variant {
-        if self.is_direct { Variant::direct() } else { indexes::of(seed) }
+        self.direct.map_or_else(|| indexes::of(seed), Variant::direct)
     }
 
     /// A scenario for a test, without a store.
@@ -93,7 +93,7 @@ impl Scenario {
             claim: "",
             tiny: false,
             prepare: SimImage::default,
-            is_direct: false,
+            direct: None,
             prepared: Mutex::default(),
             body,
             bug: None,
@@ -113,7 +113,7 @@ fn with_bug(
     body: Body,
     bug: Option<SeededBug>,
 ) -> Scenario {
-    Scenario { name, claim, tiny, prepare, is_direct: false, prepared: Mutex::default(), body, bug }
+    Scenario { name, claim, tiny, prepare, direct: None, prepared: Mutex::default(), body, bug }
 }
 
 /// A scenario whose canary is a mistake in the scenario.
@@ -126,9 +126,14 @@ fn beside(name: &'static str, claim: &'static str, body: Body, bug: SeededBug) -
     with_bug(name, claim, false, prepare_empty, body, Some(bug))
 }
 
-/// A scenario with an index to which commits write directly, whose canary is a bug of the engine.
+/// A scenario with a B+-tree to whose leaves commits write directly, whose canary is a bug of the engine.
 fn direct(name: &'static str, claim: &'static str, body: Body, bug: SeededBug) -> Scenario {
-    Scenario { is_direct: true, ..with_bug(name, claim, false, direct::prepare, body, Some(bug)) }
+    Scenario { direct: Some("btree"), ..with_bug(name, claim, false, direct::prepare, body, Some(bug)) }
+}
+
+/// The same with a Bε-tree, to whose topmost buffers commits write directly.
+fn parts(name: &'static str, claim: &'static str, body: Body, bug: SeededBug) -> Scenario {
+    Scenario { direct: Some("betree"), ..direct(name, claim, body, bug) }
 }
 
 /// All scenarios.
@@ -187,7 +192,7 @@ fn without_transactions() -> Vec<Scenario> {
     ]
 }
 
-fn with_direct_writes() -> [Scenario; 6] {
+fn with_direct_writes() -> [Scenario; 11] {
     [
         direct("direct-cut", direct::CUT, direct::cut, SeededBug::HotCutNotKept),
         direct("direct-cool", direct::COOL, direct::cool, SeededBug::HotStaleRoot),
@@ -195,6 +200,11 @@ fn with_direct_writes() -> [Scenario; 6] {
         direct("direct-fold", direct::FOLD, direct::fold, SeededBug::HotHorizonIgnored),
         direct("direct-delete", direct::DELETE, direct::delete, SeededBug::HotDeleteDropped),
         direct("direct-values", direct::VALUES, direct::values, SeededBug::HotValueNotOwned),
+        parts("parts-cool", direct::COOL, direct::cool, SeededBug::PartStaleRoot),
+        parts("parts-divide", direct::CUT, direct::cut, SeededBug::PartReplacedWritten),
+        parts("parts-early", direct::CUT, direct::cut, SeededBug::PartWrittenEarly),
+        parts("parts-late", direct::DELETE, direct::delete, SeededBug::PartLateMessageActive),
+        parts("parts-fold", direct::FOLD, direct::fold, SeededBug::PartHorizonHidden),
     ]
 }
 

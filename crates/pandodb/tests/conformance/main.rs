@@ -70,6 +70,20 @@ pub const CASES: &[Case] = &[
     Case { index: "betree", ..STBE },
     Case { memtable_bytes: 4 << 10, index: "betree:node_kib=4,page_kib=4,epsilon=80", ..STBE },
     Case { memtable_bytes: 32 << 10, index: "betree:node_kib=16,page_kib=4", threads: 2, io: Some(Io::Auto), ..STBE },
+    Case { index: "betree:writes=direct", ..STBE },
+    Case {
+        memtable_bytes: 4 << 10,
+        index: "betree:writes=direct,node_kib=4,page_kib=4,epsilon=80",
+        threads: 2,
+        ..STBE
+    },
+    Case {
+        memtable_bytes: 32 << 10,
+        index: "betree:writes=direct,node_kib=16,page_kib=4",
+        compression: Compression::Lz4,
+        io: Some(Io::Auto),
+        ..STBE
+    },
 ];
 
 /// The settings that the cases have unless they say otherwise.

@@ -55,6 +55,7 @@ mod publish;
 mod read;
 mod reading;
 mod sizes;
+mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::input::Reach;
 use super::state::PartedTree;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, KeyRange, OwnerId, Result, Seqno};
+use crate::base::{KeyRange, OwnerId, Result, Seqno};
 use crate::index::tree::index::TreeCheckpoint;
 use crate::index::tree::sizes::LEAST_PIECE;
 use crate::index::{
@@ -89,6 +89,7 @@ impl Index for PartedTree {
     fn clear(&self) {
         let values = self.take_all();
         self.shared.tree.remove_all(values);
+        *self.described.lock() = self.shared.tree.inner.lock().world.clone();
     }
 
     fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
@@ -125,29 +126,23 @@ impl Checkpoint for PartCheckpoint<'_> {
         self.cut
     }
 
+    /// If not even the root can be read, describes the last state again. The log keeps the later messages then.
     fn write(self: Box<Self>, keep: &dyn Fn() -> Stripes) -> Result<Cut> {
-        let PartedTree { shared, writing, stuck, .. } = self.tree;
-        let _writing = writing.lock();
-        let write = |reach| {
-            let state = shared.current.load_full();
-            self.tree.write(self.tree.input(&state.parts, self.cut, reach, None), Vec::new(), keep()).map(drop)
+        let tree = self.tree;
+        let damage = tree.write_to(self.cut, keep)?;
+        let world = if damage.is_some() {
+            tree.described.lock().clone()
+        } else {
+            let mut inner = tree.shared.tree.inner.lock();
+            assert!(inner.world.through <= self.cut, "no job writes messages above the cut before the checkpoint ends");
+            inner.world.through = self.cut;
+            inner.world.clone()
         };
-        let is_stuck = stuck.lock().is_some();
-        let written = if is_stuck { write(Reach::Root) } else { write(Reach::Buffers) };
-        match written {
-            Err(e) if !is_stuck && (e.is_damage() || matches!(e, Error::DiskFull { .. })) => {
-                if e.is_damage() {
-                    self.tree.note_damage(&e);
-                }
-                write(Reach::Root)?;
-            }
-            other => other?,
-        }
-        let mut inner = shared.tree.inner.lock();
-        inner.world.through = inner.world.through.max(self.cut);
-        let world = inner.world.clone();
-        drop(inner);
-        Box::new(TreeCheckpoint { tree: &shared.tree, world }).write(keep)
+        let cut = Box::new(TreeCheckpoint { tree: &tree.shared.tree, world: world.clone() }).write(keep)?;
+        // The pages of the older state are freed without the lock.
+        let older = std::mem::replace(&mut *tree.described.lock(), world);
+        drop(older);
+        Ok(Cut { damage, ..cut })
     }
 }
 

@@ -17,7 +17,9 @@ use crate::base::sync::{ArcSwap, AtomicU64, AtomicUsize, EXPLORED, Mutex, Orderi
 use crate::base::{Entry, Error, KeyRange, RangeTombstone, Result, Seqno, seeded};
 use crate::index::pages::Root;
 use crate::index::tree::Tree;
+use crate::index::tree::space::SpaceCheck;
 use crate::index::tree::view::TreeView;
+use crate::index::tree::world::World;
 use crate::memtable::ChunkPool;
 
 /// With this number of memtables of bytes in memory, the heaviest parts are written, unless half of the pool is less.
@@ -195,10 +197,12 @@ pub struct PartedTree {
     pub(super) inline_bytes: AtomicUsize,
     /// The bytes of the buffer of the root on disk.
     pub(super) root_buffer: AtomicU64,
-    /// The store has found space on the disk for this number of bytes to write.
-    pub(super) checked: AtomicU64,
+    pub(super) space: SpaceCheck,
     /// The root that was opened has every message up to this seqno.
     pub(super) opened_through: Seqno,
+    /// The state that the last checkpoint has described, or that was opened. Its pages are kept, because a checkpoint
+    /// describes it again if not even the root can be read.
+    pub(super) described: Mutex<World>,
     /// Damage that keeps messages from their pages. Commits are refused then, and checkpoints leave the messages in the
     /// buffer of the root.
     pub(super) stuck: Mutex<Option<Error>>,
@@ -209,6 +213,7 @@ impl PartedTree {
     pub fn new(tree: Tree) -> PartedTree {
         let (published, chunks) = (tree.published.load_full(), tree.core.chunks.clone());
         let opened_through = published.through;
+        let described = Mutex::new(tree.inner.lock().world.clone());
         let current = ArcSwap::from_pointee(State::empty(published, &chunks));
         let (publishing, bytes) = (Mutex::default(), AtomicUsize::new(0));
         let shared = Arc::new(Shared { tree, chunks, current, publishing, bytes });
@@ -219,7 +224,8 @@ impl PartedTree {
             cuts: Mutex::default(),
             inline_bytes: AtomicUsize::new(usize::MAX),
             root_buffer: AtomicU64::new(0),
-            checked: AtomicU64::new(0),
+            space: SpaceCheck::default(),
+            described,
             opened_through,
             stuck: Mutex::default(),
         }

@@ -26,14 +26,17 @@ use crate::memtable::{self, Memtable};
 use crate::resolve::Stripes;
 use crate::space::DataFile;
 
+/// A checkpoint has about this number of jobs.
+const CHECKPOINT_PIECES: usize = 4;
 /// The bytes of a memtable that are searched for large values at a time.
 const BLOCK: usize = 64 << 10;
 
 impl PartedTree {
-    /// The bytes of pages that a checkpoint takes at most, if the messages in memory had `added` more bytes. On a full
-    /// disk, a checkpoint leaves all messages in the buffer of the root. A root without a buffer is small.
-    pub(super) fn unwritten_bytes(&self, added: usize) -> u64 {
-        let bytes = (self.shared.bytes.load(Relaxed) + added) as u64;
+    /// The bytes of pages that a checkpoint takes at most. On a full disk, a checkpoint leaves all messages in the buffer
+    /// of the root. A root without a buffer is small.
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        // Those that are prepared first: they are applied before they count as prepared no longer.
+        let bytes = self.space.prepared() + self.shared.bytes.load(Relaxed) as u64;
         if bytes == 0 {
             return 0;
         }
@@ -119,6 +122,42 @@ impl PartedTree {
                 Progress::unless_damage(e)
             }
             Err(e) => Err(e),
+        }
+    }
+
+    /// Writes all messages up to `cut`, in several jobs, so that no thread waits for all of them. If a page below the root
+    /// is damaged, or the disk is full, the messages stay in the buffer of the root. Returns the damage that keeps even
+    /// the root from being written.
+    ///
+    /// # Errors
+    /// Other errors of a job.
+    pub(super) fn write_to(&self, cut: Seqno, keep: &dyn Fn() -> Stripes) -> Result<Option<Error>> {
+        let most = (self.most_bytes() / CHECKPOINT_PIECES) as u64;
+        let mut reach = Reach::Buffers;
+        loop {
+            let _writing = self.writing.lock();
+            if self.stuck.lock().is_some() {
+                reach = Reach::Root;
+            }
+            let (state, mut count, mut bytes) = (self.shared.current.load_full(), 0, 0);
+            let is_needed = |part: &&Arc<Part>| part.stack.read().sealed.iter().any(|sealed| sealed.bound <= cut);
+            let parts: Vec<Arc<Part>> = state.parts.iter().filter(is_needed).cloned().collect();
+            while count < parts.len() && bytes <= most {
+                bytes += parts[count].stack.read().weight() as u64;
+                count += 1;
+            }
+            match self.write(self.input(&parts[..count], cut, reach, None), Vec::new(), keep()) {
+                Ok(_) if count == parts.len() => return Ok(None),
+                Ok(_) => {}
+                Err(e) if e.is_damage() => {
+                    self.note_damage(&e);
+                    if reach == Reach::Root {
+                        return Ok(Some(e));
+                    }
+                }
+                Err(Error::DiskFull { .. }) if reach == Reach::Buffers => reach = Reach::Root,
+                Err(e) => return Err(e),
+            }
         }
     }
 
@@ -251,7 +290,6 @@ impl PartedTree {
         drop(publishing);
         drop((state, old_view));
         self.root_buffer.store(buffer, Relaxed);
-        self.checked.store(0, Relaxed);
         self.note_debt();
         Ok(())
     }

@@ -4,12 +4,13 @@ use super::input::Reach;
 use super::part::weight;
 use super::state::PartedTree;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, Seqno};
-use crate::index::{DirectTools, DirectWriter, Prepared};
+use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Result, Seqno};
+use crate::index::tree::space::PreparedBytes;
+use crate::index::{DirectTools, DirectWriter, Prepared, Progress};
 use crate::resolve::Stripes;
 
-/// Space is checked for this number of bytes more, so that most commits need no check.
-const SLACK: u64 = 16 << 10;
+/// Commits write parts themselves if the bytes in memory exceed the limit by more than 1/`SLACK` of it.
+const SLACK: usize = 4;
 
 impl DirectWriter for PartedTree {
     fn prepare<'a>(
@@ -22,22 +23,32 @@ impl DirectWriter for PartedTree {
         }
         self.inline_bytes.store(tools.inline_bytes, Relaxed);
         let operations: Vec<Entry<'a>> = operations.collect();
-        self.limit_memory(tools.keep)?;
-        let added: usize = operations.iter().map(weight).sum();
-        let unwritten = self.unwritten_bytes(added);
-        if unwritten > self.checked.load(Relaxed) {
-            (tools.room)(unwritten + SLACK)?;
-            self.checked.store(unwritten + SLACK, Relaxed);
-        }
-        Ok(Box::new(PreparedWrite { tree: self, operations }))
+        let bytes = operations.iter().map(|entry| weight(entry) as u64).sum();
+        let prepared = PreparedWrite { tree: self, operations, _bytes: self.space.prepare(bytes) };
+        self.space.find(|| self.unwritten_bytes(), tools.room)?;
+        Ok(Box::new(prepared))
     }
 
     fn replay(&self, message: &Entry<'_>, tools: &DirectTools<'_>) -> Result<()> {
         self.inline_bytes.store(tools.inline_bytes, Relaxed);
         self.insert(message);
-        // Nothing reads while the log is replayed, and all messages up to this one are applied.
-        let keep = || Stripes { snapshots: Vec::new(), horizon: message.seqno };
-        if self.shared.tree.core.repair { self.limit_memory(&keep) } else { Ok(()) }
+        Ok(())
+    }
+
+    fn count_unwritten(&self, note: &dyn Fn(u64)) {
+        self.space.count_anew(|| self.unwritten_bytes(), note);
+    }
+
+    fn make_room(&self, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        if self.bytes_over() == 0 {
+            return Ok(Progress { idle: true, ..Progress::default() });
+        }
+        let _writing = self.writing.lock();
+        match self.bytes_over() {
+            // Another thread has written parts meanwhile.
+            0 => Ok(Progress { idle: true, ..Progress::default() }),
+            over => self.cool(over + self.most_bytes() / SLACK, Reach::Buffers, None, keep),
+        }
     }
 }
 
@@ -51,22 +62,10 @@ impl PartedTree {
         }
     }
 
-    /// Writes parts if they take a quarter more memory than they should, because background jobs do not keep up. Waits
-    /// for a job in progress only if they take twice the memory.
-    ///
-    /// # Errors
-    /// If a page cannot be read or written. A full disk is no error: the check of the space refuses the commit then.
-    fn limit_memory(&self, keep: &dyn Fn() -> Stripes) -> Result<()> {
-        let (bytes, most) = (self.shared.bytes.load(Relaxed), self.most_bytes());
-        if bytes <= most + most / 4 {
-            return Ok(());
-        }
-        let writing = if bytes > 2 * most { Some(self.writing.lock()) } else { self.writing.try_lock() };
-        let Some(_writing) = writing else { return Ok(()) };
-        match self.cool(bytes.saturating_sub(most), Reach::Buffers, None, keep) {
-            Ok(_) | Err(Error::DiskFull { .. }) => Ok(()),
-            Err(e) => Err(e),
-        }
+    /// The bytes in memory above those at which commits write parts themselves.
+    fn bytes_over(&self) -> usize {
+        let most = self.most_bytes();
+        self.shared.bytes.load(Relaxed).saturating_sub(most + most / SLACK)
     }
 }
 
@@ -74,6 +73,7 @@ impl PartedTree {
 struct PreparedWrite<'a> {
     tree: &'a PartedTree,
     operations: Vec<Entry<'a>>,
+    _bytes: PreparedBytes<'a>,
 }
 
 impl Prepared for PreparedWrite<'_> {

@@ -1,0 +1,153 @@
+//! The Bε-tree (000 ch. 3 and §5.2).
+//!
+//! ```text
+//!   root         pivots only; writers share its latch              upsert ──▶ root ─r─▶ node ─w─▶ its buffer
+//!   nodes        pivots │ buffer                                    full: flush the largest blocks, level by level
+//!   leaves       records
+//! ```
+//!
+//! 1. A write is a message. It is put into the buffer of a node below the root, where it is merged with an older message
+//!    of its key (`write`).
+//! 2. A full buffer passes the messages for the children with the most messages on, until the rest fits (`flush`).
+//! 3. A lookup collects the updates on its way, until it finds an insert, a delete or a record (`read`).
+//!
+//! **Heights.** A tree of height 1 is a leaf, latched exclusively by writers (Listing 5.4). At height 2 the separate
+//! root is above leaves, and works like a B+-tree. When it is full, its children are distributed to several buffered
+//! nodes, which have fewer pivots (000 §5.2.2); from then on every node between the root and the leaves has a buffer.
+//! The root stays in its page. With [`RootKind::Textbook`] the root has a buffer, too.
+//!
+//! **Timestamps** are assigned under the exclusive latch of the first buffer. If a thread took one earlier, a thread
+//! with a later one could overtake it, and its message could be flushed before the earlier one arrives.
+//!
+//! Invariants ([`verify`](crate::Tree::verify) checks them): at most one message a key in a buffer; a message is newer
+//! than all messages of its key below; buffers have at most as many messages as a leaf has records. Under-full nodes are
+//! not merged (000 §5.2.1).
+
+mod flush;
+mod read;
+mod write;
+
+use crate::buffer::PageBuffer;
+use crate::error::Result;
+use crate::frame::{PageNo, ReadPage, WritePage};
+use crate::layout::{Kind, Layout, header};
+use crate::message::Op;
+use crate::mistake::Mistake;
+use crate::sync::{AtomicU64, Ordering};
+use crate::tree::{Coupling, RootKind, Shape, Tree};
+use crate::verify;
+
+/// The tree.
+#[derive(Debug)]
+pub struct BeTree {
+    layout: Layout,
+    pages: Box<dyn PageBuffer>,
+    root: PageNo,
+    coupling: Coupling,
+    root_kind: RootKind,
+    /// The next timestamp.
+    clock: AtomicU64,
+}
+
+impl BeTree {
+    /// Creates an empty tree.
+    ///
+    /// # Errors
+    /// The errors of the page buffer.
+    pub fn create(
+        layout: Layout,
+        pages: Box<dyn PageBuffer>,
+        coupling: Coupling,
+        root_kind: RootKind,
+    ) -> Result<BeTree> {
+        assert!(layout.buffer.slots <= layout.leaf.slots, "a leaf has room for a whole buffer");
+        let root = {
+            let mut page = pages.create()?;
+            header::set_kind(&mut page, 0, Kind::Leaf);
+            page.no()
+        };
+        Ok(BeTree { layout, pages, root, coupling, root_kind, clock: AtomicU64::new(1) })
+    }
+
+    /// The kind of a root above the leaves.
+    fn kind_of_root(&self) -> Kind {
+        match self.root_kind {
+            RootKind::Separate => Kind::Plain,
+            RootKind::Textbook => Kind::Buffered,
+        }
+    }
+
+    /// The child of `page` for `key`, latched by `latch`. `None` if the parent has changed after it was released.
+    fn step<'a, P>(
+        &'a self,
+        page: ReadPage<'a>,
+        key: u64,
+        latch: impl FnOnce(PageNo) -> Result<P>,
+    ) -> Result<Option<P>> {
+        let inner = self.layout.inner_of(&page);
+        let child = inner.child(&page, inner.child_for(&page, key));
+        if self.coupling == Coupling::Latched {
+            let child = latch(child)?;
+            drop(page);
+            return Ok(Some(child));
+        }
+        let (parent, version) = page.unlatch();
+        let child = latch(child)?;
+        let unchanged = parent.version() == version || Mistake::ChangedParentTrusted.is_on();
+        Ok(unchanged.then_some(child))
+    }
+
+    /// A timestamp. The caller holds the exclusive latch of the first buffer on the path of its key.
+    fn stamp(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Splits the child `i` of `parent`, with its buffer. Returns the pivot and the new right half.
+    fn split_inner<'a>(
+        &'a self,
+        parent: &mut WritePage<'_>,
+        i: usize,
+        child: &mut WritePage<'_>,
+    ) -> Result<(u64, WritePage<'a>)> {
+        debug_assert_eq!(header::kind(child), Kind::Buffered);
+        let mut right = self.pages.create()?;
+        let pivot = self.layout.buffered.split(child, &mut right);
+        self.layout.buffer.split(child, &mut right, pivot);
+        self.layout.inner_of(parent).insert(parent, i, pivot, right.no());
+        parent.note_change();
+        Ok((pivot, right))
+    }
+}
+
+impl Tree for BeTree {
+    fn upsert(&self, key: u64, op: Op, value: &[u8]) -> Result<()> {
+        assert_eq!(value.len(), self.layout.sizes.value, "values have a fixed size");
+        let write = write::Write { key, op, value };
+        match self.root_kind {
+            RootKind::Separate => self.upsert_below_root(&write),
+            RootKind::Textbook => self.upsert_into_root(&write),
+        }
+    }
+
+    fn get(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
+        self.lookup(key, out)
+    }
+
+    fn range(&self, from: u64, limit: usize, row: &mut dyn FnMut(u64, &[u8])) -> Result<usize> {
+        self.rows(from, limit, row)
+    }
+
+    fn verify(&self) -> Result<Shape> {
+        let clock = self.clock.load(Ordering::Relaxed);
+        let rules = verify::Rules { root: self.kind_of_root(), inner: Kind::Buffered, clock };
+        verify::check(&self.layout, &*self.pages, self.root, rules)
+    }
+
+    fn pages(&self) -> &dyn PageBuffer {
+        &*self.pages
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}

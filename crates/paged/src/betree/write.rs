@@ -1,0 +1,192 @@
+//! Upserts: from the root to the first buffer (000 §5.2.2, Listing 5.4).
+//!
+//! ```text
+//!   separate root   shared:     root ─r─▶ child ─w─▶ put, or flush if no split is needed
+//!                   exclusive:  root ─w─▶ child ─w─▶ split, put, or flush            only after the shared one failed
+//!   textbook root   exclusive:  root ─w─▶ put, or flush; a full root is split first
+//! ```
+//!
+//! Invariant: a node from which messages are flushed has a free pivot slot for each child that gets some. A full first
+//! buffer has one message too many, so one child gets messages, and one free slot is enough. If the node has none, it is
+//! split first, which needs a free slot in the root.
+
+use super::BeTree;
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::frame::WritePage;
+use crate::layout::{Kind, header};
+use crate::message::{Message, Op};
+
+/// A write without a timestamp.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    pub key: u64,
+    pub op: Op,
+    pub value: &'a [u8],
+}
+
+impl<'a> Write<'a> {
+    fn message(&self, stamp: u64) -> Message<'a> {
+        Message { key: self.key, stamp, op: self.op, value: self.value }
+    }
+}
+
+impl BeTree {
+    /// An upsert under a root without a buffer.
+    pub fn upsert_below_root(&self, write: &Write<'_>) -> Result<()> {
+        if self.try_shared(write)? {
+            return Ok(());
+        }
+        self.exclusive(write)
+    }
+
+    /// Shares the latch of the root. Returns `false` if that is not enough.
+    fn try_shared(&self, write: &Write<'_>) -> Result<bool> {
+        loop {
+            let root = self.pages.read(self.root)?;
+            if header::level(&root) == 0 {
+                return Ok(false);
+            }
+            let Some(mut child) = self.step(root, write.key, |child| self.pages.write(child))? else { continue };
+            if header::level(&child) == 0 {
+                return Ok(self.put_in_leaf(&mut child, write));
+            }
+            let message = write.message(self.stamp());
+            if self.layout.buffer.put(&mut child, message) {
+                return Ok(true);
+            }
+            if self.layout.buffered.room(&child) == 0 {
+                return Ok(false);
+            }
+            self.flush_first(child, message)?;
+            return Ok(true);
+        }
+    }
+
+    /// Applies the write to a leaf without messages above it. Returns `false` if the leaf must be split first.
+    fn put_in_leaf(&self, leaf: &mut WritePage<'_>, write: &Write<'_>) -> bool {
+        let leaves = &self.layout.leaf;
+        if leaves.is_full(leaf) && leaves.grows(leaf, write.key, write.op) {
+            return false;
+        }
+        leaves.apply(leaf, write.message(0));
+        true
+    }
+
+    /// Holds the root exclusively until no split can reach it any more.
+    fn exclusive(&self, write: &Write<'_>) -> Result<()> {
+        let mut root = self.pages.write(self.root)?;
+        if header::level(&root) == 0 {
+            if self.put_in_leaf(&mut root, write) {
+                return Ok(());
+            }
+            self.lower(&mut root)?;
+        }
+        if self.layout.plain.room(&root) == 0 {
+            self.distribute(&mut root)?;
+        }
+        debug_assert!(self.layout.plain.room(&root) > 0, "one child can be split");
+        let i = self.layout.plain.child_for(&root, write.key);
+        let mut child = self.pages.write(self.layout.plain.child(&root, i))?;
+        if header::level(&child) == 0 {
+            if !self.put_in_leaf(&mut child, write) {
+                let mut half = self.split_leaf_for(&mut root, i, child, write)?;
+                drop(root);
+                let put = self.put_in_leaf(&mut half, write);
+                assert!(put, "the half of a leaf has room");
+            }
+            return Ok(());
+        }
+        let message = write.message(self.stamp());
+        if self.layout.buffer.put(&mut child, message) {
+            return Ok(());
+        }
+        if self.layout.buffered.room(&child) == 0 {
+            let (pivot, right) = self.split_inner(&mut root, i, &mut child)?;
+            if write.key >= pivot {
+                child = right;
+            }
+        }
+        drop(root);
+        self.flush_first(child, message)
+    }
+
+    /// Splits a full leaf below the root, and returns the half for the write's key.
+    fn split_leaf_for<'a>(
+        &'a self,
+        root: &mut WritePage<'_>,
+        i: usize,
+        mut leaf: WritePage<'a>,
+        write: &Write<'_>,
+    ) -> Result<WritePage<'a>> {
+        let mut batch = Batch::new(self.layout.sizes.value);
+        batch.push(write.message(0));
+        let key = self.layout.leaf.split_key(&leaf, &batch).expect("the leaf is full");
+        let mut right = self.pages.create()?;
+        self.layout.leaf.split(&mut leaf, &mut right, key);
+        self.layout.inner_of(root).insert(root, i, key, right.no());
+        root.note_change();
+        Ok(if write.key >= key { right } else { leaf })
+    }
+
+    /// Moves the content of the root to a new page below it.
+    fn lower(&self, root: &mut WritePage<'_>) -> Result<()> {
+        let (level, kind) = (header::level(root) + 1, self.kind_of_root());
+        let mut below = self.pages.create()?;
+        below.copy_from_slice(root);
+        self.layout.inner_of_kind(kind).init(root, level, kind, below.no());
+        root.note_change();
+        Ok(())
+    }
+
+    /// Distributes the children of a full root without a buffer to several new buffered nodes below it. Each gets at
+    /// most half of the children that it could have, so that it can be split and flushed at once.
+    fn distribute(&self, root: &mut WritePage<'_>) -> Result<()> {
+        let (plain, buffered) = (&self.layout.plain, &self.layout.buffered);
+        let (level, children) = (header::level(root), header::count(root) + 1);
+        let nodes = children.div_ceil(buffered.pivots_max.div_ceil(2));
+        assert!(nodes >= 2 && nodes <= plain.pivots_max, "a full root becomes at least two nodes, and holds them");
+        let old = root.to_vec();
+        let mut fresh: Vec<(u64, u64)> = Vec::with_capacity(nodes);
+        for node in 0..nodes {
+            let (from, to) = (node * children / nodes, (node + 1) * children / nodes);
+            let mut page = self.pages.create()?;
+            buffered.init(&mut page, level, Kind::Buffered, plain.child(&old, from));
+            for i in from + 1..to {
+                buffered.insert(&mut page, i - from - 1, plain.pivots.number(&old, i - 1), plain.child(&old, i));
+            }
+            let first = if from == 0 { 0 } else { plain.pivots.number(&old, from - 1) };
+            fresh.push((first, page.no()));
+        }
+        plain.init(root, level + 1, Kind::Plain, fresh[0].1);
+        for (i, &(first, page)) in fresh.iter().enumerate().skip(1) {
+            plain.insert(root, i - 1, first, page);
+        }
+        root.note_change();
+        Ok(())
+    }
+
+    /// An upsert into a root with a buffer.
+    pub fn upsert_into_root(&self, write: &Write<'_>) -> Result<()> {
+        let mut root = self.pages.write(self.root)?;
+        if header::level(&root) == 0 {
+            if self.put_in_leaf(&mut root, write) {
+                return Ok(());
+            }
+            self.lower(&mut root)?;
+        }
+        let message = write.message(self.stamp());
+        if self.layout.buffer.put(&mut root, message) {
+            return Ok(());
+        }
+        if self.layout.buffered.room(&root) == 0 {
+            self.lower(&mut root)?;
+            let mut child = self.pages.write(self.layout.buffered.child(&root, 0))?;
+            self.split_inner(&mut root, 0, &mut child)?;
+            let put = self.layout.buffer.put(&mut root, message);
+            assert!(put, "the buffer of the new root is empty");
+            return Ok(());
+        }
+        self.flush_first(root, message)
+    }
+}

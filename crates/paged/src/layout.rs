@@ -1,0 +1,262 @@
+//! How many fields the pages of a tree hold, computed once from the page size B, the size of a value, and ε.
+//!
+//! ```text
+//!   every page      │ level │ kind │ count u32 │ messages u32 │           HEADER bytes
+//!   leaf            │ header │ keys │ values │                            s = (B − header) ÷ (8 + value) records
+//!   unbuffered node │ header │ pivots │ children │                       of a B+-tree, and the root of a Bε-tree
+//!   buffered node   │ header │ pivots │ children │ keys │ stamps │ values │ ops │
+//! ```
+//!
+//! A buffered node has a base of one message and three pivots with their children, so that it works for every ε
+//! (000 §5.2.5). Of the other R bytes, R^ε are for further pivots and the rest for further messages. The number of
+//! pivots is odd, so that a node that was split has room for one new pivot for each child that a flush can address.
+//!
+//! Invariant, checked at creation: a buffer has at most as many messages as a leaf has records (000 §5.2.5).
+
+use crate::column::Column;
+use crate::error::{Error, Result};
+
+/// Bytes of the header of a page.
+pub const HEADER: usize = 16;
+/// Bytes of a key, of a timestamp, and of the address of a child.
+const WORD: usize = 8;
+/// The fewest pivots of a buffered node.
+const BASE_PIVOTS: usize = 3;
+
+/// The sizes that a tree is created with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sizes {
+    /// Bytes of a page (and of a node).
+    pub page: usize,
+    /// Bytes of a value. Keys have 8 bytes.
+    pub value: usize,
+    /// The share of pivots in a buffered node, from 0 to 1.
+    pub epsilon: f64,
+}
+
+/// The columns of a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafLayout {
+    /// The most records.
+    pub slots: usize,
+    /// The keys, ascending.
+    pub keys: Column,
+    /// The values.
+    pub values: Column,
+}
+
+/// The pivots and children of an inner node. The child `i` holds the keys from the pivot `i − 1` to below the pivot
+/// `i`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InnerLayout {
+    /// The most pivots; odd.
+    pub pivots_max: usize,
+    /// The pivots, ascending.
+    pub pivots: Column,
+    /// The addresses of the children, one more than pivots.
+    pub children: Column,
+}
+
+/// The buffer of an inner node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferLayout {
+    /// The most messages.
+    pub slots: usize,
+    /// The keys of the messages, ascending.
+    pub keys: Column,
+    /// The timestamps.
+    pub stamps: Column,
+    /// The values and operands.
+    pub values: Column,
+    /// The operations, one byte each.
+    pub ops: Column,
+}
+
+/// The layouts of all pages of a tree.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layout {
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Leaves.
+    pub leaf: LeafLayout,
+    /// Inner nodes without a buffer.
+    pub plain: InnerLayout,
+    /// The pivots of inner nodes with a buffer.
+    pub buffered: InnerLayout,
+    /// The buffers of these nodes.
+    pub buffer: BufferLayout,
+}
+
+/// The greatest odd number that is at most `n`.
+fn odd(n: usize) -> usize {
+    if n.is_multiple_of(2) { n.saturating_sub(1) } else { n }
+}
+
+fn inner(pivots_max: usize) -> InnerLayout {
+    let pivots = Column::new(HEADER, WORD);
+    InnerLayout { pivots_max, pivots, children: Column::new(pivots.end(pivots_max), WORD) }
+}
+
+impl Layout {
+    /// Computes the layouts.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if a page is too small for the value, or too large, or if ε is not from 0 to 1.
+    pub fn new(sizes: Sizes) -> Result<Layout> {
+        let Sizes { page, value, epsilon } = sizes;
+        let message = 2 * WORD + value + 1;
+        let base = HEADER + message + BASE_PIVOTS * 2 * WORD + WORD;
+        if !(0.0..=1.0).contains(&epsilon) {
+            return Err(Error::Layout(format!("epsilon is {epsilon}, but must be from 0 to 1")));
+        }
+        if value == 0 || page > 4 << 20 || page < base.max(HEADER + 2 * (WORD + value)) {
+            let text =
+                format!("values of {value} bytes need pages of at least {base} bytes and at most 4 MiB, not {page}");
+            return Err(Error::Layout(text));
+        }
+        let keys = Column::new(HEADER, WORD);
+        let slots = (page - HEADER) / (WORD + value);
+        let leaf = LeafLayout { slots, keys, values: Column::new(keys.end(slots), value) };
+
+        let rest = page - base;
+        let share = if rest == 0 { 0.0 } else { (rest as f64).powf(epsilon).min(rest as f64) };
+        let pivots_max = odd(BASE_PIVOTS + (share / (2 * WORD) as f64) as usize);
+        let buffered = inner(pivots_max);
+        let slots = 1 + (rest - (pivots_max - BASE_PIVOTS) * 2 * WORD) / message;
+        let keys = Column::new(buffered.children.end(pivots_max + 1), WORD);
+        let stamps = Column::new(keys.end(slots), WORD);
+        let values = Column::new(stamps.end(slots), value);
+        let ops = Column::new(values.end(slots), 1);
+        let buffer = BufferLayout { slots, keys, stamps, values, ops };
+        if slots > leaf.slots {
+            let text = format!("a buffer would have {slots} messages, but a leaf only {} records", leaf.slots);
+            return Err(Error::Layout(text));
+        }
+        let plain = inner(odd((page - HEADER - WORD) / (2 * WORD)));
+        let layout = Layout { sizes, leaf, plain, buffered, buffer };
+        layout.assert_fits();
+        Ok(layout)
+    }
+
+    /// No column ends behind its page, and every rule about numbers of fields holds.
+    fn assert_fits(&self) {
+        let page = self.sizes.page;
+        assert!(self.leaf.values.end(self.leaf.slots) <= page, "records fit");
+        assert!(self.plain.children.end(self.plain.pivots_max + 1) <= page, "pivots of a plain node fit");
+        assert!(self.buffer.ops.end(self.buffer.slots) <= page, "messages fit");
+        assert!(self.buffered.pivots_max >= BASE_PIVOTS && self.buffer.slots >= 1, "the base of a node");
+        assert!(self.buffered.pivots_max % 2 == 1 && self.plain.pivots_max % 2 == 1, "odd numbers of pivots");
+        assert!(self.plain.pivots_max >= self.buffered.pivots_max, "the unbuffered root has the greater fan-out");
+        assert!(self.leaf.slots >= 2, "a leaf can be split");
+    }
+}
+
+/// What a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Records; also the content of a page that was never written.
+    Leaf = 0,
+    /// Pivots only.
+    Plain = 1,
+    /// Pivots and a buffer.
+    Buffered = 2,
+}
+
+/// The fields of the header that all pages have.
+pub mod header {
+    use super::Kind;
+
+    /// The height of the page above the leaves.
+    #[inline]
+    pub fn level(page: &[u8]) -> u8 {
+        page[0]
+    }
+
+    /// What the page is.
+    #[inline]
+    pub fn kind(page: &[u8]) -> Kind {
+        match page[1] {
+            0 => Kind::Leaf,
+            1 => Kind::Plain,
+            2 => Kind::Buffered,
+            other => panic!("no page has the kind {other}"),
+        }
+    }
+
+    /// Sets the level and the kind.
+    pub fn set_kind(page: &mut [u8], level: u8, kind: Kind) {
+        assert_eq!(level == 0, kind == Kind::Leaf, "leaves are at level 0");
+        (page[0], page[1]) = (level, kind as u8);
+    }
+
+    /// The number of records of a leaf, or of pivots of another node.
+    #[inline]
+    pub fn count(page: &[u8]) -> usize {
+        u32::from_le_bytes(page[4..8].try_into().expect("four bytes")) as usize
+    }
+
+    /// Sets the number of records or pivots.
+    #[inline]
+    pub fn set_count(page: &mut [u8], count: usize) {
+        let count = u32::try_from(count).expect("a page of at most 4 MiB");
+        page[4..8].copy_from_slice(&count.to_le_bytes());
+    }
+
+    /// The number of messages in the buffer.
+    #[inline]
+    pub fn messages(page: &[u8]) -> usize {
+        u32::from_le_bytes(page[8..12].try_into().expect("four bytes")) as usize
+    }
+
+    /// Sets the number of messages.
+    #[inline]
+    pub fn set_messages(page: &mut [u8], count: usize) {
+        let count = u32::try_from(count).expect("a page of at most 4 MiB");
+        page[8..12].copy_from_slice(&count.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(page: usize, value: usize, epsilon: f64) -> Layout {
+        Layout::new(Sizes { page, value, epsilon }).expect("a layout")
+    }
+
+    #[test]
+    fn the_sources_setting_has_the_expected_slots() {
+        let layout = layout(16 << 10, 100, 0.8);
+        assert_eq!(layout.leaf.slots, 151);
+        assert_eq!(layout.buffered.pivots_max, 147);
+        assert!((115..125).contains(&layout.buffer.slots), "{}", layout.buffer.slots);
+        assert_eq!(layout.plain.pivots_max, 1021);
+    }
+
+    #[test]
+    fn epsilon_0_and_1_are_the_extremes() {
+        let (low, high) = (layout(16 << 10, 100, 0.0), layout(16 << 10, 100, 1.0));
+        assert_eq!((low.buffered.pivots_max, high.buffer.slots), (3, 1));
+        assert!(low.buffer.slots > 130 && high.buffered.pivots_max > 1_000);
+        let mut fan_out = 0;
+        for percent in 0..=100 {
+            let next = layout(16 << 10, 100, f64::from(percent) / 100.0).buffered.pivots_max;
+            assert!(next >= fan_out, "pivots grow with epsilon");
+            fan_out = next;
+        }
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        for (page, value, epsilon) in
+            [(100, 100, 0.5), (8 << 20, 8, 0.5), (4096, 0, 0.5), (4096, 8, 1.5), (4096, 8, f64::NAN)]
+        {
+            let error = Layout::new(Sizes { page, value, epsilon }).expect_err("refused");
+            assert!(matches!(error, Error::Layout(_)), "{error}");
+        }
+        for page in 120..1000 {
+            let _ = Layout::new(Sizes { page, value: 8, epsilon: 0.9 });
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Each deliberate mistake makes a test of this crate fail.
+//!
+//! The switch is one for the process, so this program has one test. Mistakes that need two threads and a certain
+//! schedule are found by the explorer (`tests/explore.rs`).
+#![cfg(all(debug_assertions, not(feature = "explore")))]
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use common::{Random, run, tree, value};
+use pandodb_paged::mistake::{Mistake, activate};
+use pandodb_paged::{BufferKind, Coupling, Op, RootKind, TreeKind};
+
+/// The checks of the model test, on small trees.
+fn model() {
+    for (buffer, epsilon) in [(BufferKind::Optimal, 0.3), (BufferKind::TwoQueue, 0.6), (BufferKind::Clock, 0.9)] {
+        for root in [RootKind::Separate, RootKind::Textbook] {
+            let fixture = tree(TreeKind::BeTree(Coupling::Latched, root), 256, epsilon, buffer, 10);
+            run(&*fixture.tree, 7, 1_200, 6_000, "a tree with a mistake");
+        }
+    }
+}
+
+/// Ascending inserts, so that all messages for a leaf are above its records.
+fn ascending() {
+    let kind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate);
+    let fixture = tree(kind, 1024, 0.0, BufferKind::Optimal, 0);
+    (0..40_000).for_each(|key| fixture.tree.upsert(key, Op::Insert, &value(key, 0)).unwrap());
+    fixture.tree.verify().unwrap();
+}
+
+/// Readers and writers of counters, on a small buffer.
+fn threads(kind: TreeKind) {
+    let fixture = tree(kind, 256, 0.4, BufferKind::TwoQueueSharded, 8);
+    let tree = &*fixture.tree;
+    (0..1_000).for_each(|key| tree.upsert(key, Op::Insert, &value(0, 0)).unwrap());
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let (mut random, mut out, mut seen) = (Random(thread), Vec::new(), vec![0; 1_000]);
+                for _ in 0..20_000 {
+                    let key = random.below(30) * random.below(33);
+                    tree.upsert(key, Op::Update, &value(1, 0)).unwrap();
+                    assert!(tree.get(key, &mut out).unwrap(), "a counter is missing");
+                    let count = u64::from_le_bytes(out[..8].try_into().unwrap());
+                    assert!(count > seen[key as usize], "a counter has lost an increment");
+                    seen[key as usize] = count;
+                }
+            });
+        }
+    });
+    tree.verify().unwrap();
+}
+
+fn check(mistake: Mistake) {
+    match mistake {
+        Mistake::PinnedVictimEvicted => threads(TreeKind::BeTree(Coupling::Latched, RootKind::Separate)),
+        Mistake::ChangedParentTrusted | Mistake::FlushNotNoted => {
+            threads(TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate));
+        }
+        Mistake::LeafSplitWithoutMessages => ascending(),
+        _ => model(),
+    }
+}
+
+#[test]
+fn every_mistake_is_detected() {
+    let quiet = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let mut undetected = Vec::new();
+    for &mistake in Mistake::ALL {
+        activate(None);
+        let sound = catch_unwind(|| check(mistake)).is_ok();
+        activate(Some(mistake));
+        // Mistakes of schedules get several attempts.
+        let detected = (0..5).any(|_| catch_unwind(AssertUnwindSafe(|| check(mistake))).is_err());
+        if !sound || !detected {
+            undetected.push((mistake, sound));
+        }
+    }
+    activate(None);
+    std::panic::set_hook(quiet);
+    assert!(undetected.is_empty(), "undetected, or failing without a mistake: {undetected:?}");
+}

@@ -1,0 +1,114 @@
+//! Compares both trees with a `BTreeMap` under random operations, in all configurations.
+#![cfg(not(feature = "explore"))]
+
+mod common;
+
+use common::{Model, Random, TREES, apply, compare, run, tree, value};
+use pandodb_paged::{BufferKind, Coupling, Op, RootKind, TreeKind};
+
+const SEPARATE: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate);
+
+#[test]
+fn every_tree_on_every_buffer_agrees_with_the_model() {
+    for kind in TREES {
+        for buffer in BufferKind::ALL {
+            let fixture = tree(kind, 256, 0.5, buffer, 12);
+            let context = format!("{kind:?} {buffer:?}");
+            let shape = run(&*fixture.tree, 1, 3_000, 12_000, &context);
+            assert!(shape.height >= 4, "{context}: {shape:?}");
+        }
+    }
+}
+
+#[test]
+fn every_epsilon_and_page_size_agrees_with_the_model() {
+    for root in [RootKind::Separate, RootKind::Textbook] {
+        for (page, keys) in [(128, 600), (160, 600), (256, 1_500), (512, 3_000), (4096, 10_000)] {
+            for epsilon in [0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.99, 1.0] {
+                let fixture = tree(TreeKind::BeTree(Coupling::Latched, root), page, epsilon, BufferKind::Optimal, 0);
+                let context = format!("{root:?}, pages of {page} bytes, epsilon {epsilon}");
+                let shape = run(&*fixture.tree, 2, keys, 4 * keys, &context);
+                assert!(shape.height >= 2, "{context}: {shape:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sorted_and_reversed_inserts_are_found() {
+    for kind in TREES {
+        for reversed in [false, true] {
+            let fixture = tree(kind, 256, 0.7, BufferKind::Clock, 10);
+            let mut model = Model::new();
+            for i in 0..3_000 {
+                let key = if reversed { 2_999 - i } else { i };
+                fixture.tree.upsert(key, Op::Insert, &value(i, i)).unwrap();
+                apply(&mut model, key, Op::Insert, &value(i, i));
+            }
+            let shape = compare(&*fixture.tree, &model, 3_000, &format!("{kind:?} reversed {reversed}"));
+            assert!(shape.records + shape.messages >= 3_000);
+        }
+    }
+}
+
+#[test]
+fn extreme_keys_and_skewed_updates() {
+    for kind in TREES {
+        let fixture = tree(kind, 256, 0.6, BufferKind::TwoQueue, 8);
+        let (mut model, mut random) = (Model::new(), Random(9));
+        for i in 0..8_000_u64 {
+            // Most operations are for few keys, at both ends of the range.
+            let key = match random.below(4) {
+                0 => u64::MAX - random.below(3),
+                1 => random.below(3),
+                _ => random.below(1 << 60) << 4,
+            };
+            let op = if i % 3 == 0 { Op::Insert } else { Op::Update };
+            fixture.tree.upsert(key, op, &value(1, i)).unwrap();
+            apply(&mut model, key, op, &value(1, i));
+        }
+        compare(&*fixture.tree, &model, 3, &format!("{kind:?}"));
+        let mut out = Vec::new();
+        for key in u64::MAX - 3..=u64::MAX {
+            let found = fixture.tree.get(key, &mut out).unwrap();
+            assert_eq!(found.then_some(&out), model.get(&key), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_with_all_messages_for_one_child_is_passed_on_in_parts() {
+    // Messages for one leaf after the other fill whole buffers with one block.
+    let fixture = tree(SEPARATE, 256, 0.3, BufferKind::Optimal, 0);
+    let mut model = Model::new();
+    for round in 0..40_u64 {
+        for base in (0..4_000_u64).step_by(40) {
+            for key in [base + round % 40, base + (round * 7) % 40] {
+                fixture.tree.upsert(key, Op::Insert, &value(round, key)).unwrap();
+                apply(&mut model, key, Op::Insert, &value(round, key));
+            }
+        }
+    }
+    let shape = compare(&*fixture.tree, &model, 4_000, "one block");
+    assert!(shape.height >= 4 && shape.messages > 0, "{shape:?}");
+}
+
+#[test]
+fn the_separate_root_is_distributed_to_several_nodes() {
+    let fixture = tree(SEPARATE, 512, 0.5, BufferKind::Optimal, 0);
+    let fan_out = fixture.tree.layout().plain.pivots_max;
+    let (mut heights, mut inner_before) = (Vec::new(), 0);
+    for key in 0..4_000_u64 {
+        fixture.tree.upsert(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), Op::Insert, &value(key, 0)).unwrap();
+        let shape = fixture.tree.verify().unwrap();
+        if heights.last() != Some(&shape.height) {
+            let new = shape.inner - inner_before;
+            if shape.height == 3 {
+                assert!(new > 2, "a root of {fan_out} pivots becomes more than two nodes: {shape:?}");
+            }
+            heights.push(shape.height);
+        }
+        inner_before = shape.inner;
+    }
+    assert!(heights.starts_with(&[1, 2, 3]), "one level after the other: {heights:?}");
+}

@@ -1,16 +1,22 @@
 //! A list of messages on the way from a buffer to a child, in ascending order of keys, with one message a key.
 //!
-//! The fields are in separate vectors, as in a page, so that a block of messages moves by four copies.
+//! The values are in a vector of their own, so that a batch has two allocations.
 
-use crate::message::{Message, Op};
+use crate::message::{Message, Op, Stored, merge};
+
+/// The fields of a message without its value.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    key: u64,
+    stamp: u64,
+    op: Op,
+}
 
 /// Messages in ascending order of keys.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     width: usize,
-    keys: Vec<u64>,
-    stamps: Vec<u64>,
-    ops: Vec<u8>,
+    heads: Vec<Head>,
     values: Vec<u8>,
 }
 
@@ -21,25 +27,34 @@ impl Batch {
     }
 
     /// The number of messages.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.heads.len()
     }
 
     /// Whether there are no messages.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.heads.is_empty()
+    }
+
+    /// The key of the message `i`.
+    #[inline]
+    pub fn key(&self, i: usize) -> u64 {
+        self.heads[i].key
     }
 
     /// The keys, in ascending order.
-    pub fn keys(&self) -> &[u64] {
-        &self.keys
+    #[inline]
+    pub fn keys(&self) -> impl Iterator<Item = u64> + '_ {
+        self.heads.iter().map(|head| head.key)
     }
 
     /// The message `i`.
     #[inline]
     pub fn get(&self, i: usize) -> Message<'_> {
         let value = &self.values[i * self.width..(i + 1) * self.width];
-        Message { key: self.keys[i], stamp: self.stamps[i], op: Op::from_byte(self.ops[i]), value }
+        let Head { key, stamp, op } = self.heads[i];
+        Message { key, stamp, op, value }
     }
 
     /// All messages.
@@ -50,29 +65,21 @@ impl Batch {
     /// Appends a message whose key is the greatest.
     #[inline]
     pub fn push(&mut self, message: Message<'_>) {
-        debug_assert!(self.keys.last().is_none_or(|&last| last < message.key), "ascending keys");
+        debug_assert!(self.heads.last().is_none_or(|last| last.key < message.key), "ascending keys");
         debug_assert_eq!(message.value.len(), self.width);
-        self.keys.push(message.key);
-        self.stamps.push(message.stamp);
-        self.ops.push(message.op as u8);
+        self.heads.push(Head { key: message.key, stamp: message.stamp, op: message.op });
         self.values.extend_from_slice(message.value);
     }
 
     /// Removes the messages from the message `i` on, and returns them.
     pub fn split_off(&mut self, i: usize) -> Batch {
         debug_assert!(i <= self.len());
-        Batch {
-            width: self.width,
-            keys: self.keys.split_off(i),
-            stamps: self.stamps.split_off(i),
-            ops: self.ops.split_off(i),
-            values: self.values.split_off(i * self.width),
-        }
+        Batch { width: self.width, heads: self.heads.split_off(i), values: self.values.split_off(i * self.width) }
     }
 
     /// Removes the messages with keys from `key` on, and returns them.
     pub fn split_off_key(&mut self, key: u64) -> Batch {
-        self.split_off(self.keys.partition_point(|&other| other < key))
+        self.split_off(self.heads.partition_point(|head| head.key < key))
     }
 
     /// The union of both batches; messages of `newer` are merged into those of `older`.
@@ -80,7 +87,7 @@ impl Batch {
         let mut all = Batch::new(older.width);
         let (mut i, mut j) = (0, 0);
         while i < older.len() || j < newer.len() {
-            if j == newer.len() || i < older.len() && older.keys[i] <= newer.keys[j] {
+            if j == newer.len() || i < older.len() && older.key(i) <= newer.key(j) {
                 all.push(older.get(i));
                 i += 1;
             } else {
@@ -92,24 +99,18 @@ impl Batch {
         all
     }
 
-    /// The stored fields of the last message, for a merge.
-    pub(crate) fn last_mut(&mut self) -> Option<(u64, crate::message::Stored<'_>, &mut u64, &mut u8)> {
-        let i = self.len().checked_sub(1)?;
-        let value = &mut self.values[i * self.width..];
-        let stored = crate::message::Stored { stamp: self.stamps[i], op: Op::from_byte(self.ops[i]), value };
-        Some((self.keys[i], stored, &mut self.stamps[i], &mut self.ops[i]))
-    }
-
     /// Appends a message, or merges it into the last one if both have the same key.
     #[inline]
     pub fn push_or_merge(&mut self, message: Message<'_>) {
-        if let Some((key, mut stored, stamp, op)) = self.last_mut().filter(|(key, ..)| *key == message.key) {
-            debug_assert_eq!(key, message.key);
-            crate::message::merge(&mut stored, message);
-            (*stamp, *op) = (stored.stamp, stored.op as u8);
-            return;
+        match self.heads.last_mut().filter(|head| head.key == message.key) {
+            Some(head) => {
+                let from = self.values.len() - self.width;
+                let mut stored = Stored { stamp: head.stamp, op: head.op, value: &mut self.values[from..] };
+                merge(&mut stored, message);
+                (head.stamp, head.op) = (stored.stamp, stored.op);
+            }
+            None => self.push(message),
         }
-        self.push(message);
     }
 }
 
@@ -123,7 +124,7 @@ mod tests {
         for (key, stamp) in [(1, 1), (5, 2), (5, 3), (9, 4)] {
             batch.push_or_merge(Message { key, stamp, op: Op::Update, value: &[1] });
         }
-        assert_eq!(batch.keys(), [1, 5, 9]);
+        assert_eq!(batch.keys().collect::<Vec<_>>(), [1, 5, 9]);
         assert_eq!((batch.get(1).stamp, batch.get(1).value), (3, &[2][..]));
         let right = batch.split_off_key(5);
         assert_eq!((batch.len(), right.len()), (1, 2));

@@ -60,6 +60,28 @@ impl Column {
         self.get_mut(page, i).copy_from_slice(&number.to_le_bytes());
     }
 
+    /// The field `i` of a column of numbers of four bytes.
+    #[inline]
+    pub fn small(self, page: &[u8], i: usize) -> usize {
+        debug_assert_eq!(self.width, 4);
+        let at = self.at + 4 * i;
+        u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes")) as usize
+    }
+
+    /// Sets the field `i` of a column of numbers of four bytes.
+    #[inline]
+    pub fn set_small(self, page: &mut [u8], i: usize, number: usize) {
+        let number = u32::try_from(number).expect("a page of at most 4 MiB");
+        self.get_mut(page, i).copy_from_slice(&number.to_le_bytes());
+    }
+
+    /// The first `len` fields of a column of numbers.
+    #[inline]
+    pub fn numbers(self, page: &[u8], len: usize) -> &[[u8; 8]] {
+        debug_assert_eq!(self.width, 8);
+        page[self.bytes(0..len)].as_chunks().0
+    }
+
     /// Moves the fields from `i` on by `by` fields to the right; `len` fields are in use.
     #[inline]
     pub fn open(self, page: &mut [u8], i: usize, by: usize, len: usize) {
@@ -103,8 +125,7 @@ impl Column {
     #[inline]
     fn partition(self, page: &[u8], len: usize, left: impl Fn(u64) -> bool) -> usize {
         debug_assert_eq!(self.width, 8);
-        let (fields, _) = page[self.bytes(0..len)].as_chunks::<8>();
-        fields.partition_point(|&field| left(u64::from_le_bytes(field)))
+        self.numbers(page, len).partition_point(|&field| left(u64::from_le_bytes(field)))
     }
 }
 

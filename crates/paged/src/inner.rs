@@ -6,7 +6,8 @@
 //!   buffer    4  17 │ 31  33  42 │ 55 │ 90          sorted by key, so the messages for a child are one block
 //! ```
 //!
-//! Invariants: pivots ascend; the messages are sorted by key and timestamp, with one message a key, because a message
+//! Invariants: the places of a buffer are a permutation, so each message has a place of its own for its value; pivots
+//! ascend; the messages are sorted by key and timestamp, with one message a key, because a message
 //! that arrives is merged into the one that is there (000 §5.2.1).
 
 use std::ops::Range;
@@ -82,6 +83,21 @@ impl InnerLayout {
 }
 
 impl BufferLayout {
+    /// Makes the buffer of a new node empty.
+    pub fn init(&self, page: &mut [u8]) {
+        header::set_messages(page, 0);
+        (0..self.slots).for_each(|i| self.places.set_small(page, i, i));
+    }
+
+    /// Whether each place is there once.
+    pub fn places_are_a_permutation(&self, page: &[u8]) -> bool {
+        let mut seen = vec![false; self.slots];
+        (0..self.slots).all(|i| {
+            let place = self.places.small(page, i);
+            place < self.slots && !std::mem::replace(&mut seen[place], true)
+        })
+    }
+
     /// The message for `key`.
     #[inline]
     pub fn find<'a>(&self, page: &'a [u8], key: u64) -> Option<Message<'a>> {
@@ -97,7 +113,7 @@ impl BufferLayout {
             key: self.keys.number(page, i),
             stamp: self.stamps.number(page, i),
             op: Op::from_byte(self.ops.get(page, i)[0]),
-            value: self.values.get(page, i),
+            value: self.values.get(page, self.places.small(page, i)),
         }
     }
 
@@ -109,7 +125,11 @@ impl BufferLayout {
             Ok(i) => self.merge_at(page, i, message),
             Err(_) if count == self.slots => return false,
             Err(i) => {
-                self.open(page, i, 1, count);
+                let place = self.places.small(page, count);
+                for column in [self.keys, self.stamps, self.ops, self.places] {
+                    column.open(page, i, 1, count);
+                }
+                self.places.set_small(page, i, place);
                 self.set(page, i, message);
                 header::set_messages(page, count + 1);
             }
@@ -119,28 +139,26 @@ impl BufferLayout {
 
     fn merge_at(&self, page: &mut [u8], i: usize, newer: Message<'_>) {
         let (stamp, op) = (self.stamps.number(page, i), Op::from_byte(self.ops.get(page, i)[0]));
-        let mut stored = Stored { stamp, op, value: self.values.get_mut(page, i) };
+        let place = self.places.small(page, i);
+        let mut stored = Stored { stamp, op, value: self.values.get_mut(page, place) };
         merge(&mut stored, newer);
         let (stamp, op) = (stored.stamp, stored.op);
         self.stamps.set_number(page, i, stamp);
         self.ops.get_mut(page, i)[0] = op as u8;
     }
 
-    fn open(&self, page: &mut [u8], i: usize, by: usize, count: usize) {
-        [self.keys, self.stamps, self.values, self.ops].iter().for_each(|column| column.open(page, i, by, count));
-    }
-
     fn set(&self, page: &mut [u8], i: usize, message: Message<'_>) {
         self.keys.set_number(page, i, message.key);
         self.stamps.set_number(page, i, message.stamp);
-        self.values.get_mut(page, i).copy_from_slice(message.value);
         self.ops.get_mut(page, i)[0] = message.op as u8;
+        let place = self.places.small(page, i);
+        self.values.get_mut(page, place).copy_from_slice(message.value);
     }
 
     /// The number of messages after `batch` is merged into the buffer.
     pub fn merged_len(&self, page: &[u8], batch: &Batch) -> usize {
         let count = header::messages(page);
-        count + batch.keys().iter().filter(|&&key| self.keys.find(page, count, key).is_err()).count()
+        count + batch.keys().filter(|&key| self.keys.find(page, count, key).is_err()).count()
     }
 
     /// Merges newer messages into the buffer.
@@ -165,7 +183,7 @@ impl BufferLayout {
         let mut all = Batch::new(self.values.bytes(0..1).len());
         let (mut i, mut j) = (held.start, arrived.start);
         while i < held.end || j < arrived.end {
-            let first = j == arrived.end || i < held.end && self.keys.number(page, i) <= batch.keys()[j];
+            let first = j == arrived.end || i < held.end && self.keys.number(page, i) <= batch.key(j);
             if first {
                 all.push(self.get(page, i));
                 i += 1;
@@ -182,9 +200,11 @@ impl BufferLayout {
     pub fn remove(&self, page: &mut [u8], gone: Range<usize>) {
         let count = header::messages(page);
         let len = gone.len();
-        for column in [self.keys, self.stamps, self.values, self.ops] {
+        for column in [self.keys, self.stamps, self.ops] {
             column.close(page, gone.clone(), count);
         }
+        let places = self.places.bytes(gone.start..count);
+        page[places].rotate_left(self.places.bytes(0..len).len());
         header::set_messages(page, count - len);
     }
 
@@ -194,8 +214,13 @@ impl BufferLayout {
         let count = header::messages(left);
         let cut = self.keys.lower_bound(left, count, key);
         let cut = if Mistake::MessagesNotDivided.is_on() { count } else { cut };
-        for column in [self.keys, self.stamps, self.values, self.ops] {
+        self.init(right);
+        for column in [self.keys, self.stamps, self.ops] {
             column.copy(left, cut..count, right, 0);
+        }
+        for i in cut..count {
+            let place = self.places.small(left, i);
+            self.values.get_mut(right, i - cut).copy_from_slice(self.values.get(left, place));
         }
         header::set_messages(right, count - cut);
         header::set_messages(left, cut);
@@ -238,6 +263,7 @@ mod tests {
         let layout = layout();
         let (mut left, mut right) = (vec![0; 512], vec![0; 512]);
         layout.buffered.init(&mut left, 1, Kind::Buffered, 100);
+        layout.buffer.init(&mut left);
         let n = layout.buffered.pivots_max;
         (0..n).for_each(|i| layout.buffered.insert(&mut left, i, 10 * (i as u64 + 1), 101 + i as u64));
         (0..6).for_each(|i| assert!(layout.buffer.put(&mut left, insert(7 * i, 1 + i))));
@@ -258,6 +284,7 @@ mod tests {
     fn a_buffer_has_one_message_a_key() {
         let (layout, mut page) = (layout(), vec![0; 512]);
         layout.buffered.init(&mut page, 1, Kind::Buffered, 100);
+        layout.buffer.init(&mut page);
         let slots = layout.buffer.slots as u64;
         (0..slots).for_each(|key| assert!(layout.buffer.put(&mut page, insert(2 * key, 1 + key))));
         assert!(!layout.buffer.put(&mut page, insert(1, 99)), "full");
@@ -267,9 +294,10 @@ mod tests {
         [2, 3].iter().for_each(|&key| batch.push(insert(key, 200 + key)));
         assert_eq!(layout.buffer.merged_len(&page, &batch), layout.buffer.slots + 1);
         let union = layout.buffer.union(&page, 1..3, &batch, 0..2);
-        assert_eq!(union.keys(), [2, 3, 4]);
+        assert_eq!(union.keys().collect::<Vec<_>>(), [2, 3, 4]);
         layout.buffer.remove(&mut page, 0..4);
         layout.buffer.merge_all(&mut page, &batch);
         assert_eq!(header::messages(&page) as u64, slots - 2);
+        assert!(layout.buffer.places_are_a_permutation(&page));
     }
 }

@@ -110,6 +110,7 @@ impl Check<'_> {
     fn buffer(&mut self, no: PageNo, page: &[u8], range: (u64, Option<u64>)) -> Result<()> {
         let (buffer, count) = (&self.layout.buffer, header::messages(page));
         ensure(count <= buffer.slots, no, "too many messages")?;
+        ensure(buffer.places_are_a_permutation(page), no, "two messages have their values in one place")?;
         let held: Stamps =
             (0..count).map(|i| buffer.get(page, i)).map(|message| (message.key, message.stamp)).collect();
         let keys: Vec<u64> = held.iter().map(|(key, _)| *key).collect();

@@ -159,9 +159,7 @@ impl BeTree {
         if !Mistake::FlushNotNoted.is_on() {
             node.note_change();
         }
-        let spans = self.spans(node, arrived);
-        let total: usize = spans.iter().map(|span| span.len).sum();
-        let chosen = choose(spans, total - buffer.slots, buffer.slots);
+        let chosen = self.choose_blocks(node, arrived);
         assert!(chosen.len() <= self.layout.inner_of(node).pivots_max.div_ceil(2), "at most half of the children");
         let mut stays = Batch::new(self.layout.sizes.value);
         // Ranges of arrived messages that are removed, ascending.
@@ -189,44 +187,86 @@ impl BeTree {
         blocks
     }
 
-    /// The messages of each child that has some, in ascending order.
-    fn spans(&self, node: &[u8], arrived: &Batch) -> Vec<Span> {
+    /// The blocks that are removed when `arrived` is merged into the buffer, in descending order of keys.
+    fn choose_blocks(&self, node: &[u8], arrived: &Batch) -> Vec<Span> {
+        let slots = self.layout.buffer.slots;
+        if arrived.len() == 1 {
+            return vec![self.largest_with_one(node, arrived.key(0))];
+        }
+        let (mut total, mut spans) = (0, Vec::new());
+        self.spans(node, arrived, |span| {
+            total += span.len;
+            spans.push(span);
+        });
+        choose(spans, total - slots, slots)
+    }
+
+    /// The largest block of a full buffer and one message with another key. This is the most frequent case, so the list
+    /// of all blocks is not made.
+    fn largest_with_one(&self, node: &[u8], key: u64) -> Span {
+        let (inner, buffer) = (&self.layout.buffered, &self.layout.buffer);
+        let count = header::messages(node);
+        debug_assert!(count == buffer.slots && buffer.keys.find(node, count, key).is_err());
+        let keys = buffer.keys.numbers(node, count);
+        let own = inner.child_for(node, key);
+        let lower =
+            own.checked_sub(1).map_or(0, |left| buffer.keys.lower_bound(node, count, inner.pivots.number(node, left)));
+        let upper = inner.upper(node, own).map_or(count, |upper| buffer.keys.lower_bound(node, count, upper));
+        let (child, end, len) = largest_run(keys, inner.pivots.numbers(node, header::count(node)));
+        if len <= upper - lower + 1 {
+            return Span { child: own, held: lower..upper, arrived: 0..1, len: upper - lower + 1 };
+        }
+        debug_assert!(child != own, "its block has one message more");
+        let arrived = if child > own { 1..1 } else { 0..0 };
+        Span { child, held: end - len..end, arrived, len }
+    }
+
+    /// Passes the messages of each child that has some to `each`, in ascending order.
+    fn spans(&self, node: &[u8], arrived: &Batch, mut each: impl FnMut(Span)) {
         debug_assert_eq!(header::kind(node), Kind::Buffered);
         let (inner, buffer) = (&self.layout.buffered, &self.layout.buffer);
-        let (count, pivots) = (header::messages(node), header::count(node));
-        let mut spans = Vec::new();
+        let count = header::messages(node);
+        let keys = buffer.keys.numbers(node, count);
+        let pivots = inner.pivots.numbers(node, header::count(node));
         let (mut held, mut new, mut child) = (0, 0, 0);
         while held < count || new < arrived.len() {
-            let first_held = if held < count { buffer.keys.number(node, held) } else { u64::MAX };
-            let first = first_held.min(arrived.keys().get(new).copied().unwrap_or(u64::MAX));
-            while child < pivots && inner.pivots.number(node, child) <= first {
-                child += 1;
-            }
-            let upper = inner.upper(node, child);
+            let first_held = keys.get(held).map_or(u64::MAX, |&key| u64::from_le_bytes(key));
+            let first = first_held.min(if new < arrived.len() { arrived.key(new) } else { u64::MAX });
+            child += pivots[child..].iter().take_while(|&&pivot| u64::from_le_bytes(pivot) <= first).count();
+            let upper = pivots.get(child).map(|&pivot| u64::from_le_bytes(pivot));
+            let is_below = |key: u64| upper.is_none_or(|upper| key < upper);
             let (from, new_from) = (held, new);
-            while held < count && upper.is_none_or(|upper| buffer.keys.number(node, held) < upper) {
-                held += 1;
-            }
-            while new < arrived.len() && upper.is_none_or(|upper| arrived.keys()[new] < upper) {
-                new += 1;
-            }
-            let equal =
-                arrived.keys()[new_from..new].iter().filter(|&&key| buffer.keys.find(node, count, key).is_ok()).count();
+            held += keys[held..].iter().take_while(|&&key| is_below(u64::from_le_bytes(key))).count();
+            new += arrived.keys().skip(new).take_while(|&key| is_below(key)).count();
+            let is_held = |key: &u64| buffer.keys.find(node, count, *key).is_ok();
+            let equal = arrived.keys().take(new).skip(new_from).filter(is_held).count();
             let len = (held - from) + (new - new_from) - equal;
-            spans.push(Span { child, held: from..held, arrived: new_from..new, len });
+            each(Span { child, held: from..held, arrived: new_from..new, len });
         }
-        spans
     }
+}
+
+/// The child with the most messages, the end of its block, and the number of its messages. The loop has no branch that
+/// depends on keys: as many of them as there are messages and pivots would be mispredicted half of the time.
+fn largest_run(keys: &[[u8; 8]], pivots: &[[u8; 8]]) -> (usize, usize, usize) {
+    let (mut i, mut child, mut run) = (0, 0, 0);
+    let mut largest = (0, 0, 0);
+    while i < keys.len() && child < pivots.len() {
+        let is_below = u64::from_le_bytes(keys[i]) < u64::from_le_bytes(pivots[child]);
+        run = if is_below { run + 1 } else { 0 };
+        i += usize::from(is_below);
+        child += usize::from(!is_below);
+        largest = if run > largest.2 { (child, i, run) } else { largest };
+    }
+    // The messages that are left are for the current child.
+    let last = (child, keys.len(), run + keys.len() - i);
+    if last.2 > largest.2 { last } else { largest }
 }
 
 /// The largest spans that together have at least `needed` messages, when at most `most` of each are taken. They are
 /// returned in descending order of keys.
 fn choose(mut spans: Vec<Span>, needed: usize, most: usize) -> Vec<Span> {
     debug_assert!(needed >= 1 && needed <= most, "a buffer that overflows, at most twice its size");
-    let largest = (0..spans.len()).max_by_key(|&i| spans[i].len).expect("an overflowing buffer has messages");
-    if spans[largest].len >= needed {
-        return vec![spans.swap_remove(largest)];
-    }
     spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.len));
     let mut taken = 0;
     let count = spans.iter().take_while(|span| {
@@ -259,6 +299,19 @@ mod tests {
         assert_eq!(chosen(&[1, 4, 2], 5, 6), [2, 1]);
         assert_eq!(chosen(&[3, 3, 3, 3], 6, 6).len(), 2);
         assert_eq!(chosen(&[12, 0, 0], 6, 6), [0], "no more than a buffer of a block is needed");
+    }
+
+    #[test]
+    fn the_largest_run_is_found() {
+        let run = |keys: &[u64], pivots: &[u64]| {
+            let bytes = |numbers: &[u64]| numbers.iter().map(|number| number.to_le_bytes()).collect::<Vec<_>>();
+            largest_run(&bytes(keys), &bytes(pivots))
+        };
+        assert_eq!(run(&[1, 2, 30, 40, 50], &[10, 60, 70]), (1, 5, 3));
+        assert_eq!(run(&[1, 2, 30], &[10, 60]), (0, 2, 2));
+        assert_eq!(run(&[1, 80, 90], &[10, 60]), (2, 3, 2));
+        assert_eq!(run(&[10, 11], &[10]), (1, 2, 2));
+        assert_eq!(run(&[], &[10]).2, 0);
     }
 
     #[test]

@@ -28,13 +28,11 @@ enum Visit {
 
 /// Adds the collected operand to the value below it.
 fn finish(value: &[u8], collected: bool, out: &mut Vec<u8>) {
-    if !collected {
-        out.clear();
+    if collected {
+        combine_older(out, value);
+    } else {
         out.extend_from_slice(value);
-        return;
     }
-    let operand = std::mem::replace(out, value.to_vec());
-    combine(out, &operand);
 }
 
 impl BeTree {

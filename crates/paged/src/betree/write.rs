@@ -135,6 +135,9 @@ impl BeTree {
         let mut below = self.pages.create()?;
         below.copy_from_slice(root);
         self.layout.inner_of_kind(kind).init(root, level, kind, below.no());
+        if kind == Kind::Buffered {
+            self.layout.buffer.init(root);
+        }
         root.note_change();
         Ok(())
     }
@@ -152,6 +155,7 @@ impl BeTree {
             let (from, to) = (node * children / nodes, (node + 1) * children / nodes);
             let mut page = self.pages.create()?;
             buffered.init(&mut page, level, Kind::Buffered, plain.child(&old, from));
+            self.layout.buffer.init(&mut page);
             for i in from + 1..to {
                 buffered.insert(&mut page, i - from - 1, plain.pivots.number(&old, i - 1), plain.child(&old, i));
             }

@@ -15,6 +15,8 @@ mod lab_figure;
 #[cfg(feature = "lab")]
 mod lab_filters;
 #[cfg(feature = "lab")]
+mod lab_paged;
+#[cfg(feature = "lab")]
 mod lab_pool;
 #[cfg(feature = "lab")]
 mod lab_theory;
@@ -53,6 +55,7 @@ pub use self::{
     lab::{LabArgs, LabCommand},
     lab_figure::{FigureModes, LabFigureArgs, LabFiguresArgs},
     lab_filters::FiltersArgs,
+    lab_paged::{PagedArgs, PagedBuffer, PagedExperiment},
     lab_pool::PoolArgs,
     lab_theory::{OrderArgs, SortArgs, TheoryArgs},
 };

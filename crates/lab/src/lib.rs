@@ -17,6 +17,7 @@
 //! * [`figures`]: repeats the measurements of figures in the sources, and compares each claim with the result.
 //! * [`theory`]: compares costs with the bounds of the sources for repeatedly doubled numbers of records.
 //! * [`filters`]: measures the filters of runs and bundles, each alone and in a node of several runs.
+//! * [`mod@paged`]: repeats the experiments of 000 on the source's own trees of pages.
 //! * [`pool`]: compares the buffer pool with other designs, and measures the gain from a second reader thread.
 //!
 //! The lab can be used without any other store. Its commands are `pando bench` and `pando lab`.
@@ -29,6 +30,7 @@ pub mod failure;
 pub mod figures;
 pub mod filters;
 pub mod line;
+pub mod paged;
 pub mod pando;
 mod pando_transactions;
 pub mod plot;

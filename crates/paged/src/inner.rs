@@ -231,13 +231,7 @@ impl Layout {
     /// The pivots and children of an inner node of this page's kind.
     #[inline]
     pub fn inner_of(&self, page: &[u8]) -> &InnerLayout {
-        self.inner_of_kind(header::kind(page))
-    }
-
-    /// The pivots and children of an inner node of this kind.
-    #[inline]
-    pub fn inner_of_kind(&self, kind: Kind) -> &InnerLayout {
-        match kind {
+        match header::kind(page) {
             Kind::Plain => &self.plain,
             Kind::Buffered => &self.buffered,
             Kind::Leaf => panic!("a leaf has no children"),

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::lab_figure::{LabFigureArgs, LabFiguresArgs};
 use super::lab_filters::FiltersArgs;
+use super::lab_paged::PagedArgs;
 use super::lab_pool::PoolArgs;
 use super::lab_theory::{OrderArgs, SortArgs, TheoryArgs};
 
@@ -30,6 +31,8 @@ pub enum LabCommand {
     /// Compare filters, of single runs and of all runs of a node: bits per key, false positives, nanoseconds to build
     /// and to query a filter.
     Filters(FiltersArgs),
+    /// Repeat experiments of source 000 on its own trees of pages: a B+-tree and a Bε-tree in a page buffer.
+    Paged(PagedArgs),
     /// Compare buffer pools with one thread and with two: nanoseconds per hit and per miss, hit ratios, memory
     /// overhead. Also measure cached lookups in a store.
     Pool(PoolArgs),

@@ -1,6 +1,6 @@
 //! `lab`: each of its commands has a separate module.
 
-use super::{lab_figure, lab_filters, lab_pool, lab_theory};
+use super::{lab_figure, lab_filters, lab_paged, lab_pool, lab_theory};
 use crate::args::{LabArgs, LabCommand};
 use crate::failure::Outcome;
 
@@ -16,6 +16,7 @@ pub fn run(args: &LabArgs) -> Outcome {
         LabCommand::Order(args) => lab_theory::order(args),
         LabCommand::Sort(args) => lab_theory::sort(args),
         LabCommand::Filters(args) => lab_filters::run(args),
+        LabCommand::Paged(args) => lab_paged::run(args),
         LabCommand::Pool(args) => lab_pool::run(args),
     }
 }

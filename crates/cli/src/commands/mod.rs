@@ -20,6 +20,8 @@ pub mod lab_figure;
 #[cfg(feature = "lab")]
 pub mod lab_filters;
 #[cfg(feature = "lab")]
+pub mod lab_paged;
+#[cfg(feature = "lab")]
 pub mod lab_pool;
 #[cfg(feature = "lab")]
 pub mod lab_theory;

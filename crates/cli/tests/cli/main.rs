@@ -7,6 +7,7 @@ mod keys;
 mod keyspaces;
 mod kill;
 mod lab_figure;
+mod lab_paged;
 mod load;
 mod look;
 mod sim;

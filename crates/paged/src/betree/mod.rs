@@ -11,10 +11,10 @@
 //! 2. A full buffer passes the messages for the children with the most messages on, until the rest fits (`flush`).
 //! 3. A lookup collects the updates on its way, until it finds an insert, a delete or a record (`read`).
 //!
-//! **Heights.** A tree of height 1 is a leaf, latched exclusively by writers (Listing 5.4). At height 2 the separate
-//! root is above leaves, and works like a B+-tree. When it is full, its children are distributed to several buffered
-//! nodes, which have fewer pivots (000 §5.2.2); from then on every node between the root and the leaves has a buffer.
-//! The root stays in its page. With [`RootKind::Textbook`] the root has a buffer, too.
+//! **Heights.** A tree of height 1 is a leaf, latched exclusively by writers (Listing 5.4). When it is full, a
+//! separate root and a node with a buffer are put above it, so every node between the root and the leaves has a buffer.
+//! When the separate root is full, its children are distributed to several new nodes, which have fewer pivots
+//! (000 §5.2.2). The root stays in its page. With [`RootKind::Textbook`] the root has a buffer, too.
 //!
 //! **Timestamps** are assigned under the exclusive latch of the first buffer. If a thread took one earlier, a thread
 //! with a later one could overtake it, and its message could be flushed before the earlier one arrives.

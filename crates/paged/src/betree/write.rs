@@ -1,6 +1,7 @@
 //! Upserts: from the root to the first buffer (000 §5.2.2, Listing 5.4).
 //!
 //! ```text
+//!   height 1        exclusive:  root ─w─▶ apply
 //!   separate root   shared:     root ─r─▶ child ─w─▶ put, or flush if no split is needed
 //!                   exclusive:  root ─w─▶ child ─w─▶ split, put, or flush            only after the shared one failed
 //!   textbook root   exclusive:  root ─w─▶ put, or flush; a full root is split first
@@ -11,7 +12,6 @@
 //! split first, which needs a free slot in the root.
 
 use super::BeTree;
-use crate::batch::Batch;
 use crate::error::Result;
 use crate::frame::WritePage;
 use crate::layout::{Kind, header};
@@ -48,9 +48,6 @@ impl BeTree {
                 return Ok(false);
             }
             let Some(mut child) = self.step(root, write.key, |child| self.pages.write(child))? else { continue };
-            if header::level(&child) == 0 {
-                return Ok(self.put_in_leaf(&mut child, write));
-            }
             let message = write.message(self.stamp());
             if self.layout.buffer.put(&mut child, message) {
                 return Ok(true);
@@ -63,7 +60,7 @@ impl BeTree {
         }
     }
 
-    /// Applies the write to a leaf without messages above it. Returns `false` if the leaf must be split first.
+    /// Applies the write to a root that is a leaf. Returns `false` if the leaf must be split first.
     fn put_in_leaf(&self, leaf: &mut WritePage<'_>, write: &Write<'_>) -> bool {
         let leaves = &self.layout.leaf;
         if leaves.is_full(leaf) && leaves.grows(leaf, write.key, write.op) {
@@ -80,7 +77,7 @@ impl BeTree {
             if self.put_in_leaf(&mut root, write) {
                 return Ok(());
             }
-            self.lower(&mut root)?;
+            self.lower_leaf(&mut root)?;
         }
         if self.layout.plain.room(&root) == 0 {
             self.distribute(&mut root)?;
@@ -88,15 +85,6 @@ impl BeTree {
         debug_assert!(self.layout.plain.room(&root) > 0, "one child can be split");
         let i = self.layout.plain.child_for(&root, write.key);
         let mut child = self.pages.write(self.layout.plain.child(&root, i))?;
-        if header::level(&child) == 0 {
-            if !self.put_in_leaf(&mut child, write) {
-                let mut half = self.split_leaf_for(&mut root, i, child, write)?;
-                drop(root);
-                let put = self.put_in_leaf(&mut half, write);
-                assert!(put, "the half of a leaf has room");
-            }
-            return Ok(());
-        }
         let message = write.message(self.stamp());
         if self.layout.buffer.put(&mut child, message) {
             return Ok(());
@@ -111,33 +99,24 @@ impl BeTree {
         self.flush_first(child, message)
     }
 
-    /// Splits a full leaf below the root, and returns the half for the write's key.
-    fn split_leaf_for<'a>(
-        &'a self,
-        root: &mut WritePage<'_>,
-        i: usize,
-        mut leaf: WritePage<'a>,
-        write: &Write<'_>,
-    ) -> Result<WritePage<'a>> {
-        let mut batch = Batch::new(self.layout.sizes.value);
-        batch.push(write.message(0));
-        let key = self.layout.leaf.split_key(&leaf, &batch).expect("the leaf is full");
-        let mut right = self.pages.create()?;
-        self.layout.leaf.split(&mut leaf, &mut right, key);
-        self.layout.inner_of(root).insert(root, i, key, right.no());
+    /// Moves the records of a root without a parent below a new node with a buffer, which becomes the root's only child.
+    fn lower_leaf(&self, root: &mut WritePage<'_>) -> Result<()> {
+        let (mut leaf, mut node) = (self.pages.create()?, self.pages.create()?);
+        leaf.copy_from_slice(root);
+        self.layout.buffered.init(&mut node, 1, Kind::Buffered, leaf.no());
+        self.layout.buffer.init(&mut node);
+        self.layout.plain.init(root, 2, Kind::Plain, node.no());
         root.note_change();
-        Ok(if write.key >= key { right } else { leaf })
+        Ok(())
     }
 
-    /// Moves the content of the root to a new page below it.
+    /// Moves the content of a root with a buffer, or of a leaf, to a new page below it. The new root has a buffer.
     fn lower(&self, root: &mut WritePage<'_>) -> Result<()> {
-        let (level, kind) = (header::level(root) + 1, self.kind_of_root());
+        let level = header::level(root) + 1;
         let mut below = self.pages.create()?;
         below.copy_from_slice(root);
-        self.layout.inner_of_kind(kind).init(root, level, kind, below.no());
-        if kind == Kind::Buffered {
-            self.layout.buffer.init(root);
-        }
+        self.layout.buffered.init(root, level, Kind::Buffered, below.no());
+        self.layout.buffer.init(root);
         root.note_change();
         Ok(())
     }

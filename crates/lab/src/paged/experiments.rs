@@ -155,7 +155,8 @@ impl<'a> Runner<'a> {
         let plans = [Dist::Zipf, Dist::Uniform].map(|dist| Plan { mix: Mix::Inserts, dist, threads: 1 });
         let mut trees = vec![self.limited(BTREE), self.limited(BETREE)];
         // With a smaller ε, fewer children share a buffer, so the batches for each are larger.
-        let epsilons = [self.config.epsilon, 0.7, 0.5];
+        let mut epsilons = vec![self.config.epsilon];
+        epsilons.extend([0.7, 0.5].into_iter().filter(|&epsilon| epsilon != self.config.epsilon));
         trees.extend(epsilons[1..].iter().map(|&epsilon| Setup { epsilon, ..self.limited(BETREE) }));
         self.compare(&trees, &plans, true)?;
         let rows = std::mem::take(&mut self.report.rows);

@@ -69,6 +69,8 @@ impl Found {
                 Ok(catalog) => {
                     superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
+                    // An older superblock does not say how the store was closed last.
+                    superblock.clean &= superblock.generation == newest;
                     // Choose the generation so that the next superblock overwrites the slot that could not be used, not
                     // the slot of the superblock that is used now.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };

@@ -6,6 +6,8 @@
 //!       ─▶ superblock of a new epoch ─▶ new log ─▶ if large values were copied, or the log is long: pack, checkpoint
 //! ```
 //!
+//! Segments whose records the index holds are not read. The second pass finds the segments in memory, if the log is short.
+//!
 //! No lock is contended, because only this thread uses the store. The old log is never overwritten; records and large
 //! values that are needed are copied.
 
@@ -19,7 +21,7 @@ use crate::base::{BlockAddr, Error, Extent, MAX_EPOCH, Result, SeededBug, Seqno,
 use crate::index::{Mode as IndexMode, SortedLoader};
 use crate::sched::BACKGROUND_STEP;
 use crate::space::data::DATA_FILE;
-use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, Visit, replay};
+use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, RereadDevice, Visit, replay};
 
 /// If an opening finds more log segments than this number, it packs their content, because each short-lived opening
 /// leaves a segment.
@@ -30,6 +32,9 @@ const MOST_OLD_SEGMENTS: usize = 4 * MAX_OLD_SEGMENTS;
 /// Memtables that wait for the merge of a sorted load stay in memory if all sealed memtables together have at most this
 /// number of times the size of the smallest full memtable, which is half of the memory budget.
 const MOST_KEPT: u64 = 4;
+/// A recovery keeps at most this many bytes of the log between its passes, and at most this part of the memory budget.
+const MOST_LOG_KEPT: usize = 64 << 20;
+const LOG_KEPT_PART: usize = 8;
 
 impl Engine {
     /// Recovers from the last checkpoint to the end of the log, and starts a new epoch.
@@ -74,14 +79,16 @@ impl Engine {
         Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at))
     }
 
-    /// Reads the log twice. The first pass finds the objects that the records refer to and the end of the log; the
+    /// Passes over the log twice. A log that is short enough is read from the disk once. The first pass finds the objects that the records refer to and the end of the log; the
     /// second pass applies the records. The second pass may pack memtables, which allocates pages. Therefore all large
     /// values of the log must be marked before the second pass.
     fn replay_log(&mut self) -> Result<Recovered> {
         let (claims, next_id, cut) = {
             let root = self.checkpointer.root.lock();
             let from = root.catalog.through();
-            (Claims { from, durable: root.superblock.durable }, root.next_id, root.catalog.cut)
+            let superblock = &root.superblock;
+            let closed = superblock.clean.then_some(superblock.epoch);
+            (Claims { from, durable: superblock.durable, closed }, root.next_id, root.catalog.cut)
         };
         let store = self.core.data.store_id();
         let order = Generations::default();
@@ -91,7 +98,9 @@ impl Engine {
             (false, true) => (Mode::Read, Mode::Read),
             (false, false) => (Mode::Read, Mode::Recover),
         };
-        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record));
+        let kept_bytes = MOST_LOG_KEPT.min(self.config.memory_budget / LOG_KEPT_PART);
+        let device = RereadDevice::new(self.device.clone(), kept_bytes);
+        let seen = replay(&device, store, claims, look, &mut |record| survey.record(record));
         let (next_id, damaged) = (survey.next_id, survey.damaged.take());
         let seen = seen.map_err(|e| damaged.filter(|_| e.is_corruption()).unwrap_or(e))?;
         self.checkpointer.root.lock().next_id = next_id;
@@ -107,7 +116,7 @@ impl Engine {
             log_bytes: seen.bytes,
             is_full: false,
         };
-        let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
+        let mut report = replay(&device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
         self.core.data.end_replay();

@@ -4,6 +4,9 @@
 //! whose next record has the smallest first seqno. A record is skipped if it is above the `start` of a later epoch: it
 //! was not part of the log when that epoch began, and its seqno was assigned again.
 //!
+//! A segment is not read if it is known without reading it that the index holds all its records
+//! ([`Merge::skip_covered`]).
+//!
 //! Invariant: the records of a stream that are not skipped ascend by seqno; if they do not, the log is corrupt.
 
 use std::ops::Range;
@@ -30,6 +33,8 @@ pub(super) struct Source {
     limit: Seqno,
     /// Whether void records were found.
     voided: bool,
+    /// If the segment need not be read, an upper bound of the seqnos of its records.
+    pub covered: Option<Seqno>,
 }
 
 /// A segment file whose header is damaged.
@@ -176,7 +181,7 @@ impl Merge {
                 rejected: None,
             }),
         }
-        self.segments.push(Source { reader, limit: Seqno::MAX, voided: false });
+        self.segments.push(Source { reader, limit: Seqno::MAX, voided: false, covered: None });
         Ok(())
     }
 
@@ -190,6 +195,55 @@ impl Merge {
             debug_assert!(starts[later..].iter().all(|&(epoch, _)| epoch > source.reader.header.epoch));
             source.limit = starts[later..].iter().map(|&(_, start)| start).min().unwrap_or(Seqno::MAX);
         }
+    }
+
+    /// Marks the segments whose records are all at or below `from`, as far as this is known without reading them, so
+    /// that [`Merge::next`] does not read them. Their records are valid, because they are at or below the `start` of
+    /// every later epoch. So they say nothing that the rest of the log does not say.
+    ///
+    /// The bound of a segment is the seqno after which the next segment of the same stream and epoch begins. It does
+    /// not hold across epochs: a segment may have void records, and the next epoch begins below them.
+    ///
+    /// # Errors
+    /// The errors of reading the first record of a segment that was created in advance.
+    pub fn skip_covered(&mut self, device: &dyn Device, store: StoreId, from: Seqno) -> Result<()> {
+        // The lowest known bound of the segments before this one, with the stream and the epoch for which it holds.
+        let mut known: Option<((u32, u32), Seqno)> = None;
+        for index in (0..self.segments.len()).rev() {
+            let Source { reader, limit, .. } = &self.segments[index];
+            let header = reader.header;
+            let of = (header.stream, header.epoch);
+            let bound = known.filter(|&(known_of, _)| known_of == of).map(|(_, bound)| bound);
+            let covered = bound.filter(|&bound| bound <= from && bound <= *limit);
+            // Segments before a covered one are below its bound, too. So their first records need not be read.
+            let is_first = index == 0 || {
+                let before = self.segments[index - 1].reader.header;
+                (before.stream, before.epoch) != of
+            };
+            let begins = match (header.after, covered) {
+                _ if is_first => None,
+                (None, None) => {
+                    let name = FileName { stream: header.stream, number: header.number, unfinished: false };
+                    ends_before(device, store, name, reader)?
+                }
+                (after, covered) => after.or(covered),
+            };
+            known = begins.or(bound).map(|begins| (of, begins));
+            self.segments[index].covered = covered;
+        }
+        Ok(())
+    }
+
+    /// Marks all segments as covered if a clean close of the epoch `closed` left the log, which then ends at `end`, and
+    /// the index holds everything through `end`. Returns whether it has marked them. It marks none if the log has
+    /// traces of a later epoch, or a segment with a damaged header, which may be of a later epoch.
+    pub fn skip_all(&mut self, closed: u32, end: Seqno) -> bool {
+        let fits = |header: &Header| header.epoch <= closed && header.start <= end;
+        if !self.headless.is_empty() || !self.segments.iter().all(|source| fits(&source.reader.header)) {
+            return false;
+        }
+        self.segments.iter_mut().for_each(|source| source.covered = Some(end));
+        true
     }
 
     /// The next record; `None` after the last record.
@@ -214,6 +268,10 @@ impl Merge {
         state.head = None;
         while let Some(segment) = state.rest.clone().next() {
             let source = &mut self.segments[segment];
+            if source.covered.is_some() {
+                state.rest.start = segment + 1;
+                continue;
+            }
             while let Some(found) = source.reader.next()? {
                 if let Some(offset) = found.damage {
                     state.damage.get_or_insert(Place { segment, offset });
@@ -280,7 +338,7 @@ impl Merge {
     /// The segments whose headers make some records of `segment` void: segments of a later epoch whose `start` is the
     /// limit of `segment`.
     pub fn voiding(&self, segment: usize) -> impl Iterator<Item = usize> + '_ {
-        let Source { reader, limit, voided } = &self.segments[segment];
+        let Source { reader, limit, voided, .. } = &self.segments[segment];
         let voids = |other: &Header| *voided && other.epoch > reader.header.epoch && other.start == *limit;
         (0..self.segments.len()).filter(move |&other| voids(&self.segments[other].reader.header))
     }

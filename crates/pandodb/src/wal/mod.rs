@@ -66,6 +66,7 @@ mod log;
 mod merge;
 pub mod ops;
 mod replay;
+mod reread;
 mod scan;
 mod settle;
 mod stream;
@@ -81,6 +82,7 @@ pub use inspect::{RecordSummary, SegmentSummary, inspect};
 pub use log::{Log, LogOptions};
 pub use ops::{Op, Ops, op_bytes, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
+pub use reread::RereadDevice;
 pub use stream::{AppendReservation, KEEP_BYTES};
 pub use tags::{Tag, Tags, tagged_bytes};
 

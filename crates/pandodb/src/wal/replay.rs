@@ -18,6 +18,9 @@
 //!    that their bytes are on the disk.
 //! 4. Segments that hold no part of the log are removed.
 //!
+//! A segment is not read, but kept, if the index is known to hold all its records ([`Merge::skip_covered`]). After a
+//! clean close that has packed everything, no segment is read beyond its header ([`Merge::skip_all`]).
+//!
 //! If the header of a segment is damaged and its body is blank, the segment holds no records, because a header is
 //! durable before the first record is written. If the header is damaged and the body is not blank, the log is corrupt,
 //! unless a later segment shows that all records of the segment are at or below `from`.
@@ -43,6 +46,16 @@ pub struct Claims {
     pub from: Seqno,
     /// The seqno through which the log was durable, as a superblock claims.
     pub durable: Seqno,
+    /// If a clean close wrote the newest superblock, the epoch that it closed. The log of this epoch ends exactly at
+    /// `durable`.
+    pub closed: Option<u32>,
+}
+
+impl Claims {
+    /// The epoch of a clean close after which the index holds the whole log.
+    fn closed_and_covered(&self) -> Option<u32> {
+        self.closed.filter(|_| self.from == self.durable)
+    }
 }
 
 /// The visitor's decision about a record.
@@ -124,7 +137,8 @@ pub enum Mode {
 /// record that begins at or before `from` and ends after it is visited, too. The visitor must skip those operations of
 /// the record that the index already holds.
 ///
-/// Reads every segment once, and reads the records that are not known to be durable a second time. With
+/// Reads every segment once whose records the index may lack, and reads the records that are not known to be durable a
+/// second time. With
 /// [`Mode::Recover`], the log is durable when this function succeeds. If this function fails with `Corruption`, it has
 /// modified no file.
 ///
@@ -150,6 +164,10 @@ pub fn replay(
         }
         opened => opened?,
     };
+    let all = claims.closed_and_covered().is_some_and(|closed| merge.skip_all(closed, claims.from));
+    if !all {
+        merge.skip_covered(device, store, claims.from)?;
+    }
     // The copy of the tail needs one new epoch, and the log that is written after the replay needs another one. Both
     // must be epochs that a later opening accepts.
     if !read_only && merge.epoch() > MAX_EPOCH - 2 {
@@ -219,7 +237,8 @@ struct Walk {
     claimant: Claimant,
     /// The position of the first record behind the prefix.
     next_place: Option<Place>,
-    /// For each segment, the first and the last seqno of its records that are part of the log.
+    /// For each segment, the first and the last seqno of its records that are part of the log. For a segment that is
+    /// not read, an upper bound of its seqnos.
     spans: Vec<Option<(Seqno, Seqno)>>,
     records: u64,
     bytes: u64,
@@ -234,7 +253,7 @@ impl Walk {
             claimed: claims.durable,
             claimant: Claimant::Superblock,
             next_place: None,
-            spans: vec![None; merge.segments.len()],
+            spans: merge.segments.iter().map(|source| source.covered.map(|bound| (bound, bound))).collect(),
             records: 0,
             bytes: 0,
         };

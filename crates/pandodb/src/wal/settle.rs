@@ -43,6 +43,13 @@ pub(super) struct Tail {
 }
 
 impl Tail {
+    /// The records of the log from the first segment on that may hold a part of the tail.
+    fn open(&self, device: &dyn Device, store: StoreId) -> Result<Merge> {
+        let mut merge = Merge::open(device, store)?;
+        merge.skip_covered(device, store, self.durable)?;
+        Ok(merge)
+    }
+
     /// The next record of the tail.
     fn next(&self, merge: &mut Merge) -> Result<Option<Item>> {
         while let Some(item) = merge.next()? {
@@ -100,7 +107,7 @@ fn copy(
 ) -> Result<Option<Settled>> {
     let how = OpenHow { write: true, create_new: true, ..OpenHow::default() };
     let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
-    let mut merge = Merge::open(device, store)?;
+    let mut merge = tail.open(device, store)?;
     let mut item = tail.next(&mut merge)?;
     let first = item.map(|item| item.head().first).expect("the tail that replay found is there");
     let start = Seqno(first.0 - 1);
@@ -158,7 +165,7 @@ impl Output {
 
 /// Writes the blocks of the tail again with their present bytes, and syncs them.
 fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
-    let mut merge = Merge::open(device, store)?;
+    let mut merge = tail.open(device, store)?;
     let mut spans: Vec<Option<(u64, u64)>> = vec![None; merge.segments.len()];
     while let Some(item) = tail.next(&mut merge)? {
         let from = item.found.offset / BLOCK * BLOCK;

@@ -36,7 +36,7 @@ fn a_writer_takes_the_segment_that_was_made_ahead() {
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 0, "neither the current one nor the next");
     drop(log);
-    let (_, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
+    let (_, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4), ..Claims::default() }, SMALL).unwrap();
     assert_eq!(found, batches([4], 10_000));
     assert_eq!(names(&*device), [segment_name(0, 2)], "the unused segment was removed");
 }
@@ -186,7 +186,7 @@ fn the_first_record_bounds_the_previous_segment() {
     damaged[20] ^= 1;
     create(&*device, &segment_name(0, 1), &damaged);
     create(&*device, &segment_name(0, 2), &handmade(header(2, None), &[]));
-    let recover = |from| collect(&*device, Claims { from: Seqno(from), durable: Seqno(0) }, false);
+    let recover = |from| collect(&*device, Claims { from: Seqno(from), durable: Seqno(0), ..Claims::default() }, false);
     assert!(recover(2).unwrap_err().is_corruption(), "an empty segment gives no bound");
     create(&*device, &segment_name(0, 3), &handmade(header(3, None), &[(3, 1, 0)]));
     assert!(recover(1).unwrap_err().is_corruption(), "2 may be lost");

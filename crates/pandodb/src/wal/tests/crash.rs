@@ -31,7 +31,7 @@ impl Promise {
     }
 
     fn claims(self) -> Claims {
-        Claims { from: Seqno(self.from), durable: Seqno(0) }
+        Claims { from: Seqno(self.from), durable: Seqno(0), ..Claims::default() }
     }
 }
 

@@ -5,6 +5,7 @@ mod ahead;
 mod bytes;
 mod crash;
 mod recover;
+mod skip;
 mod streams;
 mod write;
 

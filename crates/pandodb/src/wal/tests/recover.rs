@@ -31,7 +31,7 @@ fn logged(last: u64, synced: u64, len: usize) -> Arc<MemDevice> {
 }
 
 fn claims(from: u64, durable: u64) -> Claims {
-    Claims { from: Seqno(from), durable: Seqno(durable) }
+    Claims { from: Seqno(from), durable: Seqno(durable), ..Claims::default() }
 }
 
 #[test]

@@ -110,14 +110,15 @@ fn segments_of_streams_of_earlier_epochs_are_discarded() {
     log.sync(Seqno(3)).unwrap();
     drop(log);
     // All records are known to be durable. Otherwise the tail would be copied into one segment.
-    let (log, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(3) }, SMALL).unwrap();
+    let (log, found) =
+        reopen(&device, Claims { from: Seqno(0), durable: Seqno(3), ..Claims::default() }, SMALL).unwrap();
     assert_eq!((found.len(), device.list().unwrap().len()), (3, 3));
     put_as(&log, 0, 4, false);
     log.sync(Seqno(4)).unwrap();
     assert_eq!(log.discard_through(Seqno(2)).unwrap(), 2);
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "the current one stays");
     drop(log);
-    let claims = Claims { from: Seqno(3), durable: Seqno(4) };
+    let claims = Claims { from: Seqno(3), durable: Seqno(4), ..Claims::default() };
     let (log, found) =
         reopen_with(&device, claims, LogOptions { segment_bytes: SMALL, streams: 2, tagged: false, mapped: true })
             .unwrap();
@@ -182,7 +183,8 @@ fn threads_share_syncs_and_streams() {
     });
     log.sync(Seqno(1500)).unwrap();
     drop(log);
-    let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(1500) }, SMALL).unwrap();
+    let (_, found) =
+        reopen(&device, Claims { from: Seqno(0), durable: Seqno(1500), ..Claims::default() }, SMALL).unwrap();
     assert_eq!(found, batches(1..=1500, 50));
 }
 
@@ -206,7 +208,7 @@ fn voided_records_stay_void_wherever_a_discard_stops() {
         drop(log);
         // Later epochs write no record. The process of each such epoch has a checkpoint that covers all records, and is
         // killed while it removes covered segments.
-        let covered = Claims { from: Seqno(8), durable: Seqno(8) };
+        let covered = Claims { from: Seqno(8), durable: Seqno(8), ..Claims::default() };
         for stop in stops {
             let (log, found) = reopen_with(&device, covered, options).unwrap();
             assert_eq!(found, [], "{stops:?}: void records reappeared");

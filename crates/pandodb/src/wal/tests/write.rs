@@ -41,7 +41,7 @@ fn written_records_are_replayed() {
     assert_eq!(report.torn, None);
 
     let from = Seqno(seqno / 2);
-    let (_, found) = collect(&*device, Claims { from, durable: Seqno(0) }, true).unwrap();
+    let (_, found) = collect(&*device, Claims { from, durable: Seqno(0), ..Claims::default() }, true).unwrap();
     let rest: Vec<_> = expected.into_iter().filter(|b| b.first + u64::from(b.count) - 1 > from.0).collect();
     assert_eq!(found, rest, "a record that straddles `from` is visited");
 }
@@ -124,7 +124,8 @@ fn segments_are_rolled_cut_and_discarded() {
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "the current one stays");
     assert_eq!(device.list().unwrap(), [segment_name(0, 3)]);
     drop(log);
-    let (log, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
+    let (log, found) =
+        reopen(&device, Claims { from: Seqno(3), durable: Seqno(4), ..Claims::default() }, SMALL).unwrap();
     assert_eq!(found, batches([4], 100));
     put(&log, 5, 100, false).unwrap();
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "a segment of the previous epoch");
@@ -135,7 +136,8 @@ fn segments_are_rolled_cut_and_discarded() {
 #[test]
 fn a_segment_that_could_not_be_created_is_no_header_of_this_epoch() {
     let sim = SimDevice::new(3);
-    let open = |from| reopen(&sim, Claims { from: Seqno(from), durable: Seqno(from) }, SMALL).unwrap().0;
+    let open =
+        |from| reopen(&sim, Claims { from: Seqno(from), durable: Seqno(from), ..Claims::default() }, SMALL).unwrap().0;
     for life in 1..=2 {
         put(&open(life - 1), life, 100, false).unwrap();
     }
@@ -169,7 +171,8 @@ fn group_commit_with_threads() {
     });
     assert_eq!(log.durable(), Seqno(800));
     drop(log);
-    let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(800) }, SMALL).unwrap();
+    let (_, found) =
+        reopen(&device, Claims { from: Seqno(0), durable: Seqno(800), ..Claims::default() }, SMALL).unwrap();
     assert_eq!(found, batches(1..=800, 50));
 }
 
@@ -206,7 +209,8 @@ fn threads_share_writes() {
     });
     log.sync(Seqno(2000)).unwrap();
     drop(log);
-    let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(2000) }, SMALL).unwrap();
+    let (_, found) =
+        reopen(&device, Claims { from: Seqno(0), durable: Seqno(2000), ..Claims::default() }, SMALL).unwrap();
     assert_eq!(found, batches(1..=2000, 50));
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use super::cursor::TreeCursor;
 use super::parted::{InputCursor as PartCursor, PartInput};
 use super::view::TreeView;
+use super::weighing::Weighing;
 use crate::base::{Entry, EntryBlock, KeyRange, Result};
 use crate::index::cached_rows::RowUpdates;
 use crate::index::hot::{HotInput, InputCursor};
@@ -239,6 +240,8 @@ pub(super) struct Feed {
     fresh: Option<Fresh>,
     messages: Option<Messages>,
     carried: Vec<Carried>,
+    /// The weights of the new messages for a page that is open, or was open.
+    weighing: Option<Weighing>,
 }
 
 /// Whether `key` is below the bound `to`; `None` is above all keys.
@@ -261,7 +264,7 @@ impl Feed {
             is_stopped: false,
         };
         let messages = fresh.as_ref().zip(from).map(messages);
-        Feed { fresh, messages, carried: Vec::new() }
+        Feed { fresh, messages, carried: Vec::new(), weighing: None }
     }
 
     /// Reads the first messages.
@@ -415,28 +418,63 @@ impl Feed {
         self.messages = None;
     }
 
-    /// Adds the weights of the messages for the open page to the parts of the page that begin at `bounds`.
+    /// Adds the weights of the messages for the open page to the parts of the page that begin at `bounds`. The weights of
+    /// new messages are exact up to `step` bytes, and each part with messages gets a weight. `counts_hidden` says that
+    /// messages count that a newer one of their key hides.
     ///
     /// # Errors
     /// If a leaf of a load cannot be read.
-    pub(super) fn add_weights(&self, bounds: &[Vec<u8>], weights: &mut [u64]) -> Result<()> {
+    pub(super) fn add_weights(
+        &mut self,
+        bounds: &[Vec<u8>],
+        weights: &mut [u64],
+        (step, counts_hidden): (u64, bool),
+    ) -> Result<()> {
         self.add_carried_weights(bounds, weights);
-        let Some(mut cursor) = self.fresh_cursor() else { return Ok(()) };
-        let (mut at, mut block) = (0, EntryBlock::new());
+        let Some(next) = self.next_key().filter(|next| is_below(next, self.to())) else { return Ok(()) };
+        if !self.weighing.as_ref().is_some_and(|weighing| weighing.covers(next, self.to())) {
+            self.weighing = Some(self.weigh(next.to_vec(), step, counts_hidden)?);
+        }
+        let (next, weighing) = (self.next_key(), self.weighing.as_ref());
+        let (next, weighing) = next.zip(weighing).expect("there is a message, and it was weighed");
+        for (i, new) in weighing.of_parts(bounds, next, self.to()).into_iter().enumerate() {
+            weights[i] += match new {
+                0 => self.first_weight(bounds, i)?,
+                new => new,
+            };
+        }
+        Ok(())
+    }
+
+    /// Weighs the new messages for the open page.
+    fn weigh(&self, next: Vec<u8>, step: u64, counts_hidden: bool) -> Result<Weighing> {
+        let mut weighing = Weighing::new(next, self.to().map(<[u8]>::to_vec), step, counts_hidden);
+        let Some(mut cursor) = self.fresh_cursor() else { return Ok(weighing) };
+        let mut block = EntryBlock::new();
         loop {
             block.clear();
             cursor.fill(BLOCK, &mut block)?;
             if block.is_empty() {
-                return Ok(());
+                return Ok(weighing);
             }
-            for entry in block.iter() {
-                at = part_of(bounds, at, entry.key);
-                weights[at] += weight(&entry);
-            }
+            block.iter().for_each(|entry| weighing.add(&entry));
         }
     }
 
-    /// The same, but each part for which there are new messages gets the weight of one of them. So the cost does not
+    /// The weight of the first new message for part `i` of the open page; 0 if there is none.
+    fn first_weight(&self, bounds: &[Vec<u8>], i: usize) -> Result<u64> {
+        let (Some(fresh), Some(next)) = (&self.fresh, self.next_key()) else { return Ok(0) };
+        let from = next.max(&bounds[i]);
+        let to = bounds.get(i + 1).map(Vec::as_slice).or(self.to());
+        if !is_below(from, to) {
+            return Ok(0);
+        }
+        let mut block = EntryBlock::new();
+        fresh.cursor(KeyRange::new(from, to.unwrap_or_default())).fill(1, &mut block)?;
+        Ok(block.iter().next().map_or(0, |entry| weight(&entry)))
+    }
+
+    /// As [`Feed::add_weights`], but each part for which there are new messages gets the weight of one of them. So the cost does not
     /// grow with their number.
     ///
     /// # Errors

@@ -34,6 +34,9 @@ use crate::index::pages::waiting::{leaves_of, weight};
 use crate::index::pages::{Child, Neighbour, PageRef, PageSource, Unit, Waiting};
 use crate::resolve::{Operator, Stripes};
 
+/// The weights of new messages are exact up to this part of a buffer.
+const WEIGHED_PARTS: u64 = 128;
+
 /// How a job chooses the children to which a page passes its messages.
 pub(super) struct Rule {
     /// The bytes of messages that a page may keep.
@@ -149,7 +152,7 @@ impl Flush {
     pub(super) fn open(
         folder: &Folder,
         (depth, open): (usize, &Open),
-        (feed, sweep): (&Feed, &Sweep),
+        (feed, sweep): (&mut Feed, &Sweep),
         source: &PageSource,
         (rule, capacity): (&Rule, u64),
     ) -> Result<Flush> {
@@ -172,7 +175,10 @@ impl Flush {
         // A page that keeps nothing passes on whatever there is, so the weights do not matter.
         match rule.to_leaves || capacity == 0 {
             true => feed.mark(&bounds, &mut arriving)?,
-            false => feed.add_weights(&bounds, &mut arriving)?,
+            false => {
+                let counts_hidden = !folder.keep.snapshots.is_empty();
+                feed.add_weights(&bounds, &mut arriving, (capacity / WEIGHED_PARTS, counts_hidden))?;
+            }
         }
         let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
         let chosen = match rule.to_leaves {

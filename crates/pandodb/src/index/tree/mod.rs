@@ -60,6 +60,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 mod view;
+mod weighing;
 mod world;
 
 pub use self::direct::HotTree;

@@ -95,6 +95,30 @@ fn buffers_keep_messages_until_they_are_passed_on() {
     }
 }
 
+/// Regression: the versions of a key that a buffer drops counted for the choice of children. So a key that was overwritten
+/// often had its leaf rewritten by each job.
+#[test]
+fn overwritten_versions_pass_nothing_on() {
+    let mut bench = Bench::of(7, |core| Tree::create(core, with_buffers(4, 1, 2000), Seqno(0)));
+    bench.put(3000, 3000);
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    assert_eq!(waiting_bytes(&bench.tree), 0);
+    let key = bench.key(3000);
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    for i in 0..500u64 {
+        bench.seqno += 1;
+        memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind: Kind::Put, value: &i.to_le_bytes() });
+    }
+    bench.model.insert(key, 499);
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    bench.drain();
+    let waiting = waiting_bytes(&bench.tree);
+    assert!(waiting > 0 && waiting < 2000, "the newest version waits in the first buffer: {waiting} bytes");
+    bench.check();
+    verify(&bench);
+}
+
 #[test]
 fn pieces_and_steps_in_any_order_keep_buffers_complete() {
     const FULL: Room = Room { bytes: 0, spare: 0, urgent: true };

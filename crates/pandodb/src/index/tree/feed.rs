@@ -455,7 +455,7 @@ impl Feed {
             block.clear();
             cursor.fill(BLOCK, &mut block)?;
             if block.is_empty() {
-                return Ok(weighing);
+                return Ok(weighing.finish());
             }
             block.iter().for_each(|entry| weighing.add(&entry));
         }

@@ -63,6 +63,14 @@ impl Weighing {
         self.total += weight(message);
     }
 
+    /// Ends the additions. So the last mark is at the last key, and a part behind it has no weight.
+    pub(super) fn finish(mut self) -> Weighing {
+        if self.marks.last().map_or(0, |&(_, through)| through) < self.total {
+            self.mark();
+        }
+        self
+    }
+
     /// Marks the last key, whose messages were all added.
     fn mark(&mut self) {
         if self.marks.len() == MOST_MARKS {
@@ -119,7 +127,7 @@ mod tests {
         for (key, seqno, kind, value) in messages {
             weighing.add(&Entry { key, seqno: *seqno, kind: *kind, value });
         }
-        weighing
+        weighing.finish()
     }
 
     fn rows(count: u32) -> Vec<(Vec<u8>, Seqno, Kind, Vec<u8>)> {
@@ -158,6 +166,18 @@ mod tests {
         assert_eq!(weighed(&[of(Kind::Delete, 3), of(Kind::Put, 2)], 1, false).total, 100);
         let other = message(b"b", 4, Kind::Put, 83);
         assert_eq!(weighed(&[of(Kind::Put, 3), other], 1, false).total, 200, "another key");
+    }
+
+    #[test]
+    fn a_part_without_messages_has_no_weight() {
+        let hot = |seqno| message(b"k", seqno, Kind::Put, 83);
+        for step in [1, 150, 4096] {
+            let weighing = weighed(&[message(b"a", 1, Kind::Put, 83), hot(3), hot(2)], step, true);
+            let bounds = [b"".to_vec(), b"b".to_vec(), b"l".to_vec()];
+            let weights = weighing.of_parts(&bounds, b"a", None);
+            assert_eq!(weights.iter().sum::<u64>(), 300);
+            assert!(weights[1] >= 200 && weights[2] == 0, "{weights:?}");
+        }
     }
 
     #[test]

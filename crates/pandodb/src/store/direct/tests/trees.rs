@@ -19,11 +19,11 @@ fn row(i: u64) -> [u8; 100] {
 
 /// The bytes of the data file from the first to the last page of a keyspace.
 fn bytes_of(keyspace: &Keyspace) -> Range<u64> {
-    let mut bytes = u64::MAX..0;
+    let (mut first, mut end) = (u64::MAX, 0);
     keyspace.state.index.for_each_extent(&mut |extent| {
-        bytes = bytes.start.min(extent.start.0 * PAGE as u64)..bytes.end.max(extent.end() * PAGE as u64);
+        (first, end) = (first.min(extent.start.0), end.max(extent.end()));
     });
-    bytes
+    first * PAGE as u64..end * PAGE as u64
 }
 
 /// Makes all pages of a keyspace unreadable.

@@ -411,7 +411,7 @@ bugs! {
     PartWrittenKept,
     /// A job writes a memtable to whose bound not all commits are applied, so later insertions into it are lost.
     PartWrittenEarly,
-    /// A lookup uses a newer root than the one that belongs to its part, so operands count twice.
+    /// A lookup uses an older root than the one that belongs to its part, so messages are missing.
     PartStaleRoot,
     /// Only the first of several parts gets its piece of a range delete.
     PartRangeDeleteInOnePart,

@@ -23,7 +23,9 @@ use crate::index::tree::world::World;
 use crate::memtable::ChunkPool;
 
 /// With this number of memtables of bytes in memory, the heaviest parts are written, unless half of the pool is less.
-const MEMTABLES: u64 = if EXPLORED { 1 } else { 8 };
+const MEMTABLES: u64 = 8;
+/// In an explored execution, which writes little, they are written with this part of a memtable in memory.
+const EXPLORED_PART: u64 = 16;
 
 /// The parts and the root that belong together.
 pub(super) struct State {
@@ -234,8 +236,9 @@ impl PartedTree {
     /// The bytes in memory above which the heaviest parts are written.
     pub(super) fn most_bytes(&self) -> usize {
         let Tree { core, sizes, .. } = &self.shared.tree;
-        let most = usize::try_from(sizes.memtable_bytes.saturating_mul(MEMTABLES)).unwrap_or(usize::MAX);
-        most.min(core.pool.budget() / 2)
+        let memtable = sizes.memtable_bytes;
+        let most = if EXPLORED { memtable / EXPLORED_PART } else { memtable.saturating_mul(MEMTABLES) };
+        usize::try_from(most).unwrap_or(usize::MAX).min(core.pool.budget() / 2)
     }
 
     /// The first keys of the children of a root, if they have buffers or are leaf nodes below a page with a buffer, and

@@ -102,12 +102,13 @@ impl<'v> Probe<'v> for PartProbe<'v> {
         if lookup.is_done() {
             return Ok(Step::Done);
         }
+        let early = seeded!(PartStaleRoot: Some(self.view.state().tree.clone()), None);
         let state = self.view.state();
         state.part_of(lookup.key).search(lookup)?;
         if lookup.is_done() {
             return Ok(Step::Done);
         }
-        let tree = seeded!(PartStaleRoot: self.view.shared.tree.published.load_full(), state.tree.clone());
+        let tree = early.unwrap_or_else(|| state.tree.clone());
         let on_disk = TreeProbe::new(tree, &self.view.shared.tree.source).without_rows();
         self.on_disk.insert(on_disk).step(None, lookup)
     }

@@ -253,6 +253,25 @@ impl Heads {
     }
 }
 
+/// The parts of `range` outside `others`, which are disjoint and in order.
+pub fn subtract(range: &KeyRange, others: &[KeyRange]) -> Vec<KeyRange> {
+    let (mut out, mut from) = (Vec::new(), range.from.clone());
+    for other in others.iter().filter(|other| other.overlaps(range)) {
+        if other.from > from {
+            out.push(KeyRange::new(from, other.from.as_slice()));
+        }
+        if other.to.is_empty() {
+            return out;
+        }
+        from = other.to.clone();
+    }
+    let rest = KeyRange::new(from, range.to.as_slice());
+    if !rest.is_empty() {
+        out.push(rest);
+    }
+    out
+}
+
 /// The smallest byte string above `key`.
 pub fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = Vec::with_capacity(key.len() + 1);

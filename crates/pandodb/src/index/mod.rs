@@ -57,6 +57,7 @@ mod lookup;
 pub mod options;
 pub mod owed;
 pub mod pages;
+pub mod parts;
 pub mod registry;
 pub mod runs;
 pub mod spec;

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_id, check_size, most_bytes};
 use super::checkpointer::DurableRoot;
 use super::dead_ranges::{Allowance, DeadRanges};
+use super::direct::writer_of;
 use super::engine::Engine;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
 use super::state::{Containers, KeyspaceState};
@@ -157,6 +158,9 @@ impl Engine {
             sequencer.note_drop();
             state.dropped.store(false, Relaxed);
             self.keyspaces.charge(&state, state.active_bytes() as u64);
+            if state.is_direct {
+                writer_of(&state).count_unwritten(&|bytes| self.keyspaces.note_unwritten(&state, bytes));
+            }
             self.keyspaces.write().insert(state);
             return Err(e);
         }

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::{CODE, assert_none, code_only, ident, line_of, read, words};
 
 /// The folders of `index/` that contain no index.
-const SHARED: [&str; 5] = ["runs", "blobs", "pages", "tree", "hot"];
+const SHARED: [&str; 6] = ["runs", "blobs", "pages", "tree", "hot", "parts"];
 /// The places outside of its own folder where an index type may be named. Each has a file and the statements that are
 /// allowed there.
 const REGISTRY: [(&str, &[&str]); 2] =

@@ -22,7 +22,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::cursor::TreeCursor;
-use super::parted::{InputCursor as PartCursor, PartInput};
 use super::view::TreeView;
 use super::weighing::Weighing;
 use crate::base::{Entry, EntryBlock, KeyRange, Result};
@@ -30,6 +29,7 @@ use crate::index::cached_rows::RowUpdates;
 use crate::index::hot::{HotInput, InputCursor};
 use crate::index::pages::PageRef;
 use crate::index::pages::waiting::weight;
+use crate::index::parts::{InputCursor as PartCursor, PartInput};
 use crate::index::{RawCursor, SealedBatch};
 use crate::memtable;
 

@@ -43,7 +43,6 @@ use super::ahead::JobAhead;
 use super::feed::{Feed, Fresh, Origin};
 use super::flush::{Flush, Folder, Rule};
 use super::merge::{Adopted, left_of};
-use super::parted::{PartInput, Reach};
 use super::reading::Reading;
 use super::sizes::Sizes;
 use super::sweep::{Sweep, remaining};
@@ -54,6 +53,7 @@ use crate::index::cached_rows::RowUpdates;
 use crate::index::folding::{FoldedValues, Folding};
 use crate::index::hot::{HotInput, Written as WrittenRanges};
 use crate::index::pages::{LeafSink, Levels, Neighbour, PageSource, Rebuild, Root, TreeWriter, Unit, Written};
+use crate::index::parts::{PartInput, Reach};
 use crate::index::{Core, SealedBatch};
 use crate::pool::Pool;
 use crate::resolve::{Stripes, prune_tombstones};
@@ -253,43 +253,35 @@ impl Job {
         let keep = if pieces.is_some() && batch.is_some() { with_read_point(keep, from.through) } else { keep };
         let merges = from.loaded.is_some();
         let (hot, parts) = (wanted.hot, wanted.parts);
-        let fresh = fresh_of(&from, batch.as_ref(), hot.as_ref(), parts.as_ref(), source, index_rows);
+        let new = New { batch: batch.as_ref(), hot: hot.as_ref(), parts: parts.as_ref() };
+        let fresh = new.fresh(&from, source, index_rows);
         let from_key =
             pieces.as_ref().filter(|_| batch.is_some()).map_or(Some(&[][..]), |pieces| pieces.next.as_deref());
         let feed = Feed::new(fresh, from_key, rows);
-        let tombstones = tombstones_of(&from, batch.as_ref(), hot.as_deref(), parts.as_deref());
+        let tombstones = new.tombstones(&from);
         let most_swept = sizes.memtable_bytes / if batch.is_some() { 4 } else { 1 };
         // A sweep would visit leaves again that earlier pieces have written.
         let sweeps = wanted.sweeps && !merges && (batch.is_none() || pieces.is_none());
         let sweep = Sweep::new(&tombstones, &keep, sweeps.then_some(wanted.requested), most_swept);
-        let merged = from.loaded_bytes.min(sizes.merge_piece());
-        let applied = batch.as_ref().map(|batch| batch.bytes).or(hot.as_ref().map(|hot| hot.bytes));
-        let applied = applied.or(parts.as_ref().map(|parts| parts.bytes));
-        let expected = applied.map_or(2 * merged, |bytes| 2 * bytes);
+        let applied = new.bytes();
+        let expected = 2 * applied.unwrap_or(from.loaded_bytes.min(sizes.merge_piece()));
         let writer = TreeWriter::new(source, core.ids.next(), pieces.is_none().then_some(expected));
         let writer = writer.with_compression(sizes.compression);
         let sink = LeafSink::new(writer, sizes.leaf);
-        let kept = seeded!(TreeSnapshotsIgnored: Vec::new(), keep.snapshots.clone());
-        let inline_bytes = batch.as_ref().map(|batch| batch.inline_bytes).or(hot.as_ref().map(|hot| hot.inline_bytes));
-        let inline_bytes = inline_bytes.or(parts.as_ref().map(|parts| parts.inline_bytes));
         let folder = Folder {
             core: core.clone(),
-            keep: Stripes { snapshots: kept, horizon: keep.horizon },
+            keep: seeded!(TreeSnapshotsIgnored: Stripes { snapshots: Vec::new(), ..keep }, keep.clone()),
             operator: sizes.operator.clone(),
             tombstones: Arc::new(Fragments::build(&tombstones)),
-            // The messages in memory are older and newer than what the tree has, so all values are listed.
-            knows_values_to: if hot.is_some() || parts.is_some() { Seqno(0) } else { from.through },
+            knows_values_to: new.knows_values_to(&from),
             through: from.through,
-            inline_bytes,
+            inline_bytes: new.inline_bytes(),
             in_pieces: pieces.is_some() && batch.is_some(),
         };
         let folding = folder.folding_into(sink, true, applied);
         let folding = if hot.is_some() { folding.naming_values() } else { folding };
-        let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
-        let reach = parts.as_ref().map(|parts| parts.reach);
-        let to_leaves =
-            merges || batch.is_some() && (pieces.is_some() || has_leftovers) || reach == Some(Reach::Leaves);
-        let most = parts.as_ref().and_then(|parts| parts.piece_bytes);
+        let rule = new.rule(&from, sizes, pieces.is_some());
+        let piece_bytes = pieces.as_ref().map(|pieces| pieces.piece_bytes).or(new.piece_bytes());
         Job {
             levels: sizes.levels,
             rebuild: Rebuild::new(from.root, sizes.levels),
@@ -297,12 +289,7 @@ impl Job {
             flushes: Vec::new(),
             folder,
             values: LargeValues::default(),
-            rule: Rule {
-                capacity: sizes.buffer_bytes,
-                buffered_from: sizes.levels.buffered_from,
-                to_leaves,
-                stays_at_root: reach == Some(Reach::Root),
-            },
+            rule,
             is_started: false,
             is_through: false,
             batch,
@@ -320,11 +307,7 @@ impl Job {
             is_sweeping: false,
             joins: true,
             adopted: Adopted::default(),
-            piece_bytes: pieces
-                .as_ref()
-                .map(|pieces| pieces.piece_bytes)
-                .or(most)
-                .or(merges.then_some(sizes.merge_piece())),
+            piece_bytes: piece_bytes.or(merges.then_some(sizes.merge_piece())),
             pieces,
         }
     }
@@ -738,35 +721,69 @@ impl Job {
     }
 }
 
-/// The new messages that a job applies; `None` for a sweep.
-fn fresh_of(
-    from: &World,
-    batch: Option<&SealedBatch>,
-    hot: Option<&Arc<HotInput>>,
-    parts: Option<&Arc<PartInput>>,
-    source: &Arc<PageSource>,
-    rows: &Arc<IndexRows>,
-) -> Option<Fresh> {
-    let batch = batch.cloned().map(Fresh::Memtable);
-    let new = batch.or(hot.cloned().map(Fresh::Hot)).or(parts.cloned().map(Fresh::Parts));
-    assert!(from.loaded.is_none() || new.is_none(), "a load is merged before any later message");
-    new.or_else(|| from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))))
+/// The new messages of a job: at most one of the three.
+struct New<'a> {
+    batch: Option<&'a SealedBatch>,
+    hot: Option<&'a Arc<HotInput>>,
+    parts: Option<&'a Arc<PartInput>>,
 }
 
-/// All range tombstones: those of the tree, and those that come with the new messages.
-fn tombstones_of(
-    from: &World,
-    batch: Option<&SealedBatch>,
-    hot: Option<&HotInput>,
-    parts: Option<&PartInput>,
-) -> Vec<RangeTombstone> {
-    let mut tombstones = from.tombstones.clipped(&KeyRange::all());
-    if let Some(batch) = batch {
-        tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
+impl New<'_> {
+    /// The new messages that a job applies; `None` for a sweep.
+    fn fresh(&self, from: &World, source: &Arc<PageSource>, rows: &Arc<IndexRows>) -> Option<Fresh> {
+        let batch = self.batch.cloned().map(Fresh::Memtable);
+        let new = batch.or(self.hot.cloned().map(Fresh::Hot)).or(self.parts.cloned().map(Fresh::Parts));
+        assert!(from.loaded.is_none() || new.is_none(), "a load is merged before any later message");
+        new.or_else(|| from.loaded.map(|_| Fresh::Loaded(Arc::new(TreeView::of(from, source, rows)))))
     }
-    tombstones.extend(hot.iter().flat_map(|hot| hot.tombstones.iter().cloned()));
-    tombstones.extend(parts.iter().flat_map(|parts| parts.tombstones.iter().cloned()));
-    tombstones
+
+    /// The bytes of the messages.
+    fn bytes(&self) -> Option<u64> {
+        let bytes = self.batch.map(|batch| batch.bytes).or(self.hot.map(|hot| hot.bytes));
+        bytes.or(self.parts.map(|parts| parts.bytes))
+    }
+
+    /// A job that is not divided in another way ends after it has written about this number of bytes.
+    fn piece_bytes(&self) -> Option<u64> {
+        self.parts.and_then(|parts| parts.piece_bytes)
+    }
+
+    /// Values of more than this number of bytes are moved out of the tree.
+    fn inline_bytes(&self) -> Option<usize> {
+        let bytes = self.batch.map(|batch| batch.inline_bytes).or(self.hot.map(|hot| hot.inline_bytes));
+        bytes.or(self.parts.map(|parts| parts.inline_bytes))
+    }
+
+    /// The large values of messages up to this seqno belong to the tree. If the messages come from memory to which
+    /// commits write directly, the seqnos do not tell: some messages of memory are older than others of the tree.
+    fn knows_values_to(&self, from: &World) -> Seqno {
+        if self.hot.is_some() || self.parts.is_some() { Seqno(0) } else { from.through }
+    }
+
+    /// How far down the messages are brought. `in_pieces` says that the job runs in pieces.
+    fn rule(&self, from: &World, sizes: &Sizes, in_pieces: bool) -> Rule {
+        let has_leftovers = from.root.is_some_and(|root| root.page.totals.newest > from.through);
+        let is_whole = self.batch.is_some() && (in_pieces || has_leftovers);
+        let reach = self.parts.map(|parts| parts.reach);
+        Rule {
+            capacity: sizes.buffer_bytes,
+            buffered_from: sizes.levels.buffered_from,
+            to_leaves: from.loaded.is_some() || is_whole || reach == Some(Reach::Leaves),
+            drains_root: reach == Some(Reach::Leaves),
+            stays_at_root: reach == Some(Reach::Root),
+        }
+    }
+
+    /// All range tombstones: those of the tree, and those that come with the new messages.
+    fn tombstones(&self, from: &World) -> Vec<RangeTombstone> {
+        let mut tombstones = from.tombstones.clipped(&KeyRange::all());
+        if let Some(batch) = self.batch {
+            tombstones.extend(batch.memtable.fragments().clipped(&KeyRange::all()));
+        }
+        tombstones.extend(self.hot.iter().flat_map(|hot| hot.tombstones.iter().cloned()));
+        tombstones.extend(self.parts.iter().flat_map(|parts| parts.tombstones.iter().cloned()));
+        tombstones
+    }
 }
 
 /// The read points and one more.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::job::{Done, Job, LargeValues, Pieces, Stage, Tools, Wanted};
 use super::sizes::Sizes;
-use super::sweep::{seen_by_all, subtract, union};
+use super::sweep::{seen_by_all, union};
 use super::view::{TreeView, estimate};
 use super::world::{Described, World};
+use crate::base::range::subtract;
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, PAGE, Result, Seqno, events, seeded};
 use crate::blocks::BlockSource;

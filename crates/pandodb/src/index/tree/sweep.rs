@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use super::feed::is_below;
+use crate::base::range::subtract;
 use crate::base::{Fragments, KeyRange, RangeTombstone, seeded};
 use crate::index::pages::{Totals, Unit};
 use crate::resolve::Stripes;
@@ -177,25 +178,6 @@ pub(super) fn union(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
             }
             _ => out.push(range),
         }
-    }
-    out
-}
-
-/// The parts of `range` outside `others`, which are disjoint and in order.
-pub(super) fn subtract(range: &KeyRange, others: &[KeyRange]) -> Vec<KeyRange> {
-    let (mut out, mut from) = (Vec::new(), range.from.clone());
-    for other in others.iter().filter(|other| other.overlaps(range)) {
-        if other.from > from {
-            out.push(KeyRange::new(from, other.from.as_slice()));
-        }
-        if other.to.is_empty() {
-            return out;
-        }
-        from = other.to.clone();
-    }
-    let rest = KeyRange::new(from, range.to.as_slice());
-    if !rest.is_empty() {
-        out.push(rest);
     }
     out
 }

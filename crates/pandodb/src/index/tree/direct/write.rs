@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::horizons::Horizons;
 use super::state::HotTree;
+use crate::base::range::subtract;
 use crate::base::sync::EXPLORED;
 use crate::base::sync::Ordering::{Relaxed, SeqCst};
 use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, Seqno, events, seeded};
@@ -24,7 +25,7 @@ use crate::index::hot::{Contents, HotInput, HotRange, Ranges};
 use crate::index::tree::Tree;
 use crate::index::tree::job::{Done, Job, Stage, Tools, Wanted};
 use crate::index::tree::publish::joined;
-use crate::index::tree::sweep::{seen_by_all, subtract, union};
+use crate::index::tree::sweep::{seen_by_all, union};
 use crate::index::tree::world::World;
 use crate::resolve::Stripes;
 

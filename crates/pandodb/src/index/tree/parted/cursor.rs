@@ -10,13 +10,12 @@
 
 use std::sync::Arc;
 
-use super::merged::Merged;
-use super::part::Part;
-use super::state::State;
+use super::shared::State;
 use super::view::PartView;
 use crate::base::range::successor;
 use crate::base::{EntryBlock, KeyRange, Result, Seqno};
 use crate::index::RawCursor;
+use crate::index::parts::{Merged, Part};
 use crate::index::tree::levels::cursor_of;
 
 /// A scan in one direction.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::input::Reach;
 use super::state::PartedTree;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, Result, Seqno};
+use crate::index::parts::Reach;
 use crate::index::tree::index::TreeCheckpoint;
 use crate::index::tree::sizes::LEAST_PIECE;
 use crate::index::{
@@ -72,9 +72,10 @@ impl Index for PartedTree {
     }
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
+        self.shared.tree.compact(range)?;
         // An explicit request retries the pages that could not be read.
         *self.stuck.lock() = None;
-        self.shared.tree.compact(range)
+        Ok(())
     }
 
     fn begin_checkpoint(&self, cut: Seqno) -> Box<dyn Checkpoint + '_> {
@@ -82,14 +83,17 @@ impl Index for PartedTree {
         self.cuts.lock().push(cut);
         let _publishing = self.shared.publishing.lock();
         let state = self.shared.current.load_full();
-        state.parts.iter().for_each(|part| drop(self.seal(part)));
+        state.parts.iter().for_each(|part| self.seal(part));
         Box::new(PartCheckpoint { tree: self, cut })
     }
 
     fn clear(&self) {
         let values = self.take_all();
         self.shared.tree.remove_all(values);
-        *self.described.lock() = self.shared.tree.inner.lock().world.clone();
+        let world = self.shared.tree.inner.lock().world.clone();
+        // The pages of the older state are freed without the lock.
+        let older = std::mem::replace(&mut *self.described.lock(), world);
+        drop(older);
     }
 
     fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
@@ -129,14 +133,10 @@ impl Checkpoint for PartCheckpoint<'_> {
     /// If not even the root can be read, describes the last state again. The log keeps the later messages then.
     fn write(self: Box<Self>, keep: &dyn Fn() -> Stripes) -> Result<Cut> {
         let tree = self.tree;
-        let damage = tree.write_to(self.cut, keep)?;
-        let world = if damage.is_some() {
-            tree.described.lock().clone()
-        } else {
-            let mut inner = tree.shared.tree.inner.lock();
-            assert!(inner.world.through <= self.cut, "no job writes messages above the cut before the checkpoint ends");
-            inner.world.through = self.cut;
-            inner.world.clone()
+        let (world, damage) = match tree.write_to(self.cut, keep) {
+            Ok(world) => (world, None),
+            Err(e) if e.is_damage() => (tree.described.lock().clone(), Some(e)),
+            Err(e) => return Err(e),
         };
         let cut = Box::new(TreeCheckpoint { tree: &tree.shared.tree, world: world.clone() }).write(keep)?;
         // The pages of the older state are freed without the lock.

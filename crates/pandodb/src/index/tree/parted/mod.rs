@@ -20,7 +20,7 @@
 //!    their part, so a sweep of the tree need not look at the memory.
 //! 3. If the parts take too much memory, a job writes the heaviest ones. A checkpoint seals all parts while commits are
 //!    stopped, and writes them later.
-//! 4. A job publishes one [`State`]: the new root, and parts without the written memtables. The new parts follow the
+//! 4. A job publishes one `State`: the new root, and parts without the written memtables. The new parts follow the
 //!    children of the new root. Where their bounds change, the new parts share the memtables of the old ones, and each
 //!    has only its own keys of them.
 //! 5. A lookup searches the part of its key, then the tree. A scan merges both, one part after the other.
@@ -29,12 +29,12 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `part` | a part and its memtables |
-//! | `state` | the parts and the root that belong together; the parts after a job |
-//! | `input`, `merged` | the messages that a job writes; merges several memtables and a tree |
+//! | [`parts`](crate::index::parts) | a part and its memtables; the messages that a job writes |
+//! | `shared` | the parts and the root that belong together; the parts after a job |
+//! | `state` | the other fields of the index |
 //! | `writer` | commits |
 //! | `write` | jobs that write parts |
-//! | `view`, `cursor` | readers |
+//! | `view`, `reads`, `cursor` | readers |
 //! | `index` | the functions that the store calls |
 //!
 //! Invariants: the parts are disjoint, in order, and have all keys. A message is in one memtable of the part of its key,
@@ -47,9 +47,8 @@
 
 mod cursor;
 mod index;
-mod input;
-mod merged;
-mod part;
+mod reads;
+mod shared;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -57,5 +56,4 @@ mod view;
 mod write;
 mod writer;
 
-pub(super) use self::input::{InputCursor, PartInput, Reach};
 pub use self::state::PartedTree;

@@ -8,19 +8,20 @@
 
 use std::sync::Arc;
 
-use super::input::{InputPart, PartInput, Reach};
-use super::part::Part;
-use super::state::{PartedTree, State};
+use super::shared::State;
+use super::state::{PartedTree, bounds};
+use crate::base::range::subtract;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlobRef, BlockAddr, EntryBlock, Error, Extent, KeyRange, Kind, PAGE, RangeTombstone, Result, Seqno};
 use crate::base::{events, seeded};
 use crate::index::Progress;
 use crate::index::blobs::BlobMap;
 use crate::index::cached_rows::RowUpdates;
+use crate::index::parts::{InputPart, Part, PartInput, Reach};
 use crate::index::tree::Tree;
 use crate::index::tree::job::{Done, Job, Stage, Tools, Wanted};
 use crate::index::tree::publish::joined;
-use crate::index::tree::sweep::{seen_by_all, subtract};
+use crate::index::tree::sweep::seen_by_all;
 use crate::index::tree::world::World;
 use crate::memtable::{self, Memtable};
 use crate::resolve::Stripes;
@@ -101,10 +102,11 @@ impl PartedTree {
             return Ok(idle);
         }
         let requested = self.shared.tree.inner.lock().requested.clone();
-        let chosen = self.seal_heaviest(bytes, &requested);
+        // A job writes no message that a checkpoint in progress does not describe.
+        let least = |visible: Seqno| self.cuts.lock().iter().fold(visible, |at, &cut| at.min(cut));
+        let chosen = self.seal_heaviest(bytes, &requested, least(keep().horizon));
         let keep = keep();
-        // Nothing that the next checkpoint does not describe.
-        let through = self.cuts.lock().iter().fold(keep.horizon, |at, &cut| at.min(cut));
+        let through = least(keep.horizon);
         let input = self.input(&chosen, seeded!(PartWrittenEarly: Seqno::MAX, through), reach, piece_bytes);
         let is_incomplete = |part: &&Arc<Part>| part.stack.read().sealed.iter().any(|sealed| sealed.bound > through);
         let incomplete: Vec<KeyRange> = chosen.iter().filter(is_incomplete).map(|part| part.keys.clone()).collect();
@@ -126,12 +128,12 @@ impl PartedTree {
     }
 
     /// Writes all messages up to `cut`, in several jobs, so that no thread waits for all of them. If a page below the root
-    /// is damaged, or the disk is full, the messages stay in the buffer of the root. Returns the damage that keeps even
-    /// the root from being written.
+    /// is damaged, or the disk is full, the messages stay in the buffer of the root. Returns the state that has all of
+    /// them.
     ///
     /// # Errors
-    /// Other errors of a job.
-    pub(super) fn write_to(&self, cut: Seqno, keep: &dyn Fn() -> Stripes) -> Result<Option<Error>> {
+    /// Damage, if it keeps even the root from being written, and other errors of a job.
+    pub(super) fn write_to(&self, cut: Seqno, keep: &dyn Fn() -> Stripes) -> Result<World> {
         let most = (self.most_bytes() / CHECKPOINT_PIECES) as u64;
         let mut reach = Reach::Buffers;
         loop {
@@ -147,22 +149,25 @@ impl PartedTree {
                 count += 1;
             }
             match self.write(self.input(&parts[..count], cut, reach, None), Vec::new(), keep()) {
-                Ok(_) if count == parts.len() => return Ok(None),
-                Ok(_) => {}
-                Err(e) if e.is_damage() => {
-                    self.note_damage(&e);
-                    if reach == Reach::Root {
-                        return Ok(Some(e));
-                    }
+                Ok(_) if count == parts.len() => {
+                    let mut inner = self.shared.tree.inner.lock();
+                    assert!(inner.world.through <= cut, "until then, no job writes messages above the cut");
+                    // While `writing` is held, so that no job starts from a state with another `through`.
+                    inner.world.through = cut;
+                    return Ok(inner.world.clone());
                 }
+                Ok(_) => {}
+                Err(e) if e.is_damage() && reach == Reach::Buffers => self.note_damage(&e),
                 Err(Error::DiskFull { .. }) if reach == Reach::Buffers => reach = Reach::Root,
                 Err(e) => return Err(e),
             }
         }
     }
 
-    /// Seals the heaviest parts of together at least `bytes` bytes, and all with keys of `requested`.
-    fn seal_heaviest(&self, bytes: usize, requested: &[KeyRange]) -> Vec<Arc<Part>> {
+    /// Chooses the heaviest parts of together at least `bytes` bytes, and all with keys of `requested`, and seals them.
+    /// A part with a sealed memtable that cannot be written yet, because it has messages above `through`, is not sealed
+    /// again.
+    fn seal_heaviest(&self, bytes: usize, requested: &[KeyRange], through: Seqno) -> Vec<Arc<Part>> {
         let _publishing = self.shared.publishing.lock();
         let state = self.shared.current.load_full();
         let weights: Vec<usize> = state.parts.iter().map(|part| part.stack.read().weight()).collect();
@@ -175,13 +180,15 @@ impl PartedTree {
             is_heavy || requested.iter().any(|range| range.overlaps(&state.parts[i].keys))
         });
         chosen.sort_unstable();
-        chosen.into_iter().map(|i| self.seal(&state.parts[i])).collect()
+        let parts: Vec<Arc<Part>> = chosen.into_iter().map(|i| state.parts[i].clone()).collect();
+        let waits = |part: &Part| part.stack.read().sealed.iter().any(|sealed| sealed.bound > through);
+        parts.iter().filter(|part| !waits(part)).for_each(|part| self.seal(part));
+        parts
     }
 
     /// Seals the active memtable of a part. REQUIRES: the caller holds `publishing`.
-    pub(super) fn seal(&self, part: &Arc<Part>) -> Arc<Part> {
+    pub(super) fn seal(&self, part: &Part) {
         part.stack.write().seal(&part.keys, Some(&self.shared.chunks));
-        part.clone()
     }
 
     /// The sealed memtables of the parts whose messages are all at or below `through`.
@@ -223,7 +230,8 @@ impl PartedTree {
             let tombstones = from.tombstones.clipped(&KeyRange::all());
             !requested.is_empty() || !seen_by_all(&tombstones, &keep).is_empty()
         };
-        if input.parts.is_empty() && !(sweeps && has_sweep()) {
+        let drains = input.reach == Reach::Leaves && self.root_buffer.load(Relaxed) > 0;
+        if input.parts.is_empty() && !drains && !(sweeps && has_sweep()) {
             return Ok(None);
         }
         let input = Arc::new(input);
@@ -263,7 +271,7 @@ impl PartedTree {
         world.horizon = world.horizon.max(done.keep.horizon);
         world.through = world.through.max(input.through);
         // The bounds of the parts are kept if the root cannot be read.
-        let bounds = self.bounds(done.root);
+        let bounds = bounds(tree, done.root);
 
         let publishing = self.shared.publishing.lock();
         let state = self.shared.current.load_full();
@@ -298,6 +306,8 @@ impl PartedTree {
     /// messages in memory.
     pub(super) fn take_all(&self) -> Vec<Extent> {
         let _publishing = self.shared.publishing.lock();
+        // A job that publishes its result later discards it: its values are among those that are returned.
+        self.shared.tree.inner.lock().cleared = true;
         let state = self.shared.current.load_full();
         self.view.freeze(state.clone());
         let mut values = Vec::new();
@@ -306,7 +316,7 @@ impl PartedTree {
                 values.extend(values_of(&memtable, keys));
             }
         }
-        let empty = State::empty(state.tree.clone(), &self.shared.chunks);
+        let empty = State::empty(state.tree.clone(), &[Vec::new()], &self.shared.chunks);
         self.shared.current.store(Arc::new(empty));
         self.shared.bytes.store(0, Relaxed);
         values

@@ -1,10 +1,9 @@
 //! Direct writes: a commit inserts its messages into the parts of their keys. It reads no page.
 
-use super::input::Reach;
-use super::part::weight;
 use super::state::PartedTree;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Result, Seqno};
+use crate::index::parts::{Reach, weight};
 use crate::index::tree::space::PreparedBytes;
 use crate::index::{DirectTools, DirectWriter, Prepared, Progress};
 use crate::resolve::Stripes;

@@ -58,25 +58,21 @@ impl Input {
         block.clear();
         self.at = 0;
         let filled = self.fill(max_bytes, &mut block);
-        self.is_at_end = block.is_empty();
+        self.is_at_end = filled.is_ok() && block.is_empty();
         self.block = block;
         filled
     }
 }
 
 /// The messages of several inputs in one order.
-pub(super) struct Merged {
+pub struct Merged {
     inputs: Vec<Input>,
     reverse: bool,
 }
 
 impl Merged {
     /// Merges memtables, of each the messages with some keys, and a tree.
-    pub(super) fn new(
-        memtables: Vec<(KeyRange, Arc<Memtable>)>,
-        tree: Option<Box<dyn RawCursor>>,
-        reverse: bool,
-    ) -> Merged {
+    pub fn new(memtables: Vec<(KeyRange, Arc<Memtable>)>, tree: Option<Box<dyn RawCursor>>, reverse: bool) -> Merged {
         let memtables = memtables
             .into_iter()
             .map(|(keys, memtable)| Input::new(From::Memtable(memtable::Cursor::new(memtable, keys, reverse))));
@@ -88,7 +84,7 @@ impl Merged {
     ///
     /// # Errors
     /// If a page of the tree cannot be read.
-    pub(super) fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
+    pub fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
         if let [input] = &mut self.inputs[..] {
             return input.fill(max_bytes, out);
         }
@@ -104,7 +100,7 @@ impl Merged {
     }
 
     /// Tells the cursor of the tree which messages the reader does not need ([`RawCursor::leave_out`]).
-    pub(super) fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
+    pub fn leave_out(&mut self, range: &KeyRange, seqno: Seqno) -> Result<()> {
         let mut trees = self.inputs.iter_mut().filter_map(|input| match &mut input.from {
             From::Tree(cursor) => Some(cursor),
             From::Memtable(_) => None,

@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
+use crate::base::range::subtract;
 use crate::base::sync::{AtomicUsize, Ordering::Relaxed, RwLock};
 use crate::base::{Entry, Fragments, KeyRange, RangeTombstone, Result, Seqno, seeded};
-use crate::index::tree::sweep::subtract;
 use crate::index::{Base, Changes, Lookup};
 use crate::memtable::{ChunkPool, Memtable};
 
@@ -19,35 +19,35 @@ use crate::memtable::{ChunkPool, Memtable};
 const OVERHEAD: usize = 40;
 
 /// The bytes for which a message counts in memory.
-pub(super) fn weight(entry: &Entry<'_>) -> usize {
+pub fn weight(entry: &Entry<'_>) -> usize {
     entry.key.len() + entry.value.len() + OVERHEAD
 }
 
 /// The memtable of a part into which commits insert.
-pub(super) struct Active {
-    pub(super) memtable: Arc<Memtable>,
-    pub(super) weight: AtomicUsize,
+pub struct Active {
+    pub memtable: Arc<Memtable>,
+    pub weight: AtomicUsize,
 }
 
 impl Active {
-    pub(super) fn new(chunks: &Arc<ChunkPool>) -> Arc<Active> {
+    pub fn new(chunks: &Arc<ChunkPool>) -> Arc<Active> {
         Arc::new(Active { memtable: Arc::new(Memtable::new(0, chunks.clone())), weight: AtomicUsize::new(0) })
     }
 }
 
 /// A memtable of a part, or some keys of one, that waits to be written.
-pub(super) struct Sealed {
+pub struct Sealed {
     /// The keys that belong to the part.
-    pub(super) keys: KeyRange,
+    pub keys: KeyRange,
     /// The newest seqno that the memtable had when it was sealed.
-    pub(super) bound: Seqno,
-    pub(super) memtable: Arc<Memtable>,
-    pub(super) weight: AtomicUsize,
+    pub bound: Seqno,
+    pub memtable: Arc<Memtable>,
+    pub weight: AtomicUsize,
 }
 
 impl Sealed {
     /// Some keys of the memtable, which count for `weight` bytes.
-    pub(super) fn clip(&self, keys: KeyRange, weight: usize) -> Arc<Sealed> {
+    pub fn clip(&self, keys: KeyRange, weight: usize) -> Arc<Sealed> {
         debug_assert!(self.keys.covers(&keys), "a clip has some of the keys");
         let (bound, memtable) = (self.bound, self.memtable.clone());
         Arc::new(Sealed { keys, bound, memtable, weight: AtomicUsize::new(weight) })
@@ -56,12 +56,12 @@ impl Sealed {
 
 /// The memtables of a part.
 #[derive(Clone)]
-pub(super) struct Stack {
-    pub(super) active: Arc<Active>,
+pub struct Stack {
+    pub active: Arc<Active>,
     /// The newest first.
-    pub(super) sealed: Vec<Arc<Sealed>>,
+    pub sealed: Vec<Arc<Sealed>>,
     /// Whether a newer state lacks the part. Then it takes no more messages.
-    pub(super) is_replaced: bool,
+    pub is_replaced: bool,
 }
 
 impl Stack {
@@ -72,7 +72,7 @@ impl Stack {
     }
 
     /// The memtables with messages for some of `keys`, newest first, each with the keys that belong to the part.
-    pub(super) fn in_keys(&self, keys: &KeyRange) -> Vec<(KeyRange, Arc<Memtable>)> {
+    pub fn in_keys(&self, keys: &KeyRange) -> Vec<(KeyRange, Arc<Memtable>)> {
         let is_used = self.active.weight.load(Relaxed) > 0;
         let active = is_used.then(|| (keys.clone(), self.active.memtable.clone()));
         let sealed = self.sealed.iter().map(|sealed| (sealed.keys.intersect(keys), sealed.memtable.clone()));
@@ -80,14 +80,14 @@ impl Stack {
     }
 
     /// The weights of all memtables.
-    pub(super) fn weight(&self) -> usize {
+    pub fn weight(&self) -> usize {
         let sealed: usize = self.sealed.iter().map(|sealed| sealed.weight.load(Relaxed)).sum();
         self.active.weight.load(Relaxed) + sealed
     }
 
     /// Seals the active memtable, unless it is empty. `keys` are those of the part. With `chunks`, an empty memtable takes
     /// its place; without, the part is not used any more. REQUIRES: no commit inserts into the memtable.
-    pub(super) fn seal(&mut self, keys: &KeyRange, chunks: Option<&Arc<ChunkPool>>) {
+    pub fn seal(&mut self, keys: &KeyRange, chunks: Option<&Arc<ChunkPool>>) {
         let Some((_, newest)) = self.active.memtable.seqno_range() else { return };
         let active = self.active.clone();
         if let Some(chunks) = chunks {
@@ -95,7 +95,8 @@ impl Stack {
         }
         let weight = AtomicUsize::new(active.weight.load(Relaxed));
         let sealed = Sealed { keys: keys.clone(), bound: newest, memtable: active.memtable.clone(), weight };
-        debug_assert!(self.sealed.iter().all(|older| older.bound < sealed.bound), "bounds decrease");
+        let is_older = |older: &Arc<Sealed>| older.keys != *keys || older.bound < sealed.bound;
+        debug_assert!(self.sealed.iter().all(is_older), "bounds decrease");
         self.sealed.insert(0, Arc::new(sealed));
     }
 
@@ -110,26 +111,26 @@ impl Stack {
 }
 
 /// The messages in memory for a range of keys.
-pub(super) struct Part {
-    pub(super) keys: KeyRange,
+pub struct Part {
+    pub keys: KeyRange,
     /// Commits insert while they hold the lock for reading. A thread that holds it for writing changes the list of
     /// memtables.
-    pub(super) stack: RwLock<Stack>,
+    pub stack: RwLock<Stack>,
 }
 
 impl Part {
     /// A part without messages.
-    pub(super) fn new(keys: KeyRange, chunks: &Arc<ChunkPool>) -> Arc<Part> {
+    pub fn new(keys: KeyRange, chunks: &Arc<ChunkPool>) -> Arc<Part> {
         Part::with(keys, Active::new(chunks), Vec::new())
     }
 
-    pub(super) fn with(keys: KeyRange, active: Arc<Active>, sealed: Vec<Arc<Sealed>>) -> Arc<Part> {
+    pub fn with(keys: KeyRange, active: Arc<Active>, sealed: Vec<Arc<Sealed>>) -> Arc<Part> {
         debug_assert!(sealed.iter().all(|sealed| keys.covers(&sealed.keys)), "a part has only messages of its keys");
         Arc::new(Part { keys, stack: RwLock::new(Stack { active, sealed, is_replaced: false }) })
     }
 
     /// Inserts a message, and adds its weight to `bytes`. Returns false if the part was replaced.
-    pub(super) fn insert(&self, entry: Entry<'_>, bytes: &AtomicUsize) -> bool {
+    pub fn insert(&self, entry: Entry<'_>, bytes: &AtomicUsize) -> bool {
         debug_assert!(self.keys.contains(entry.key), "a part has only messages of its keys");
         let stack = self.stack.read();
         if stack.is_replaced && seeded!(PartReplacedWritten: false, true) {
@@ -147,7 +148,7 @@ impl Part {
     }
 
     /// Inserts the piece of a range tombstone that has keys of the part. Returns false if the part was replaced.
-    pub(super) fn insert_range(&self, tombstone: &RangeTombstone, bytes: &AtomicUsize) -> bool {
+    pub fn insert_range(&self, tombstone: &RangeTombstone, bytes: &AtomicUsize) -> bool {
         let stack = self.stack.read();
         if stack.is_replaced {
             return false;
@@ -177,7 +178,7 @@ impl Part {
     ///
     /// # Errors
     /// If a message is malformed.
-    pub(super) fn search(&self, lookup: &mut Lookup<'_>) -> Result<()> {
+    pub fn search(&self, lookup: &mut Lookup<'_>) -> Result<()> {
         let (stack, key, at) = (self.stack.read(), lookup.key, lookup.at);
         for memtable in stack.with_key(key) {
             let mut result = Ok(());
@@ -199,7 +200,7 @@ impl Part {
     }
 
     /// Whether a memtable has a change of `key` above `since`.
-    pub(super) fn has_changed(&self, key: &[u8], since: Seqno, changes: Changes) -> bool {
+    pub fn has_changed(&self, key: &[u8], since: Seqno, changes: Changes) -> bool {
         let stack = self.stack.read();
         stack.with_key(key).any(|memtable| {
             let mut found = memtable.covering(key, Seqno::MAX) > since;
@@ -212,7 +213,7 @@ impl Part {
     }
 
     /// Calls `visit` with the range tombstones of each memtable, and the keys for which they count.
-    pub(super) fn tombstones(&self, keys: &KeyRange, mut visit: impl FnMut(&Fragments, &KeyRange)) {
+    pub fn tombstones(&self, keys: &KeyRange, mut visit: impl FnMut(&Fragments, &KeyRange)) {
         let memtables = self.stack.read().in_keys(&self.keys.intersect(keys));
         let mut sets = Vec::new();
         for (keys, memtable) in memtables {

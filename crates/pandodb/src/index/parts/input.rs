@@ -8,7 +8,7 @@ use crate::base::{EntryBlock, KeyRange, RangeTombstone, Result, Seqno};
 
 /// How far down a job brings the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::index::tree) enum Reach {
+pub enum Reach {
     /// As far as the buffers require.
     Buffers,
     /// To the leaves.
@@ -18,30 +18,30 @@ pub(in crate::index::tree) enum Reach {
 }
 
 /// A part whose oldest memtables a job writes.
-pub(super) struct InputPart {
-    pub(super) part: Arc<Part>,
+pub struct InputPart {
+    pub part: Arc<Part>,
     /// These memtables, newest first.
-    pub(super) sealed: Vec<Arc<Sealed>>,
+    pub sealed: Vec<Arc<Sealed>>,
 }
 
 /// The messages in memory that a job writes.
-pub(in crate::index::tree) struct PartInput {
+pub struct PartInput {
     /// The parts, in the order of keys. Each has a memtable.
-    pub(super) parts: Vec<InputPart>,
+    pub parts: Vec<InputPart>,
     /// No message has a greater seqno.
-    pub(in crate::index::tree) through: Seqno,
+    pub through: Seqno,
     /// The weights of all messages.
-    pub(in crate::index::tree) bytes: u64,
+    pub bytes: u64,
     /// Values of more than this number of bytes are moved out of the tree.
-    pub(in crate::index::tree) inline_bytes: usize,
-    pub(in crate::index::tree) tombstones: Vec<RangeTombstone>,
-    pub(in crate::index::tree) reach: Reach,
+    pub inline_bytes: usize,
+    pub tombstones: Vec<RangeTombstone>,
+    pub reach: Reach,
     /// A job ends after it has written about this number of bytes.
-    pub(in crate::index::tree) piece_bytes: Option<u64>,
+    pub piece_bytes: Option<u64>,
 }
 
 /// The messages of a [`PartInput`], one part after the other.
-pub(in crate::index::tree) struct InputCursor {
+pub struct InputCursor {
     input: Arc<PartInput>,
     keys: KeyRange,
     /// The number of the next part.
@@ -50,7 +50,7 @@ pub(in crate::index::tree) struct InputCursor {
 }
 
 impl InputCursor {
-    pub(in crate::index::tree) fn new(input: Arc<PartInput>, keys: KeyRange) -> InputCursor {
+    pub fn new(input: Arc<PartInput>, keys: KeyRange) -> InputCursor {
         let mut cursor = InputCursor { input, keys, next: 0, open: None };
         cursor.find();
         cursor
@@ -67,7 +67,7 @@ impl InputCursor {
     ///
     /// # Errors
     /// None: memtables are in memory.
-    pub(in crate::index::tree) fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
+    pub fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
         let stop = out.bytes() + max_bytes;
         while out.bytes() < stop {
             if let Some(open) = &mut self.open {
@@ -90,7 +90,7 @@ impl InputCursor {
     }
 
     /// Continues at `key`.
-    pub(in crate::index::tree) fn seek(&mut self, key: &[u8]) {
+    pub fn seek(&mut self, key: &[u8]) {
         self.keys.from = key.to_vec();
         self.find();
     }

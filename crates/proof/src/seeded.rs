@@ -106,8 +106,7 @@ const BUSY: (u64, u64) = (3, 16);
 /// `memtable-deep`, `beside`, `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`,
 /// `pool-2q-pinned`, `pool-2q-victim`, `pool-2q-hot`, `pool-claims`, `rows` and `rows-merge`, `close-read`, `dead`,
 /// `load`, `tx-insert`, `tx-delete`, `tx-update`, `tx-load`, `tx-merges`, `tx-fetch`, `tx-batch`,
-/// `direct-cut`, `direct-leave`, `direct-fold`, `direct-cool`, `direct-delete`, `parts-cool`, `parts-divide`,
-/// `parts-early`, `parts-fold`, `parts-late`.
+/// `direct-cut`, `direct-fold`, `direct-cool`, `direct-delete`, `parts-cool`, `parts-early`, `parts-fold`, `parts-late`.
 /// The model `footprints` of `crates/explore/loom` catches [`SeededBug::FootprintTorn`].
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
@@ -139,12 +138,10 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::FilterLacksKeys,
     SeededBug::HotCutNotKept,
     SeededBug::HotDeleteDropped,
-    SeededBug::HotDirtyRangeCooled,
     SeededBug::HotHorizonIgnored,
     SeededBug::HotStaleRoot,
     SeededBug::PartHorizonHidden,
     SeededBug::PartLateMessageActive,
-    SeededBug::PartReplacedWritten,
     SeededBug::PartStaleRoot,
     SeededBug::PartWrittenEarly,
 ];

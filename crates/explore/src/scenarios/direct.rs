@@ -110,8 +110,8 @@ impl Acknowledged {
 }
 
 /// Two writers overwrite the rows of several leaves, so that a worker removes leaves from memory. One reader gets
-/// single rows, another one scans all rows in a random direction. The first canary: a get uses a root that it loaded
-/// before it searched the leaves in memory. The second canary: a leaf leaves memory although it has changed again.
+/// single rows, another one scans all rows in a random direction. The canary: a get uses a root that it loaded before it
+/// searched the messages in memory.
 pub fn cool(start: &SimImage, _: Twist) {
     let (_sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);

@@ -192,16 +192,14 @@ fn without_transactions() -> Vec<Scenario> {
     ]
 }
 
-fn with_direct_writes() -> [Scenario; 11] {
+fn with_direct_writes() -> [Scenario; 9] {
     [
         direct("direct-cut", direct::CUT, direct::cut, SeededBug::HotCutNotKept),
         direct("direct-cool", direct::COOL, direct::cool, SeededBug::HotStaleRoot),
-        direct("direct-leave", direct::COOL, direct::cool, SeededBug::HotDirtyRangeCooled),
         direct("direct-fold", direct::FOLD, direct::fold, SeededBug::HotHorizonIgnored),
         direct("direct-delete", direct::DELETE, direct::delete, SeededBug::HotDeleteDropped),
         direct("direct-values", direct::VALUES, direct::values, SeededBug::HotValueNotOwned),
         parts("parts-cool", direct::COOL, direct::cool, SeededBug::PartStaleRoot),
-        parts("parts-divide", direct::CUT, direct::cut, SeededBug::PartReplacedWritten),
         parts("parts-early", direct::CUT, direct::cut, SeededBug::PartWrittenEarly),
         parts("parts-late", direct::DELETE, direct::delete, SeededBug::PartLateMessageActive),
         parts("parts-fold", direct::FOLD, direct::fold, SeededBug::PartHorizonHidden),

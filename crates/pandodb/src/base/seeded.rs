@@ -391,8 +391,6 @@ bugs! {
     TreeScanSkipsLeaf,
     /// A job that writes ranges in memory does not give their large values to the tree.
     HotValueNotOwned,
-    /// A range leaves memory although it has messages that the tree on disk lacks.
-    HotDirtyRangeCooled,
     /// Folds in memory drop a delete above the horizon, and an older put that is applied later appears.
     HotDeleteDropped,
     /// Folds in memory drop versions that a reader with an older view of the index still needs.
@@ -405,8 +403,6 @@ bugs! {
     /// A message whose commit was slow gets into the newer memtable of a part, so a newer message of its key is older
     /// than it in the order of memtables.
     PartLateMessageActive,
-    /// A commit inserts into a part that a newer state lacks, so the message is lost.
-    PartReplacedWritten,
     /// A memtable that a job has written stays in its part, so its operands count twice.
     PartWrittenKept,
     /// A job writes a memtable to whose bound not all commits are applied, so later insertions into it are lost.

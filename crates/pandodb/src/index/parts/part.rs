@@ -133,7 +133,7 @@ impl Part {
     pub fn insert(&self, entry: Entry<'_>, bytes: &AtomicUsize) -> bool {
         debug_assert!(self.keys.contains(entry.key), "a part has only messages of its keys");
         let stack = self.stack.read();
-        if stack.is_replaced && seeded!(PartReplacedWritten: false, true) {
+        if stack.is_replaced {
             return false;
         }
         let (memtable, counter) = match stack.late(entry.key, entry.seqno) {

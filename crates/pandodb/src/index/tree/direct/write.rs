@@ -405,8 +405,7 @@ impl HotTree {
             let kept = named_in(named, &range.keys);
             contents.note_written(input.through, kept.iter().map(|(_, value)| *value), unused);
             self.shared.count(&mut contents);
-            let may_leave =
-                cools && !range.is_pinned() && (!contents.is_unwritten() || seeded!(HotDirtyRangeCooled: true, false));
+            let may_leave = cools && !range.is_pinned() && !contents.is_unwritten();
             let is_long = contents.bytes() > PARTS * self.shared.tree.sizes.leaf.bytes;
             if !may_leave && is_long && range.may_be_divided() {
                 self.divide(ranges, range, &mut contents, kept);

@@ -45,8 +45,6 @@ pub(super) struct Rule {
     pub(super) buffered_from: u32,
     /// Whether each message of the memtable is brought to its leaf.
     pub(super) to_leaves: bool,
-    /// Whether the messages in the buffer of the root are brought to the leaves, too.
-    pub(super) drains_root: bool,
     /// Whether all messages stay in the buffer of the root.
     pub(super) stays_at_root: bool,
 }
@@ -184,8 +182,6 @@ impl Flush {
         }
         let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
         let chosen = match rule.to_leaves {
-            // Messages that were left in the buffer of the root for lack of space are brought to the leaves, too.
-            true if rule.drains_root && capacity == 0 => weights.iter().map(|&weight| weight > 0).collect(),
             true => arriving.iter().map(|&new| new > 0).collect(),
             false => choose(&weights, capacity),
         };

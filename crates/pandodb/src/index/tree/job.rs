@@ -769,7 +769,6 @@ impl New<'_> {
             capacity: sizes.buffer_bytes,
             buffered_from: sizes.levels.buffered_from,
             to_leaves: from.loaded.is_some() || is_whole || reach == Some(Reach::Leaves),
-            drains_root: reach == Some(Reach::Leaves),
             stays_at_root: reach == Some(Reach::Root),
         }
     }

@@ -230,8 +230,7 @@ impl PartedTree {
             let tombstones = from.tombstones.clipped(&KeyRange::all());
             !requested.is_empty() || !seen_by_all(&tombstones, &keep).is_empty()
         };
-        let drains = input.reach == Reach::Leaves && self.root_buffer.load(Relaxed) > 0;
-        if input.parts.is_empty() && !drains && !(sweeps && has_sweep()) {
+        if input.parts.is_empty() && !(sweeps && has_sweep()) {
             return Ok(None);
         }
         let input = Arc::new(input);

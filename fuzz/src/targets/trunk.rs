@@ -22,6 +22,7 @@ use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
 use pandodb::index::stored::Stored;
 use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
+use pandodb::memtable::ChunkPool;
 use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
 use pandodb::rows::RowCache;
@@ -60,6 +61,7 @@ fn core(image: &SimImage) -> Result<Core> {
     Ok(Core {
         data,
         pool: Arc::new(Pool::new(4 << 20)),
+        chunks: Arc::new(ChunkPool::new(1)),
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(100)),
         repair: true,
@@ -116,6 +118,7 @@ fn base() -> (SimImage, Vec<u8>) {
     let core = Core {
         data,
         pool: Arc::new(Pool::new(4 << 20)),
+        chunks: Arc::new(ChunkPool::new(1)),
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(FIRST_ID)),
         repair: true,

@@ -34,7 +34,7 @@ type Visited = (u64, u32, Vec<u8>);
 
 fn run(data: &[u8]) {
     let mut input = Bytes(data);
-    let claims = Claims { from: seqno(&mut input), durable: seqno(&mut input) };
+    let claims = Claims { from: seqno(&mut input), durable: seqno(&mut input), closed: None };
     let stop = input.number();
     let mut image = SimImage::default();
     let mut written = BTreeSet::new();

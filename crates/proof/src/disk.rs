@@ -444,17 +444,6 @@ fn sizes(seed: u64) -> (u64, usize, u64) {
     (disk, budget, [4 << 10, 4 << 10, 16 << 10][rng.index(3)])
 }
 
-/// The same options, but a Bε-tree has a memtable in front of it. With direct writes to a Bε-tree, one disk was not emptied
-/// within 160 s (decision 0088).
-fn without_slow_writes(options: IndexOptions) -> IndexOptions {
-    let has_buffers = options.kind().options().iter().any(|spec| spec.name == "epsilon");
-    if has_buffers {
-        options.with("writes", "memtable").expect("a declared option and one of its values")
-    } else {
-        options
-    }
-}
-
 /// Runs a unit of the harness: one simulated disk.
 pub fn run(unit: &Unit) -> Tally {
     let plan = Plan::of(unit.seed);
@@ -462,7 +451,7 @@ pub fn run(unit: &Unit) -> Tally {
     let device = SimDevice::new(unit.seed);
     device.set_byte_budget(Some(bytes));
     device.set_hole_unit(hole_unit);
-    let index = without_slow_writes(indexes::options(unit.seed));
+    let index = indexes::options(unit.seed);
     let open = || {
         let builder = Store::builder("sim").device(device.clone()).background_threads(0).memory_budget(budget);
         builder.index(index.clone()).open()

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Base, Changes, Core, DirectTools, HashedKey, IdSource, Index, Lookup, Progress, SealedBatch, Step};
+use super::{
+    Base, Changes, Core, DirectTools, HashedKey, IdSource, Index, IndexView, Lookup, Progress, SealedBatch, Step,
+};
 pub use crate::base::random::Rng as Random;
 use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::MemDevice;
@@ -309,12 +311,16 @@ fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
 }
 
 pub fn scan(tree: &impl Index, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
-    let view = tree.view();
+    scan_view(&tree.view(), at, reverse)
+}
+
+/// The same for a view.
+pub fn scan_view(view: &Arc<dyn IndexView>, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
     let mut tombstones = Vec::new();
     view.tombstones(&KeyRange::all(), &mut tombstones).unwrap();
     tombstones.retain(|tombstone| tombstone.seqno <= at);
     let tombstones = crate::base::Fragments::build(&tombstones);
-    let mut cursor = view.cursor(Arc::default(), reverse).unwrap();
+    let mut cursor = view.clone().cursor(Arc::default(), reverse).unwrap();
     let mut keys: Vec<(Vec<u8>, Messages)> = Vec::new();
     loop {
         let mut block = EntryBlock::new();

@@ -45,6 +45,8 @@ pub(super) struct Rule {
     pub(super) buffered_from: u32,
     /// Whether each message of the memtable is brought to its leaf.
     pub(super) to_leaves: bool,
+    /// Whether the messages of the root's buffer are passed on, too, if those of the memtable are brought to leaves.
+    pub(super) empties_root: bool,
     /// Whether all messages stay in the buffer of the root.
     pub(super) stays_at_root: bool,
 }
@@ -181,8 +183,10 @@ impl Flush {
             }
         }
         let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
+        // Only the root keeps nothing.
+        let counted = if rule.empties_root && capacity == 0 { &weights } else { &arriving };
         let chosen = match rule.to_leaves {
-            true => arriving.iter().map(|&new| new > 0).collect(),
+            true => counted.iter().map(|&bytes| bytes > 0).collect(),
             false => choose(&weights, capacity),
         };
         for (i, group) in groups.iter_mut().enumerate() {

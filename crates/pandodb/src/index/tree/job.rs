@@ -769,6 +769,7 @@ impl New<'_> {
             capacity: sizes.buffer_bytes,
             buffered_from: sizes.levels.buffered_from,
             to_leaves: from.loaded.is_some() || is_whole || reach == Some(Reach::Leaves),
+            empties_root: reach == Some(Reach::Leaves),
             stays_at_root: reach == Some(Reach::Root),
         }
     }

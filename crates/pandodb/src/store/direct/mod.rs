@@ -144,12 +144,14 @@ impl Engine {
         if is_full { Ok(()) } else { result }
     }
 
-    /// Whether the disk is so full that a checkpoint should write the pages that are not written yet. After a checkpoint
-    /// that has found the disk full, there must be more such pages than before.
+    /// Whether the disk is so full that a checkpoint should write the pages that are not written yet. There must be more
+    /// such pages than a checkpoint that has found the disk full could not write, and than the first write after a
+    /// checkpoint that has succeeded brings.
     fn is_tight_for_direct(&self) -> bool {
         let (unwritten, reserve) = (self.keyspaces.unwritten(), self.reserve.bytes());
         let failed = self.checkpointer.failed_with.load(Relaxed);
-        let is_tried = failed > 0 && unwritten <= failed + reserve / 8;
+        let least = if failed > 0 { failed } else { self.keyspaces.first_unwritten() };
+        let is_tried = unwritten <= least + reserve / 8;
         unwritten > reserve / 4 * 3 && !is_tried && self.device.available().is_some_and(|room| room / ROOM < unwritten)
     }
 

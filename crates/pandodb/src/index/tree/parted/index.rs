@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::state::PartedTree;
+use super::view::PartView;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, Result, Seqno};
 use crate::index::parts::Reach;
@@ -33,11 +34,16 @@ impl Index for PartedTree {
     }
 
     fn view(&self) -> Arc<dyn IndexView> {
-        self.view.clone()
+        let mut held = self.held_view.lock();
+        held.upgrade().unwrap_or_else(|| {
+            let view = Arc::new(PartView::new(self.shared.clone()));
+            *held = Arc::downgrade(&view);
+            view
+        })
     }
 
     fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
-        look(&*self.view);
+        look(&self.view);
     }
 
     fn stored_through(&self) -> Seqno {
@@ -88,8 +94,7 @@ impl Index for PartedTree {
     }
 
     fn clear(&self) {
-        let values = self.take_all();
-        self.shared.tree.remove_all(values);
+        self.remove_all();
         let world = self.shared.tree.inner.lock().world.clone();
         // The pages of the older state are freed without the lock.
         let older = std::mem::replace(&mut *self.described.lock(), world);

@@ -42,7 +42,7 @@
 //! to its bound are applied.
 //!
 //! Locks, in the order in which a thread takes them: `writing`; `publishing`; then either `inner` of the tree or the
-//! memtables of one part. The locks of the debt, of `stuck` and of the cuts are taken last. No lock but `writing` is held
+//! memtables of one part. The locks of the debt, of `stuck`, of the cuts and of the readers' view are taken last. No lock but `writing` is held
 //! while a page is read or written, and none while a commit waits for the log.
 
 mod cursor;

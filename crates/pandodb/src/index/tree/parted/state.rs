@@ -1,10 +1,10 @@
 //! [`PartedTree`]: a Bε-tree to which commits write directly. This module has its fields.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::shared::{Shared, State};
 use super::view::PartView;
-use crate::base::sync::{ArcSwap, AtomicU64, AtomicUsize, EXPLORED, Mutex};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, AtomicUsize, EXPLORED, Mutex};
 use crate::base::{Error, Result, Seqno};
 use crate::index::pages::Root;
 use crate::index::tree::Tree;
@@ -19,7 +19,10 @@ const EXPLORED_PART: u64 = 16;
 /// A Bε-tree to which commits write directly.
 pub struct PartedTree {
     pub(super) shared: Arc<Shared>,
-    pub(super) view: Arc<PartView>,
+    /// The view of reads that end at once. It is never frozen.
+    pub(super) view: PartView,
+    /// The view that readers share, if one of them is left. The lock is taken last.
+    pub(super) held_view: Mutex<Weak<PartView>>,
     /// Held by the job that writes parts. It is the first lock that a thread takes.
     pub(super) writing: Mutex<()>,
     /// The last seqnos of the states that begun checkpoints will write. Until then, background jobs write no later
@@ -30,6 +33,9 @@ pub struct PartedTree {
     /// The bytes of the buffer of the root on disk.
     pub(super) root_buffer: AtomicU64,
     pub(super) space: SpaceCheck,
+    /// Set if a job of a checkpoint has found the disk full. Until another job has found space, checkpoints leave the
+    /// messages in the buffer of the root, which takes little space.
+    pub(super) is_short: AtomicBool,
     /// The root that was opened has every message up to this seqno.
     pub(super) opened_through: Seqno,
     /// The state that the last checkpoint has described, or that was opened. Its pages are kept, because a checkpoint
@@ -51,18 +57,22 @@ impl PartedTree {
         let current = ArcSwap::from_pointee(State::empty(published, &bounds, &chunks));
         let (publishing, bytes) = (Mutex::default(), AtomicUsize::new(0));
         let shared = Arc::new(Shared { tree, chunks, current, publishing, bytes });
-        PartedTree {
-            view: Arc::new(PartView::new(shared.clone())),
+        let tree = PartedTree {
+            view: PartView::new(shared.clone()),
+            held_view: Mutex::default(),
             shared,
             writing: Mutex::default(),
             cuts: Mutex::default(),
             inline_bytes: AtomicUsize::new(usize::MAX),
             root_buffer: AtomicU64::new(buffer),
             space: SpaceCheck::default(),
+            is_short: AtomicBool::new(false),
             described,
             opened_through,
             stuck: Mutex::default(),
-        }
+        };
+        tree.note_debt();
+        tree
     }
 
     /// The bytes in memory above which the heaviest parts are written.

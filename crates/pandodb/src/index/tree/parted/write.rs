@@ -52,16 +52,17 @@ impl PartedTree {
             + 4 * (page(sizes.levels.buffered.bytes) + page(sizes.levels.plain.bytes))
     }
 
-    /// Updates the debt: the bytes in memory above the limit.
+    /// Updates the debt: the bytes in memory above the limit, and those in the buffer of the root.
     pub(super) fn note_debt(&self) {
         let over = self.shared.bytes.load(Relaxed).saturating_sub(self.most_bytes()) as u64;
+        let bytes = over + self.root_buffer.load(Relaxed);
         let owing = &self.shared.tree.owing;
-        if over > 0 && owing.debt().work_bytes != over {
-            owing.change(|own| own.work_bytes = over);
+        if bytes > 0 && owing.debt().work_bytes != bytes && self.stuck.lock().is_none() {
+            owing.change(|own| own.work_bytes = bytes);
         }
     }
 
-    /// After a search that found no work: what remains is the memory above the limit.
+    /// After a search that found no work: what remains are the bytes that [`PartedTree::note_debt`] counts.
     fn note_no_work(&self) {
         let tree = &self.shared.tree;
         let inner = tree.inner.lock();
@@ -114,7 +115,10 @@ impl PartedTree {
         let requested = requested.iter().flat_map(|range| subtract(range, &incomplete)).collect();
         match self.write(input, requested, keep) {
             // The replaced pages are kept until a checkpoint.
-            Ok(Some(bytes)) => Ok(Progress { bytes, merged: bytes, ..Progress::default() }),
+            Ok(Some(bytes)) => {
+                self.is_short.store(false, Relaxed);
+                Ok(Progress { bytes, merged: bytes, ..Progress::default() })
+            }
             Ok(None) => {
                 self.note_no_work();
                 Ok(idle)
@@ -135,12 +139,10 @@ impl PartedTree {
     /// Damage, if it keeps even the root from being written, and other errors of a job.
     pub(super) fn write_to(&self, cut: Seqno, keep: &dyn Fn() -> Stripes) -> Result<World> {
         let most = (self.most_bytes() / CHECKPOINT_PIECES) as u64;
-        let mut reach = Reach::Buffers;
         loop {
             let _writing = self.writing.lock();
-            if self.stuck.lock().is_some() {
-                reach = Reach::Root;
-            }
+            let is_short = self.is_short.load(Relaxed) || self.stuck.lock().is_some();
+            let reach = if is_short { Reach::Root } else { Reach::Buffers };
             let (state, mut count, mut bytes) = (self.shared.current.load_full(), 0, 0);
             let is_needed = |part: &&Arc<Part>| part.stack.read().sealed.iter().any(|sealed| sealed.bound <= cut);
             let parts: Vec<Arc<Part>> = state.parts.iter().filter(is_needed).cloned().collect();
@@ -158,7 +160,7 @@ impl PartedTree {
                 }
                 Ok(_) => {}
                 Err(e) if e.is_damage() && reach == Reach::Buffers => self.note_damage(&e),
-                Err(Error::DiskFull { .. }) if reach == Reach::Buffers => reach = Reach::Root,
+                Err(Error::DiskFull { .. }) if reach == Reach::Buffers => self.is_short.store(true, Relaxed),
                 Err(e) => return Err(e),
             }
         }
@@ -230,7 +232,8 @@ impl PartedTree {
             let tombstones = from.tombstones.clipped(&KeyRange::all());
             !requested.is_empty() || !seen_by_all(&tombstones, &keep).is_empty()
         };
-        if input.parts.is_empty() && !(sweeps && has_sweep()) {
+        let in_root = self.root_buffer.load(Relaxed);
+        if input.parts.is_empty() && !(sweeps && (in_root > 0 || has_sweep())) {
             return Ok(None);
         }
         let input = Arc::new(input);
@@ -254,8 +257,9 @@ impl PartedTree {
         let done = job.finish(stage)?;
         let written = done.written.bytes();
         self.publish(&from, &input, done)?;
-        events::packed(input.bytes, written);
-        Ok(Some(input.bytes.max(1)))
+        let bytes = input.bytes + in_root.saturating_sub(self.root_buffer.load(Relaxed));
+        events::packed(bytes, written);
+        Ok(Some(bytes.max(1)))
     }
 
     /// Publishes the result of a job, unless the keyspace was dropped.
@@ -301,24 +305,28 @@ impl PartedTree {
         Ok(())
     }
 
-    /// The state at the end, when the keyspace is dropped: no part has messages. Returns the large values that belong to
-    /// messages in memory.
-    pub(super) fn take_all(&self) -> Vec<Extent> {
+    /// Drops all messages and pages, when the keyspace is dropped. Views that readers hold keep the last state.
+    pub(super) fn remove_all(&self) {
+        // A job that publishes its result later discards it.
         let _publishing = self.shared.publishing.lock();
-        // A job that publishes its result later discards it: its values are among those that are returned.
-        self.shared.tree.inner.lock().cleared = true;
         let state = self.shared.current.load_full();
-        self.view.freeze(state.clone());
+        // Later readers get another view, of the empty state.
+        let held = std::mem::take(&mut *self.held_view.lock());
+        if let Some(view) = held.upgrade() {
+            view.freeze(state.clone());
+        }
         let mut values = Vec::new();
         for part in &state.parts {
             for (keys, memtable) in part.stack.read().in_keys(&part.keys) {
                 values.extend(values_of(&memtable, keys));
             }
         }
-        let empty = State::empty(state.tree.clone(), &[Vec::new()], &self.shared.chunks);
+        let tree = &self.shared.tree;
+        tree.remove_all(values);
+        let empty = State::empty(tree.published.load_full(), &[Vec::new()], &self.shared.chunks);
         self.shared.current.store(Arc::new(empty));
         self.shared.bytes.store(0, Relaxed);
-        values
+        self.root_buffer.store(0, Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::base::{OwnerId, PAGE, PageNo};
 use crate::device::sim::{Fault, FaultKind, OpClass};
 use crate::space::data::DATA_FILE;
-use crate::{BtreeOptions, StbeOptions};
+use crate::{BetreeOptions, BtreeOptions, StbeOptions};
 
 fn direct_in(store: &Store, name: &str) -> Keyspace {
     store.keyspace_with(name, KeyspaceOptions::new().index(BtreeOptions::new().direct_writes(true))).unwrap()
@@ -247,6 +247,25 @@ fn commits_bound_the_memory_of_ranges() {
     assert_eq!(keyspace.iter().count(), 5000);
 }
 
+/// Regression: on a nearly full disk, each commit to a Bε-tree took a checkpoint, because one message needs almost as
+/// much space as many.
+#[test]
+fn commits_on_a_nearly_full_disk_share_checkpoints() {
+    let device = SimDevice::new(1);
+    let store = Store::builder("full").device(device.clone()).background_threads(0).reserve_bytes(1 << 20);
+    let store = store.memory_budget(4 << 20).open().unwrap();
+    let options = KeyspaceOptions::new().index(BetreeOptions::new().direct_writes(true));
+    let keyspace = store.keyspace_with("k", options).unwrap();
+    (0..20_000).for_each(|i| keyspace.put(key(i), row(i)).unwrap());
+    store.checkpoint().unwrap();
+    device.set_byte_budget(Some(device.occupied() + (1 << 20)));
+    let before = store.stats().unwrap().checkpoints;
+    (0..2000).for_each(|i| keyspace.delete(key(i * 7)).unwrap());
+    let taken = store.stats().unwrap().checkpoints - before;
+    assert!((1..50).contains(&taken), "{taken} checkpoints for 2000 deletes");
+    assert_eq!(keyspace.iter().count(), 18_000);
+}
+
 /// Regression: each of several threads that found the disk nearly full took a checkpoint.
 #[test]
 fn one_thread_takes_the_checkpoint_of_a_nearly_full_disk() {
@@ -256,6 +275,7 @@ fn one_thread_takes_the_checkpoint_of_a_nearly_full_disk() {
     keyspace.put("a", "1").unwrap();
     store.checkpoint().unwrap();
     device.set_byte_budget(Some(16 << 20));
+    keyspace.put("b", "1").unwrap();
     store.engine.keyspaces.note_unwritten(&keyspace.state, 12 << 20);
     let before = store.stats().unwrap().checkpoints;
     let root = store.engine.checkpointer.root.lock();

@@ -45,7 +45,7 @@ fn dropping_a_keyspace_frees_its_space() {
         let before = store.stats().unwrap().disk_bytes;
         // The values are incompressible.
         let value = |i: u32| (0..375u64).flat_map(move |at| mix(u64::from(i) << 32 | at).to_le_bytes());
-        (0..2000u32).for_each(|i| ks.put(i.to_be_bytes(), value(i).collect::<Vec<u8>>()).unwrap());
+        (0..500u32).for_each(|i| ks.put(i.to_be_bytes(), value(i).collect::<Vec<u8>>()).unwrap());
         store.settle().unwrap();
         let full = store.stats().unwrap().disk_bytes;
         store.drop_keyspace("k").unwrap();
@@ -55,7 +55,9 @@ fn dropping_a_keyspace_frees_its_space() {
         assert!(matches!(store.drop_keyspace("k"), Err(Error::NoKeyspace { .. })));
         store.settle().unwrap();
         let after = store.stats().unwrap().disk_bytes;
-        assert!(full > before + (5 << 20) && after < before + (1 << 20), "{before}, {full}, {after}");
+        let (most, least) = (full - before, after.saturating_sub(before));
+        // The handle `ks` is still open.
+        assert!(most > 1 << 20 && least < most / 4, "{most} bytes before the drop, {least} after it");
         let again = store.keyspace_with("k", case.options()).unwrap();
         assert_eq!(keys(again.iter()).len(), 0);
         assert!(again.id() != ks.id() && store.verify().unwrap().is_clean());

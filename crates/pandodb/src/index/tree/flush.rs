@@ -69,7 +69,8 @@ pub(super) struct Folder {
     pub(super) tombstones: Arc<Fragments>,
     /// The tree has no message above this seqno, except for those of an unfinished job.
     pub(super) through: Seqno,
-    /// The job knows the large values of messages up to this seqno.
+    /// The large values that messages up to this seqno refer to belong to the tree. Those of later messages may still
+    /// belong to the messages in memory.
     pub(super) knows_values_to: Seqno,
     /// Larger values are moved out of the tree, if the job applies a memtable.
     pub(super) inline_bytes: Option<usize>,

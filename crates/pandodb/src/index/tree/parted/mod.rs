@@ -8,7 +8,7 @@
 //!                 └──────────▶ job ──────▶ root │ pages with buffers on disk, copied on write
 //! ```
 //!
-//! In the source, commits insert into the buffers of the nodes below the root, under the latches of these nodes (000
+//! In the published tree, an insertion goes into the buffer of a node below the root, under the latch of this node (000
 //! §5.2.2, §5.2.3). Here each child of the root has such a buffer in memory, a *part*. A commit reads no page.
 //!
 //! 1. A part has the messages of its keys that the tree on disk lacks: those in its *active* memtable, into which
@@ -17,7 +17,8 @@
 //!    into it. So the messages of the active memtable are newer than those of the sealed ones, and those of the sealed
 //!    ones are newer than those of the tree.
 //! 2. A range delete is cut at the bounds of the parts. Its pieces move to the tree together with the older messages of
-//!    their part, so a sweep of the tree need not look at the memory.
+//!    their part. So when a sweep removes what a range tombstone of the tree covers, all messages older than the
+//!    tombstone are in the tree.
 //! 3. If the parts take too much memory, a job writes the heaviest ones. A checkpoint seals all parts while commits are
 //!    stopped, and writes them later.
 //! 4. A job publishes one `State`: the new root, and parts without the written memtables. The new parts follow the
@@ -42,8 +43,8 @@
 //! to its bound are applied.
 //!
 //! Locks, in the order in which a thread takes them: `writing`; `publishing`; then either `inner` of the tree or the
-//! memtables of one part. The locks of the debt, of `stuck`, of the cuts and of the readers' view are taken last. No lock but `writing` is held
-//! while a page is read or written, and none while a commit waits for the log.
+//! memtables of one part. The locks of the debt, of `stuck`, of the cuts and of the readers' view are taken last. No
+//! lock but `writing` is held while a page is read or written, and none while a commit waits for the log.
 
 mod cursor;
 mod index;

@@ -25,8 +25,8 @@ pub struct PartedTree {
     pub(super) held_view: Mutex<Weak<PartView>>,
     /// Held by the job that writes parts. It is the first lock that a thread takes.
     pub(super) writing: Mutex<()>,
-    /// The last seqnos of the states that begun checkpoints will write. Until then, background jobs write no later
-    /// message.
+    /// For each checkpoint that has begun and not ended: the last seqno that it will write. Background jobs write no
+    /// message above the smallest of these.
     pub(super) cuts: Mutex<Vec<Seqno>>,
     /// Values of more than this number of bytes are moved out of the tree by the next job.
     pub(super) inline_bytes: AtomicUsize,

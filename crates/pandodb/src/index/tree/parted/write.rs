@@ -34,7 +34,8 @@ const BLOCK: usize = 64 << 10;
 
 impl PartedTree {
     /// The bytes of pages that a checkpoint takes at most. On a full disk, a checkpoint leaves all messages in the buffer
-    /// of the root. A root without a buffer is small.
+    /// of the root. If the root is too low in the tree to have a buffer, the checkpoint may rewrite the whole tree, which
+    /// is small.
     pub(super) fn unwritten_bytes(&self) -> u64 {
         // Those that are prepared first: they are applied before they count as prepared no longer.
         let bytes = self.space.prepared() + self.shared.bytes.load(Relaxed) as u64;

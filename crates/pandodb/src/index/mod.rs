@@ -397,6 +397,12 @@ pub trait DirectWriter: Send + Sync {
     /// [`DirectTools::room`] if it is larger.
     fn count_unwritten(&self, note: &dyn Fn(u64));
 
+    /// The bytes of pages that a checkpoint of a single message may take, if these are many more than the bytes of the
+    /// message. On a nearly full disk, a checkpoint is not taken for so few bytes.
+    fn least_unwritten(&self) -> u64 {
+        0
+    }
+
     /// Frees memory if the index takes much more than it may. Called before a commit is prepared, and after a message
     /// of the log was applied if the store is open for writing. The call may wait for a job of another thread, but not
     /// for a whole checkpoint. Reports an idle step if there is nothing to do. An index whose memory is bounded in another

@@ -263,7 +263,6 @@ pub(super) fn build(
     Ok(KeyspaceState {
         is_direct: index.direct().is_some(),
         unwritten: AtomicU64::new(0),
-        first_unwritten: AtomicU64::new(0),
         id: *id,
         name: name.clone(),
         operator,

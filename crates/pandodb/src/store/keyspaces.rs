@@ -33,8 +33,6 @@ pub(crate) struct Keyspaces {
     /// The bytes of pages that keyspaces without memtables have not written yet. Read it through
     /// [`Keyspaces::unwritten`].
     unwritten: CachePadded<AtomicU64>,
-    /// The sum of what each of these keyspaces had not written after its first write since a checkpoint.
-    first_unwritten: CachePadded<AtomicU64>,
 }
 
 /// The state that the lock guards.
@@ -137,21 +135,11 @@ impl Keyspaces {
         self.unwritten.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// The sum of what each keyspace without memtables had not written after its first write since a checkpoint. A
-    /// checkpoint does not avoid these bytes: the next writes would bring them again.
-    pub(crate) fn first_unwritten(&self) -> u64 {
-        self.first_unwritten.load(Relaxed).cast_signed().max(0).cast_unsigned()
-    }
-
     /// Sets the bytes of pages that a keyspace has not written yet. Has no effect if the keyspace was dropped.
     pub(crate) fn note_unwritten(&self, keyspace: &KeyspaceState, bytes: u64) {
         let set = |bytes: u64| {
             let before = keyspace.unwritten.swap(bytes, AcqRel);
             self.unwritten.fetch_add(bytes.wrapping_sub(before), Relaxed);
-            if before == 0 || bytes == 0 {
-                let first = keyspace.first_unwritten.swap(bytes, AcqRel);
-                self.first_unwritten.fetch_add(bytes.wrapping_sub(first), Relaxed);
-            }
         };
         set(bytes);
         // The drop sets the flag before it sets the bytes to 0.

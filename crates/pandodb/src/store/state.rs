@@ -50,8 +50,6 @@ pub(crate) struct KeyspaceState {
     /// Bytes of pages that the index has not written yet, as of the last direct write. They are counted in
     /// [`Keyspaces`](super::keyspaces::Keyspaces).
     pub unwritten: AtomicU64,
-    /// These bytes as of the first direct write since a checkpoint; 0 if there was none.
-    pub first_unwritten: AtomicU64,
     /// The stored form of the keys in memtables and in the index.
     pub codec: KeyCodec,
     pub containers: ArcSwap<Containers>,

@@ -45,7 +45,8 @@ pub(super) struct Rule {
     pub(super) buffered_from: u32,
     /// Whether each message of the memtable is brought to its leaf.
     pub(super) to_leaves: bool,
-    /// Whether the messages of the root's buffer are passed on, too, if those of the memtable are brought to leaves.
+    /// If messages are brought to their leaves: whether the root also passes on at least half of the messages in its
+    /// buffer, those for the children with the most.
     pub(super) empties_root: bool,
     /// Whether all messages stay in the buffer of the root.
     pub(super) stays_at_root: bool,
@@ -69,8 +70,8 @@ pub(super) struct Folder {
     pub(super) tombstones: Arc<Fragments>,
     /// The tree has no message above this seqno, except for those of an unfinished job.
     pub(super) through: Seqno,
-    /// The large values that messages up to this seqno refer to belong to the tree. Those of later messages may still
-    /// belong to the messages in memory.
+    /// The tree frees the large values that messages up to this seqno refer to. The value of a later message may not be
+    /// among the tree's values yet.
     pub(super) knows_values_to: Seqno,
     /// Larger values are moved out of the tree, if the job applies a memtable.
     pub(super) inline_bytes: Option<usize>,
@@ -184,10 +185,17 @@ impl Flush {
             }
         }
         let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
-        // Only the root keeps nothing.
-        let counted = if rule.empties_root && capacity == 0 { &weights } else { &arriving };
         let chosen = match rule.to_leaves {
-            true => counted.iter().map(|&bytes| bytes > 0).collect(),
+            true => {
+                let mut chosen: Vec<bool> = arriving.iter().map(|&new| new > 0).collect();
+                // The root is the only page without capacity.
+                if rule.empties_root && capacity == 0 {
+                    let pending: Vec<u64> = groups.iter().map(|group| group.pending).collect();
+                    let heaviest = choose(&pending, pending.iter().sum::<u64>() / 2);
+                    chosen.iter_mut().zip(heaviest).for_each(|(chosen, is_heavy)| *chosen |= is_heavy);
+                }
+                chosen
+            }
             false => choose(&weights, capacity),
         };
         for (i, group) in groups.iter_mut().enumerate() {

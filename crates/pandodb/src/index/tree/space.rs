@@ -61,8 +61,8 @@ impl SpaceCheck {
     /// Counts anew after a checkpoint, and calls `note` with the bytes.
     pub(super) fn count_anew(&self, count: impl Fn() -> u64, note: &dyn Fn(u64)) {
         let _checking = self.checking.lock();
-        // A commit that still sees the old number has counted its bytes as prepared before, so they are in the new
-        // number. A commit that sees the 0 waits for the lock.
+        // A commit that still sees the old value of `checked` has counted its bytes as prepared before, so `count`
+        // includes them. A commit that sees the 0 waits for the lock.
         self.checked.store(0, SeqCst);
         let bytes = count();
         note(bytes);

@@ -144,15 +144,25 @@ impl Engine {
         if is_full { Ok(()) } else { result }
     }
 
-    /// Whether the disk is so full that a checkpoint should write the pages that are not written yet. There must be more
-    /// such pages than a checkpoint that has found the disk full could not write, and than the first write after a
-    /// checkpoint that has succeeded brings.
+    /// Whether the disk is so full that a checkpoint should write the pages that are not written yet. They take more than
+    /// three quarters of the reserve, and an eighth of the reserve more than the least that makes a checkpoint useful:
+    /// what the last checkpoint could not write, if it has found the disk full, or else what one message in each keyspace
+    /// takes, because the next commits would bring that again.
     fn is_tight_for_direct(&self) -> bool {
         let (unwritten, reserve) = (self.keyspaces.unwritten(), self.reserve.bytes());
+        if unwritten <= reserve / 4 * 3 || self.device.available().is_none_or(|room| room / ROOM >= unwritten) {
+            return false;
+        }
         let failed = self.checkpointer.failed_with.load(Relaxed);
-        let least = if failed > 0 { failed } else { self.keyspaces.first_unwritten() };
-        let is_tried = unwritten <= least + reserve / 8;
-        unwritten > reserve / 4 * 3 && !is_tried && self.device.available().is_some_and(|room| room / ROOM < unwritten)
+        let least = if failed > 0 { failed } else { self.least_unwritten() };
+        unwritten > least + reserve / 8
+    }
+
+    /// The bytes of pages that a checkpoint of one message in each keyspace with direct writes would take.
+    fn least_unwritten(&self) -> u64 {
+        let keyspaces = self.keyspaces.all();
+        let written = keyspaces.iter().filter(|keyspace| keyspace.unwritten.load(Relaxed) > 0);
+        written.map(|keyspace| writer_of(keyspace).least_unwritten()).sum()
     }
 
     /// Prepares the operations on all keyspaces, or none.

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use super::state::PartedTree;
-use super::view::PartView;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{KeyRange, OwnerId, Result, Seqno};
+use crate::base::{Error, KeyRange, OwnerId, Result, Seqno};
 use crate::index::parts::Reach;
 use crate::index::tree::index::TreeCheckpoint;
 use crate::index::tree::sizes::LEAST_PIECE;
@@ -34,16 +33,11 @@ impl Index for PartedTree {
     }
 
     fn view(&self) -> Arc<dyn IndexView> {
-        let mut held = self.held_view.lock();
-        held.upgrade().unwrap_or_else(|| {
-            let view = Arc::new(PartView::new(self.shared.clone()));
-            *held = Arc::downgrade(&view);
-            view
-        })
+        self.view.load_full()
     }
 
     fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
-        look(&self.view);
+        look(&**self.view.load());
     }
 
     fn stored_through(&self) -> Seqno {
@@ -65,12 +59,23 @@ impl Index for PartedTree {
         self.cool(if over > 0 { over + most / SHARE } else { 0 }, Reach::Buffers, None, keep)
     }
 
-    /// Brings messages of the heaviest part to the leaves, so that deletes free space.
+    /// Brings messages of the root's buffer, or of the heaviest part, to the leaves, so that deletes free space. The space
+    /// that a checkpoint needs is left to it, because only a checkpoint frees the replaced pages.
     fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let has_messages = self.root_buffer.load(Relaxed) > 0 || self.shared.bytes.load(Relaxed) > 0;
+        let room = room.bytes.saturating_sub(self.unwritten_bytes());
+        if has_messages && room < LEAST_PIECE {
+            return Err(Error::DiskFull { op: "pages" });
+        }
         let Some(_writing) = self.writing.try_lock() else {
             return Ok(Progress { idle: true, ..Progress::default() });
         };
-        self.cool(1, Reach::Leaves, Some((room.bytes / PIECES).max(LEAST_PIECE)), keep)
+        self.cool(
+            usize::from(self.root_buffer.load(Relaxed) == 0),
+            Reach::Leaves,
+            Some((room / PIECES).max(LEAST_PIECE)),
+            keep,
+        )
     }
 
     fn on_idle(&self) {

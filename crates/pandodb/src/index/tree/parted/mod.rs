@@ -8,8 +8,8 @@
 //!                 └──────────▶ job ──────▶ root │ pages with buffers on disk, copied on write
 //! ```
 //!
-//! In the published tree, an insertion goes into the buffer of a node below the root, under the latch of this node (000
-//! §5.2.2, §5.2.3). Here each child of the root has such a buffer in memory, a *part*. A commit reads no page.
+//! In the tree of the source, an insertion goes into the buffer of a node below the root, under the latch of this node
+//! (000 §5.2.2, §5.2.3). Here each child of the root has such a buffer in memory, a *part*. A commit reads no page.
 //!
 //! 1. A part has the messages of its keys that the tree on disk lacks: those in its *active* memtable, into which
 //!    commits insert, and those in *sealed* memtables, which wait for a job or are being written. A sealed memtable has a
@@ -17,8 +17,8 @@
 //!    into it. So the messages of the active memtable are newer than those of the sealed ones, and those of the sealed
 //!    ones are newer than those of the tree.
 //! 2. A range delete is cut at the bounds of the parts. Its pieces move to the tree together with the older messages of
-//!    their part. So when a sweep removes what a range tombstone of the tree covers, all messages older than the
-//!    tombstone are in the tree.
+//!    their part. So if the tree has a piece of a range tombstone, it also has all older messages that the piece covers,
+//!    and a sweep need not search the memory.
 //! 3. If the parts take too much memory, a job writes the heaviest ones. A checkpoint seals all parts while commits are
 //!    stopped, and writes them later.
 //! 4. A job publishes one `State`: the new root, and parts without the written memtables. The new parts follow the
@@ -43,8 +43,8 @@
 //! to its bound are applied.
 //!
 //! Locks, in the order in which a thread takes them: `writing`; `publishing`; then either `inner` of the tree or the
-//! memtables of one part. The locks of the debt, of `stuck`, of the cuts and of the readers' view are taken last. No
-//! lock but `writing` is held while a page is read or written, and none while a commit waits for the log.
+//! memtables of one part. The locks of the debt, of `stuck` and of the cuts are taken last. No lock but `writing` is held
+//! while a page is read or written, and none while a commit waits for the log.
 
 mod cursor;
 mod index;

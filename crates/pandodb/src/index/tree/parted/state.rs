@@ -1,6 +1,6 @@
 //! [`PartedTree`]: a Bε-tree to which commits write directly. This module has its fields.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::shared::{Shared, State};
 use super::view::PartView;
@@ -16,13 +16,14 @@ const MEMTABLES: u64 = 8;
 /// In an explored execution, which writes little, they are written with this part of a memtable in memory.
 const EXPLORED_PART: u64 = 16;
 
+/// The most bytes that the buffer of the root counts for.
+const MOST_BUFFER: u64 = 1 << 56;
+
 /// A Bε-tree to which commits write directly.
 pub struct PartedTree {
     pub(super) shared: Arc<Shared>,
-    /// The view of reads that end at once. It is never frozen.
-    pub(super) view: PartView,
-    /// The view that readers share, if one of them is left. The lock is taken last.
-    pub(super) held_view: Mutex<Weak<PartView>>,
+    /// The view that all readers share. It is replaced when the keyspace is dropped.
+    pub(super) view: ArcSwap<PartView>,
     /// Held by the job that writes parts. It is the first lock that a thread takes.
     pub(super) writing: Mutex<()>,
     /// For each checkpoint that has begun and not ended: the last seqno that it will write. Background jobs write no
@@ -33,8 +34,8 @@ pub struct PartedTree {
     /// The bytes of the buffer of the root on disk.
     pub(super) root_buffer: AtomicU64,
     pub(super) space: SpaceCheck,
-    /// Set if a job of a checkpoint has found the disk full. Until another job has found space, checkpoints leave the
-    /// messages in the buffer of the root, which takes little space.
+    /// Set if a job of a checkpoint has found the disk full. Until a later job in the background has brought messages
+    /// below the root, checkpoints leave them in the buffer of the root, because that takes the least space.
     pub(super) is_short: AtomicBool,
     /// The root that was opened has every message up to this seqno.
     pub(super) opened_through: Seqno,
@@ -58,8 +59,7 @@ impl PartedTree {
         let (publishing, bytes) = (Mutex::default(), AtomicUsize::new(0));
         let shared = Arc::new(Shared { tree, chunks, current, publishing, bytes });
         let tree = PartedTree {
-            view: PartView::new(shared.clone()),
-            held_view: Mutex::default(),
+            view: ArcSwap::from_pointee(PartView::new(shared.clone())),
             shared,
             writing: Mutex::default(),
             cuts: Mutex::default(),
@@ -96,7 +96,8 @@ pub(super) fn bounds(tree: &Tree, root: Option<Root>) -> Result<(Vec<Vec<u8>>, u
     };
     let block = source.page(&page, level)?;
     let inner = page.inner(&block);
-    let buffer = inner.buffer().map_or(0, |buffer| buffer.page.totals.bytes);
+    // A damaged page may count more bytes than any disk has.
+    let buffer = inner.buffer().map_or(0, |buffer| buffer.page.totals.bytes.min(MOST_BUFFER));
     let children = inner.children(&[]).into_iter().filter(|child| !child.page.is_continued);
     Ok((children.map(|child| child.from).collect(), buffer))
 }

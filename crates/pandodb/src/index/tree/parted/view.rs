@@ -6,8 +6,8 @@
 //! A job drops versions that only readers without a registered read point could need. Such a reader asks for the horizon
 //! before and after its read, and repeats the read if the horizon has passed its read point.
 //!
-//! When the keyspace is dropped, a view that a reader holds keeps the last state, until the reader drops it. The index
-//! itself holds no such view, because the pages of that state could not be freed.
+//! When the keyspace is dropped, the view keeps the last state, and the index gets a new view without messages. So the
+//! pages of the last state are freed when the last reader that holds the old view drops it.
 //!
 //! The row cache is not used: a job would have to remove the rows of all keys that it writes.
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::shared::State;
 use super::state::{PartedTree, bounds};
+use super::view::PartView;
 use crate::base::range::subtract;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlobRef, BlockAddr, EntryBlock, Error, Extent, KeyRange, Kind, PAGE, RangeTombstone, Result, Seqno};
@@ -33,24 +34,23 @@ const CHECKPOINT_PIECES: usize = 4;
 const BLOCK: usize = 64 << 10;
 
 impl PartedTree {
-    /// The bytes of pages that a checkpoint takes at most. On a full disk, a checkpoint leaves all messages in the buffer
-    /// of the root. If the root is too low in the tree to have a buffer, the checkpoint may rewrite the whole tree, which
-    /// is small.
+    /// The bytes of pages that a checkpoint takes at most.
     pub(super) fn unwritten_bytes(&self) -> u64 {
         // Those that are prepared first: they are applied before they count as prepared no longer.
         let bytes = self.space.prepared() + self.shared.bytes.load(Relaxed) as u64;
-        if bytes == 0 {
-            return 0;
-        }
+        if bytes == 0 { 0 } else { 2 * bytes + self.pages_of_one() }
+    }
+
+    /// The bytes of pages that a checkpoint of one message takes at most. On a full disk, a checkpoint leaves all messages
+    /// in the buffer of the root. If the tree has too few levels for buffers, the checkpoint may rewrite the whole tree,
+    /// which is small.
+    pub(super) fn pages_of_one(&self) -> u64 {
         let Tree { sizes, published, .. } = &self.shared.tree;
         let tree = published.load();
         let is_small = tree.root.is_none_or(|root| root.level < sizes.levels.buffered_from);
         let old = if is_small { tree.page_bytes() } else { 2 * self.root_buffer.load(Relaxed) };
         let page = |bytes: usize| bytes.next_multiple_of(PAGE) as u64;
-        2 * bytes
-            + old
-            + 4 * page(sizes.leaf.bytes)
-            + 4 * (page(sizes.levels.buffered.bytes) + page(sizes.levels.plain.bytes))
+        old + 4 * page(sizes.leaf.bytes) + 4 * (page(sizes.levels.buffered.bytes) + page(sizes.levels.plain.bytes))
     }
 
     /// Updates the debt: the bytes in memory above the limit, and those in the buffer of the root.
@@ -117,7 +117,9 @@ impl PartedTree {
         match self.write(input, requested, keep) {
             // The replaced pages are kept until a checkpoint.
             Ok(Some(bytes)) => {
-                self.is_short.store(false, Relaxed);
+                if reach == Reach::Buffers {
+                    self.is_short.store(false, Relaxed);
+                }
                 Ok(Progress { bytes, merged: bytes, ..Progress::default() })
             }
             Ok(None) => {
@@ -140,10 +142,12 @@ impl PartedTree {
     /// Damage, if it keeps even the root from being written, and other errors of a job.
     pub(super) fn write_to(&self, cut: Seqno, keep: &dyn Fn() -> Stripes) -> Result<World> {
         let most = (self.most_bytes() / CHECKPOINT_PIECES) as u64;
+        let mut reach = if self.is_short.load(Relaxed) { Reach::Root } else { Reach::Buffers };
         loop {
             let _writing = self.writing.lock();
-            let is_short = self.is_short.load(Relaxed) || self.stuck.lock().is_some();
-            let reach = if is_short { Reach::Root } else { Reach::Buffers };
+            if self.stuck.lock().is_some() {
+                reach = Reach::Root;
+            }
             let (state, mut count, mut bytes) = (self.shared.current.load_full(), 0, 0);
             let is_needed = |part: &&Arc<Part>| part.stack.read().sealed.iter().any(|sealed| sealed.bound <= cut);
             let parts: Vec<Arc<Part>> = state.parts.iter().filter(is_needed).cloned().collect();
@@ -161,7 +165,10 @@ impl PartedTree {
                 }
                 Ok(_) => {}
                 Err(e) if e.is_damage() && reach == Reach::Buffers => self.note_damage(&e),
-                Err(Error::DiskFull { .. }) if reach == Reach::Buffers => self.is_short.store(true, Relaxed),
+                Err(Error::DiskFull { .. }) if reach == Reach::Buffers => {
+                    self.is_short.store(true, Relaxed);
+                    reach = Reach::Root;
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -234,7 +241,8 @@ impl PartedTree {
             !requested.is_empty() || !seen_by_all(&tombstones, &keep).is_empty()
         };
         let in_root = self.root_buffer.load(Relaxed);
-        if input.parts.is_empty() && !(sweeps && (in_root > 0 || has_sweep())) {
+        let empties_root = input.reach != Reach::Root && in_root > 0;
+        if input.parts.is_empty() && !empties_root && !(sweeps && has_sweep()) {
             return Ok(None);
         }
         let input = Arc::new(input);
@@ -256,6 +264,11 @@ impl PartedTree {
             }
         };
         let done = job.finish(stage)?;
+        if input.parts.is_empty() && done.replaced.is_empty() && done.swept.is_empty() {
+            // The keyspace was dropped, or a damaged root counts no messages for its children. A verification reports that.
+            self.root_buffer.store(0, Relaxed);
+            return Ok(None);
+        }
         let written = done.written.bytes();
         self.publish(&from, &input, done)?;
         let bytes = input.bytes + in_root.saturating_sub(self.root_buffer.load(Relaxed));
@@ -299,23 +312,20 @@ impl PartedTree {
         let (new, gone) = state.after(input, done.next.as_deref(), root, &self.shared.chunks);
         self.shared.bytes.fetch_sub(gone, Relaxed);
         self.shared.current.store(Arc::new(new));
+        self.root_buffer.store(buffer, Relaxed);
         drop(publishing);
         drop((state, old_view));
-        self.root_buffer.store(buffer, Relaxed);
         self.note_debt();
         Ok(())
     }
 
-    /// Drops all messages and pages, when the keyspace is dropped. Views that readers hold keep the last state.
+    /// Drops all messages and pages, when the keyspace is dropped. Readers that hold the view keep the last state.
     pub(super) fn remove_all(&self) {
         // A job that publishes its result later discards it.
-        let _publishing = self.shared.publishing.lock();
+        let publishing = self.shared.publishing.lock();
         let state = self.shared.current.load_full();
-        // Later readers get another view, of the empty state.
-        let held = std::mem::take(&mut *self.held_view.lock());
-        if let Some(view) = held.upgrade() {
-            view.freeze(state.clone());
-        }
+        let view = self.view.load_full();
+        view.freeze(state.clone());
         let mut values = Vec::new();
         for part in &state.parts {
             for (keys, memtable) in part.stack.read().in_keys(&part.keys) {
@@ -326,8 +336,12 @@ impl PartedTree {
         tree.remove_all(values);
         let empty = State::empty(tree.published.load_full(), &[Vec::new()], &self.shared.chunks);
         self.shared.current.store(Arc::new(empty));
+        self.view.store(Arc::new(PartView::new(self.shared.clone())));
         self.shared.bytes.store(0, Relaxed);
         self.root_buffer.store(0, Relaxed);
+        drop(publishing);
+        // If no reader holds them, the pages of the last state are freed now, without the lock.
+        drop((view, state));
     }
 }
 

@@ -38,6 +38,10 @@ impl DirectWriter for PartedTree {
         self.space.count_anew(|| self.unwritten_bytes(), note);
     }
 
+    fn least_unwritten(&self) -> u64 {
+        self.pages_of_one()
+    }
+
     fn make_room(&self, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         if self.bytes_over() == 0 {
             return Ok(Progress { idle: true, ..Progress::default() });

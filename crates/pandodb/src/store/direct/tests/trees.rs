@@ -275,7 +275,6 @@ fn one_thread_takes_the_checkpoint_of_a_nearly_full_disk() {
     keyspace.put("a", "1").unwrap();
     store.checkpoint().unwrap();
     device.set_byte_budget(Some(16 << 20));
-    keyspace.put("b", "1").unwrap();
     store.engine.keyspaces.note_unwritten(&keyspace.state, 12 << 20);
     let before = store.stats().unwrap().checkpoints;
     let root = store.engine.checkpointer.root.lock();

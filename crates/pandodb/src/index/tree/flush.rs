@@ -186,16 +186,8 @@ impl Flush {
         }
         let weights: Vec<u64> = groups.iter().zip(&arriving).map(|(group, new)| group.pending + new).collect();
         let chosen = match rule.to_leaves {
-            true => {
-                let mut chosen: Vec<bool> = arriving.iter().map(|&new| new > 0).collect();
-                // The root is the only page without capacity.
-                if rule.empties_root && capacity == 0 {
-                    let pending: Vec<u64> = groups.iter().map(|group| group.pending).collect();
-                    let heaviest = choose(&pending, pending.iter().sum::<u64>() / 2);
-                    chosen.iter_mut().zip(heaviest).for_each(|(chosen, is_heavy)| *chosen |= is_heavy);
-                }
-                chosen
-            }
+            // The root is the only page without capacity.
+            true => chosen_to_leaves(&arriving, &groups, rule.empties_root && capacity == 0),
             false => choose(&weights, capacity),
         };
         for (i, group) in groups.iter_mut().enumerate() {
@@ -445,6 +437,14 @@ impl Flush {
         page.is_changed = true;
         Ok(values)
     }
+}
+
+/// For each group, whether it is chosen if messages are brought to their leaves: messages arrive for it, or it is among
+/// those with the most messages in a buffer that is emptied.
+fn chosen_to_leaves(arriving: &[u64], groups: &[Group], empties: bool) -> Vec<bool> {
+    let pending: Vec<u64> = groups.iter().map(|group| if empties { group.pending } else { 0 }).collect();
+    let heaviest = choose(&pending, pending.iter().sum::<u64>() / 2);
+    arriving.iter().zip(heaviest).map(|(&new, is_heavy)| new > 0 || is_heavy).collect()
 }
 
 /// Subtracts a message that was read from the old buffer.

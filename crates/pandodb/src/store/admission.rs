@@ -51,20 +51,15 @@ impl Engine {
     }
 
     /// For a store without background threads: the writer itself does steps of background work until it has processed
-    /// as many bytes as the price of its write. Some steps only read or close pages, and process few bytes of the
-    /// price. So that no writer pays for many such steps, it does only as many steps as
-    /// would process the bytes that are due at their full size, and the next writers pay the rest.
+    /// as many bytes as the price of its write.
     fn work_off(&self, price: u64) -> Result<()> {
-        let account = self.background.scheduler.account();
-        let due = account.charge(price);
-        for _ in 0..due.div_ceil(sched::FOREGROUND_STEP) {
-            if account.due() == 0 {
-                break;
-            }
+        let mut due = self.background.scheduler.account().charge(price);
+        while due > 0 {
             match self.turn_alone(sched::FOREGROUND_STEP) {
-                Turn::Worked(bytes) => account.earn(bytes.max(1)),
-                Turn::Idle | Turn::Stuck => account.clear(),
+                Turn::Worked(bytes) => self.background.scheduler.account().earn(bytes.max(1)),
+                Turn::Idle | Turn::Stuck => self.background.scheduler.account().clear(),
             }
+            due = self.background.scheduler.account().due();
         }
         Ok(())
     }

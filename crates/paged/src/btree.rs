@@ -208,7 +208,7 @@ impl Tree for BTree {
             &self.layout,
             &*self.pages,
             self.root,
-            verify::Rules { root: Kind::Plain, inner: Kind::Plain, clock: 0 },
+            verify::Rules { root: Kind::Plain, inner: Kind::Plain, clock: 0, share: None },
         )
     }
 

@@ -147,6 +147,11 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The slots of a buffer that are reserved for each child, with [`FlushPolicy::Reserved`](crate::FlushPolicy).
+    pub fn share(&self) -> usize {
+        (self.buffer.slots / (self.buffered.pivots_max + 1)).max(1)
+    }
+
     /// No column ends behind its page, and every rule about numbers of fields holds.
     fn assert_fits(&self) {
         let page = self.sizes.page;

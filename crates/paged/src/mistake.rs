@@ -44,6 +44,10 @@ mistakes! {
     ChangedParentTrusted,
     /// A flush does not note that messages have left a node, so readers that passed the node miss them.
     FlushNotNoted,
+    /// A message is put into a full share of reserved slots, so a later flush passes on more than one share.
+    ShareExceeded,
+    /// A node is split instead of flushed, but all messages that arrive stay in the left half.
+    ArrivedNotDivided,
 }
 
 #[cfg(debug_assertions)]

@@ -39,6 +39,11 @@ pub trait Tree: Send + Sync + std::fmt::Debug {
     /// [`Error::Broken`](crate::Error::Broken) and the errors of the page buffer.
     fn verify(&self) -> Result<Shape>;
 
+    /// Counts of flushes and splits since the creation. They stay 0 in a B+-tree.
+    fn flushes(&self) -> FlushCounts {
+        FlushCounts::default()
+    }
+
     /// The page buffer.
     fn pages(&self) -> &dyn PageBuffer;
 
@@ -59,6 +64,63 @@ pub struct Shape {
     pub records: u64,
     /// Messages in buffers.
     pub messages: u64,
+}
+
+/// What a Bε-tree has flushed and split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlushCounts {
+    /// Batches that a node has passed on to a child.
+    pub batches: u64,
+    /// Messages in these batches.
+    pub messages: u64,
+    /// Splits of inner nodes.
+    pub node_splits: u64,
+    /// The splits among them that were made instead of a flush ([`FlushPolicy::Threshold`]).
+    pub splits_instead: u64,
+    /// Splits of leaves by a flush.
+    pub leaf_splits: u64,
+}
+
+impl FlushCounts {
+    /// What was done since `before`.
+    #[must_use]
+    pub fn since(&self, before: &FlushCounts) -> FlushCounts {
+        FlushCounts {
+            batches: self.batches - before.batches,
+            messages: self.messages - before.messages,
+            node_splits: self.node_splits - before.node_splits,
+            splits_instead: self.splits_instead - before.splits_instead,
+            leaf_splits: self.leaf_splits - before.leaf_splits,
+        }
+    }
+}
+
+/// Which messages leave a full buffer of a Bε-tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlushPolicy {
+    /// Those for the children with the most messages, until the rest fits (000 §5.2.3).
+    #[default]
+    Largest,
+    /// The same, but a node is split instead if a batch has at most (messages) ÷ (most children of a node) messages
+    /// (004 §3).
+    Threshold,
+    /// Each child has (slots) ÷ (most children of a node) slots, at least one. When a child needs more, as many of its
+    /// messages are passed on (004 §2.4.1).
+    Reserved,
+}
+
+impl FlushPolicy {
+    /// All policies.
+    pub const ALL: [FlushPolicy; 3] = [FlushPolicy::Largest, FlushPolicy::Threshold, FlushPolicy::Reserved];
+
+    /// The name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            FlushPolicy::Largest => "largest",
+            FlushPolicy::Threshold => "threshold",
+            FlushPolicy::Reserved => "reserved",
+        }
+    }
 }
 
 /// The root of a Bε-tree (000 §5.2.2).
@@ -86,19 +148,27 @@ pub enum TreeKind {
     /// A B+-tree.
     BTree(Coupling),
     /// A Bε-tree.
-    BeTree(Coupling, RootKind),
+    BeTree(Coupling, RootKind, FlushPolicy),
 }
 
 impl TreeKind {
-    /// The name in tables.
+    /// The name in tables, without the flush policy.
     pub fn name(self) -> &'static str {
         match self {
             TreeKind::BTree(Coupling::Latched) => "btree",
             TreeKind::BTree(Coupling::Optimistic) => "btree, optimistic",
-            TreeKind::BeTree(Coupling::Latched, RootKind::Separate) => "betree",
-            TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate) => "betree, optimistic",
-            TreeKind::BeTree(Coupling::Latched, RootKind::Textbook) => "betree, textbook root",
-            TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook) => "betree, textbook root, optimistic",
+            TreeKind::BeTree(Coupling::Latched, RootKind::Separate, _) => "betree",
+            TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, _) => "betree, optimistic",
+            TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, _) => "betree, textbook root",
+            TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, _) => "betree, textbook root, optimistic",
+        }
+    }
+
+    /// The flush policy of a Bε-tree.
+    pub fn flush_policy(self) -> Option<FlushPolicy> {
+        match self {
+            TreeKind::BTree(_) => None,
+            TreeKind::BeTree(_, _, policy) => Some(policy),
         }
     }
 }
@@ -110,11 +180,12 @@ impl TreeKind {
 ///
 /// ```
 /// # #[cfg(not(feature = "explore"))] {
-/// use pandodb_paged::{BufferConfig, BufferKind, Coupling, Op, RootKind, Sizes, TreeKind, create};
+/// use pandodb_paged::{BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, TreeKind, create};
 ///
 /// let sizes = Sizes { page: 4096, value: 8, epsilon: 0.5 };
 /// let config = BufferConfig { kind: BufferKind::Optimal, page: 4096, frames: 0, direct: false };
-/// let tree = create(TreeKind::BeTree(Coupling::Latched, RootKind::Separate), sizes, &config, "".as_ref())?;
+/// let kind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest);
+/// let tree = create(kind, sizes, &config, "".as_ref())?;
 /// tree.upsert(7, Op::Insert, &40_u64.to_le_bytes())?;
 /// tree.upsert(7, Op::Update, &2_u64.to_le_bytes())?;
 /// let mut value = Vec::new();
@@ -128,6 +199,6 @@ pub fn create(kind: TreeKind, sizes: Sizes, config: &BufferConfig, path: &Path) 
     let pages = buffer::create(config, path)?;
     Ok(match kind {
         TreeKind::BTree(coupling) => Box::new(BTree::create(layout, pages, coupling)?),
-        TreeKind::BeTree(coupling, root) => Box::new(BeTree::create(layout, pages, coupling, root)?),
+        TreeKind::BeTree(coupling, root, policy) => Box::new(BeTree::create(layout, pages, coupling, root, policy)?),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Checked for every page: its level is one below its parent's; its kind is allowed there; the numbers of pivots,
 //! records and messages are within the slots; keys ascend and are in the range of the page; a message is newer than
-//! each message of its key below; no page has two parents; no page is unreachable. Every leaf is at level 0, so all
+//! each message of its key below; with reserved slots, no child has more messages than its share; no page has two parents; no page is unreachable. Every leaf is at level 0, so all
 //! paths have the same length.
 
 use std::collections::HashSet;
@@ -22,6 +22,8 @@ pub struct Rules {
     pub inner: Kind,
     /// Messages have timestamps below this one.
     pub clock: u64,
+    /// The most messages of a child in a buffer, if slots are reserved.
+    pub share: Option<usize>,
 }
 
 /// Keys and timestamps of the messages of a node.
@@ -95,6 +97,7 @@ impl Check<'_> {
         ensure(pivots.first().is_none_or(|&first| first > range.0), no, "its first child has an empty range")?;
         if kind == Kind::Buffered {
             self.buffer(no, &page, range)?;
+            self.shares(no, &page, &pivots)?;
         }
         for i in 0..=count {
             let lower = if i == 0 { range.0 } else { pivots[i - 1] };
@@ -103,6 +106,19 @@ impl Check<'_> {
         }
         if kind == Kind::Buffered {
             self.above.pop();
+        }
+        Ok(())
+    }
+
+    /// No child has more messages than its reserved slots.
+    fn shares(&self, no: PageNo, page: &[u8], pivots: &[u64]) -> Result<()> {
+        let Some(share) = self.rules.share else { return Ok(()) };
+        let (keys, count) = (&self.layout.buffer.keys, header::messages(page));
+        let ends = pivots.iter().map(|&pivot| keys.lower_bound(page, count, pivot)).chain([count]);
+        let mut from = 0;
+        for end in ends {
+            ensure(end - from <= share, no, "a child has more messages than its reserved slots")?;
+            from = end;
         }
         Ok(())
     }

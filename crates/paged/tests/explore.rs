@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use pandodb_paged::buffer::{self, PageBuffer};
-use pandodb_paged::{BufferConfig, BufferKind, Coupling, Op, RootKind, Sizes, Tree, TreeKind, create};
+use pandodb_paged::{BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create};
 
 const PAGE: usize = 128;
 const KEYS: u64 = 48;
@@ -27,16 +27,19 @@ enum Scenario {
 }
 
 const SEPARATE: RootKind = RootKind::Separate;
+const LARGEST: FlushPolicy = FlushPolicy::Largest;
 
-const SCENARIOS: [Scenario; 11] = [
+const SCENARIOS: [Scenario; 13] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, RootKind::Textbook), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE), BufferKind::TwoQueue),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE), BufferKind::Clock),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE, LARGEST), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, LARGEST), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, LARGEST), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE, LARGEST), BufferKind::TwoQueue),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Clock),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, FlushPolicy::Threshold), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, FlushPolicy::Reserved), BufferKind::Optimal),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
@@ -142,7 +145,7 @@ fn schedules_of_the_latching_protocols() {
 #[cfg(debug_assertions)]
 fn mistakes_are_found() {
     use pandodb_paged::mistake::{Mistake, activate};
-    let optimistic = Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE), BufferKind::Optimal);
+    let optimistic = Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Optimal);
     let canaries = [
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),

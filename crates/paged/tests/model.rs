@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Model, Random, TREES, apply, compare, run, tree, value};
-use pandodb_paged::{BufferKind, Coupling, Op, RootKind, TreeKind};
+use pandodb_paged::{BufferKind, Coupling, FlushPolicy, Op, RootKind, TreeKind};
 
-const SEPARATE: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate);
+const SEPARATE: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest);
 
 #[test]
 fn every_tree_on_every_buffer_agrees_with_the_model() {
@@ -20,17 +20,47 @@ fn every_tree_on_every_buffer_agrees_with_the_model() {
     }
 }
 
+/// Each configuration runs with two seeds; a seed draws the flush policy, too.
 #[test]
 fn every_epsilon_and_page_size_agrees_with_the_model() {
+    let (mut seed, mut drawn) = (0, [0; 3]);
     for root in [RootKind::Separate, RootKind::Textbook] {
         for (page, keys) in [(128, 600), (160, 600), (256, 1_500), (512, 3_000), (4096, 10_000)] {
-            for epsilon in [0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.99, 1.0] {
-                let fixture = tree(TreeKind::BeTree(Coupling::Latched, root), page, epsilon, BufferKind::Optimal, 0);
-                let context = format!("{root:?}, pages of {page} bytes, epsilon {epsilon}");
-                let shape = run(&*fixture.tree, 2, keys, 4 * keys, &context);
+            for epsilon in [0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.99, 1.0].repeat(2) {
+                seed += 1;
+                let policy = Random(seed).below(3) as usize;
+                drawn[policy] += 1;
+                let policy = FlushPolicy::ALL[policy];
+                let kind = TreeKind::BeTree(Coupling::Latched, root, policy);
+                let fixture = tree(kind, page, epsilon, BufferKind::Optimal, 0);
+                let context = format!("{root:?}, {policy:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
+                let shape = run(&*fixture.tree, seed, keys, 4 * keys, &context);
                 assert!(shape.height >= 2, "{context}: {shape:?}");
             }
         }
+    }
+    assert!(drawn.iter().all(|&runs| runs >= 40), "each policy is drawn often: {drawn:?}");
+}
+
+#[test]
+fn flush_policies_differ_in_their_batches_and_splits() {
+    for root in [RootKind::Separate, RootKind::Textbook] {
+        let [largest, threshold, reserved] = FlushPolicy::ALL.map(|policy| {
+            let kind = TreeKind::BeTree(Coupling::Latched, root, policy);
+            let fixture = tree(kind, 512, 0.5, BufferKind::Optimal, 0);
+            let mut random = Random(4);
+            for i in 0..60_000 {
+                fixture.tree.upsert(random.below(1 << 40), Op::Insert, &value(i, i)).unwrap();
+            }
+            let shape = fixture.tree.verify().unwrap();
+            assert!(shape.height >= 5, "several levels of buffers: {shape:?}");
+            (fixture.tree.flushes(), fixture.tree.layout().share() as u64)
+        });
+        assert_eq!((largest.0.splits_instead, reserved.0.splits_instead), (0, 0));
+        assert!(threshold.0.splits_instead > 0, "{threshold:?}");
+        let (counts, share) = reserved;
+        assert!(share > 1 && counts.messages <= counts.batches * share, "at most a share for each batch: {counts:?}");
+        assert!(counts.batches > largest.0.batches, "smaller batches: {counts:?} {largest:?}");
     }
 }
 

@@ -9,7 +9,9 @@ use crate::operand::parse_size;
 const PAGED_HELP: &str = "\
 Repeats experiments of source 000 on a B+-tree and a Bε-tree in a page buffer, as the source describes them. These trees \
 are not durable and not part of the store. Each ratio of the source is printed beside the measured one. Trees that are \
-compared are measured in turns. `reads` and `writes` are pages per operation.
+compared are measured in turns. `reads` and `writes` are pages per operation, `flushes` \
+batches of messages per operation, and `flushed` messages per batch. `instead` are the splits of inner nodes that a flush \
+policy made instead of a flush.
 
   inserts    inserts into a preloaded tree, data four times memory (§6.4)
   workloads  the five workloads, in memory (§6.3)
@@ -18,6 +20,7 @@ compared are measured in turns. `reads` and `writes` are pages per operation.
   coupling   latched beside optimistic coupling, half reads and half updates (§8.1)
   sizes      sizes of pages and values, data four times memory (ch. 8)
   buffers    2Q under one lock, 2Q without it, CLOCK (§5.1.2)
+  flushes    the flush policies of 000 and of 004 §2.4.1 and §3, loads of data four times memory
 
   pando lab paged inserts --records 200000 --direct
   pando lab paged coupling --threads 1,2 --json";
@@ -52,6 +55,8 @@ pub enum PagedExperiment {
     Sizes,
     /// Page buffers.
     Buffers,
+    /// Flush policies.
+    Flushes,
 }
 
 /// `pando lab paged`

@@ -20,6 +20,7 @@ impl From<PagedExperiment> for Experiment {
             PagedExperiment::Coupling => Experiment::Coupling,
             PagedExperiment::Sizes => Experiment::Sizes,
             PagedExperiment::Buffers => Experiment::Buffers,
+            PagedExperiment::Flushes => Experiment::Flushes,
         }
     }
 }
@@ -68,11 +69,11 @@ pub fn run(args: &PagedArgs) -> Outcome {
             continue;
         }
         let head = [
-            "tree", "buffer", "workload", "keys", "threads", "page", "value", "ε", "pivots", "slots", "ops/s",
-            "cpu µs", "reads", "writes", "height", "pages",
+            "tree", "policy", "buffer", "workload", "keys", "threads", "page", "value", "ε", "pivots", "slots",
+            "ops/s", "cpu µs", "reads", "writes", "flushes", "flushed", "splits", "instead", "height", "pages",
         ];
         output::line(output::table(&head, &report.rows.iter().map(row).collect::<Vec<_>>()))?;
-        let head = ["claim", "000 §", "the source", "measured", "by cpu"];
+        let head = ["claim", "§", "the source", "measured", "by cpu"];
         output::line(format!("\n{}\n", output::table(&head, &report.claims.iter().map(claim).collect::<Vec<_>>())))?;
     }
     Ok(())
@@ -81,6 +82,7 @@ pub fn run(args: &PagedArgs) -> Outcome {
 fn row(row: &Row) -> Vec<String> {
     vec![
         row.tree.to_owned(),
+        row.policy.to_owned(),
         row.buffer.to_owned(),
         row.mix.name().to_owned(),
         row.dist.name().to_owned(),
@@ -94,6 +96,10 @@ fn row(row: &Row) -> Vec<String> {
         format!("{:.2}", row.cpu_us),
         format!("{:.3}", row.reads),
         format!("{:.3}", row.writes),
+        format!("{:.4}", row.flushes),
+        format!("{:.1}", row.flushed),
+        output::count(row.splits),
+        output::count(row.splits_instead),
         if row.height == 0 { "–".to_owned() } else { row.height.to_string() },
         output::count(row.pages),
     ]

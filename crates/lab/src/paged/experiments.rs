@@ -1,9 +1,9 @@
 //! The plans of the experiments, and the source's claims beside their results.
 
-use pandodb_paged::{BufferKind, Coupling, RootKind, TreeKind};
+use pandodb_paged::{BufferKind, Coupling, FlushPolicy, RootKind, TreeKind};
 
 use super::measure::{Bench, Setup};
-use super::{BETREE, BTREE, Claim, Config, Experiment, Mix, Report, Row};
+use super::{BETREE, BTREE, Claim, Config, Experiment, Mix, Report, Row, betree};
 use crate::failure::Result;
 use crate::workload::pick::Dist;
 
@@ -11,8 +11,8 @@ use crate::workload::pick::Dist;
 const EPSILONS: [f64; 11] = [0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 
 const BTREE_OPTIMISTIC: TreeKind = TreeKind::BTree(Coupling::Optimistic);
-const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate);
-const TEXTBOOK: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Textbook);
+const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Largest);
+const TEXTBOOK: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, FlushPolicy::Largest);
 
 /// Runs one experiment.
 pub struct Runner<'a> {
@@ -73,6 +73,7 @@ impl<'a> Runner<'a> {
             Experiment::Coupling => self.coupling()?,
             Experiment::Sizes => self.sizes()?,
             Experiment::Buffers => self.buffers()?,
+            Experiment::Flushes => self.flushes()?,
         }
         Ok(self.report)
     }
@@ -331,6 +332,38 @@ impl<'a> Runner<'a> {
                     let (other, locked) = (of(*kind, threads), of(BufferKind::TwoQueue, threads));
                     self.claim(what, "6.4", "2q drops with threads", other, locked);
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads the same records into empty trees, which differ in their flush policy.
+    fn flushes(&mut self) -> Result<()> {
+        let mut epsilons = vec![self.config.epsilon];
+        // 004 measures with ε = 0.5.
+        epsilons.extend([0.5].into_iter().filter(|&epsilon| epsilon != self.config.epsilon));
+        if epsilons.len() == 1 {
+            epsilons.push(0.8);
+        }
+        for &epsilon in &epsilons {
+            for dist in [Dist::Uniform, Dist::Zipf] {
+                let setups = FlushPolicy::ALL.map(|policy| Setup { epsilon, ..self.limited(betree(policy)) });
+                (self.watch)(&format!("flushes: {}, ε = {epsilon}", dist.name()));
+                self.compare_fresh(&setups, Plan { mix: Mix::InsertsIntoEmpty, dist, threads: 1 })?;
+            }
+        }
+        let rows = self.report.rows.clone();
+        for (epsilon, dist) in epsilons.iter().flat_map(|&epsilon| [(epsilon, Dist::Uniform), (epsilon, Dist::Zipf)]) {
+            for policy in [FlushPolicy::Threshold, FlushPolicy::Reserved] {
+                let is_of = |row: &Row, policy: FlushPolicy| {
+                    row.epsilon == epsilon && row.dist == dist && row.policy == policy.name()
+                };
+                let (other, base) = (|row: &Row| is_of(row, policy), |row: &Row| is_of(row, FlushPolicy::Largest));
+                let what = format!("{}, ε = {epsilon}: {} ÷ largest", dist.name(), policy.name());
+                let from = if policy == FlushPolicy::Threshold { "004 3" } else { "004 2.4.1" };
+                self.claim(format!("inserts, {what}"), from, "–", rate(&rows, other), rate(&rows, base));
+                let (other, base) = (transfers(&rows, other), transfers(&rows, base));
+                self.claim_pages(format!("pages moved, {what}"), from, "–", other, base);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use pandodb_paged::{BufferConfig, BufferKind, Op, Sizes, Tree, TreeKind};
+use pandodb_paged::{BufferConfig, BufferKind, FlushPolicy, Op, Sizes, Tree, TreeKind};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -96,7 +96,7 @@ impl<'a> Bench<'a> {
         self.segments += 1;
         let each = self.config.ops.div_ceil(threads as u64);
         let steps: Vec<Vec<Step>> = (0..threads as u64).map(|thread| self.steps(kind, dist, thread, each)).collect();
-        let before = self.tree.pages().counts();
+        let (before, flushes_before) = (self.tree.pages().counts(), self.tree.flushes());
         let (start, tree) = (Barrier::new(threads + 1), &*self.tree);
         let value_len = self.setup.value;
         let (seconds, results) = std::thread::scope(|scope| {
@@ -117,6 +117,7 @@ impl<'a> Bench<'a> {
         });
         let cpu: f64 = results.into_iter().collect::<std::result::Result<Vec<f64>, _>>()?.iter().sum();
         let done = self.tree.pages().counts().since(&before);
+        let flushes = self.tree.flushes().since(&flushes_before);
         let ops = each * threads as u64;
         let layout = self.tree.layout();
         Ok(Row {
@@ -124,6 +125,7 @@ impl<'a> Bench<'a> {
             experiment: "",
             commit: env!("PANDO_COMMIT"),
             tree: self.setup.tree.name(),
+            policy: self.setup.tree.flush_policy().map_or("", FlushPolicy::name),
             buffer: self.setup.buffer.name(),
             mix: kind,
             dist,
@@ -140,6 +142,10 @@ impl<'a> Bench<'a> {
             cpu_us: cpu * 1e6 / ops as f64,
             reads: done.reads as f64 / ops as f64,
             writes: done.writes as f64 / ops as f64,
+            flushes: flushes.batches as f64 / ops as f64,
+            flushed: flushes.messages as f64 / flushes.batches.max(1) as f64,
+            splits: flushes.node_splits,
+            splits_instead: flushes.splits_instead,
             height: 0,
             pages: done.pages,
             pivots: layout.buffered.pivots_max,

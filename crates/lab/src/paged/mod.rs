@@ -1,4 +1,4 @@
-//! The experiments of 000 ch. 6 and 8 on the source's own structures: the trees of the crate `pandodb-paged`.
+//! The experiments of 000 ch. 6 and 8, and one on flush policies of 004, on the source's own structures: the trees of the crate `pandodb-paged`.
 //!
 //! ```text
 //!   Experiment ──Config──▶ experiments: for each round, tree by tree
@@ -21,7 +21,7 @@ mod measure;
 
 use std::path::PathBuf;
 
-use pandodb_paged::{BufferKind, TreeKind};
+use pandodb_paged::{BufferKind, FlushPolicy, TreeKind};
 use serde::Serialize;
 
 use crate::failure::Result;
@@ -44,11 +44,13 @@ pub enum Experiment {
     Sizes,
     /// Page buffers, by threads (§5.1.2, §6.4 and §8.5).
     Buffers,
+    /// Flush policies: that of 000, and those of 004 §2.4.1 and §3.
+    Flushes,
 }
 
 impl Experiment {
     /// All experiments with their names on the command line.
-    pub const ALL: [(&str, Experiment); 7] = [
+    pub const ALL: [(&str, Experiment); 8] = [
         ("inserts", Experiment::Inserts),
         ("workloads", Experiment::Workloads),
         ("epsilon", Experiment::Epsilon),
@@ -56,6 +58,7 @@ impl Experiment {
         ("coupling", Experiment::Coupling),
         ("sizes", Experiment::Sizes),
         ("buffers", Experiment::Buffers),
+        ("flushes", Experiment::Flushes),
     ];
 
     /// The name on the command line.
@@ -139,6 +142,8 @@ pub struct Row {
     pub commit: &'static str,
     /// The tree.
     pub tree: &'static str,
+    /// The flush policy of a Bε-tree; empty for a B+-tree.
+    pub policy: &'static str,
     /// The page buffer.
     pub buffer: &'static str,
     /// The operations.
@@ -171,6 +176,14 @@ pub struct Row {
     pub reads: f64,
     /// Pages that were written, per operation.
     pub writes: f64,
+    /// Batches of messages that nodes passed on to a child, per operation.
+    pub flushes: f64,
+    /// Messages in such a batch, on average; 0 without batches.
+    pub flushed: f64,
+    /// Splits of inner nodes.
+    pub splits: u64,
+    /// The splits among them that a policy made instead of a flush.
+    pub splits_instead: u64,
     /// Levels of the tree at the end; 0 if it was not verified.
     pub height: usize,
     /// Pages of the tree.
@@ -217,7 +230,12 @@ pub fn run(experiment: Experiment, config: &Config, watch: &mut dyn FnMut(&str))
 
 /// The trees that experiments compare.
 const BTREE: TreeKind = TreeKind::BTree(pandodb_paged::Coupling::Latched);
-const BETREE: TreeKind = TreeKind::BeTree(pandodb_paged::Coupling::Latched, pandodb_paged::RootKind::Separate);
+const BETREE: TreeKind = betree(FlushPolicy::Largest);
+
+/// A Bε-tree of 000 with another flush policy.
+const fn betree(policy: FlushPolicy) -> TreeKind {
+    TreeKind::BeTree(pandodb_paged::Coupling::Latched, pandodb_paged::RootKind::Separate, policy)
+}
 
 #[cfg(test)]
 mod tests {
@@ -263,5 +281,19 @@ mod tests {
             rows.map(|row| row.reads).fold(0.0, f64::max)
         };
         assert!(reads("betree") < reads("btree"), "{:?}", report.rows);
+    }
+
+    #[test]
+    fn flush_policies_load_the_same_records() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { records: 20_000, ops: 20_000, ..config(dir.path()) };
+        let report = run(Experiment::Flushes, &config, &mut |_| ()).unwrap();
+        assert_eq!(report.rows.len(), 12, "three policies, two distributions, two values of epsilon");
+        assert!(report.rows.iter().all(|row| row.flushes > 0.0 && row.flushed >= 1.0), "{:?}", report.rows);
+        let flushes = |policy: FlushPolicy| {
+            let rows = report.rows.iter().filter(|row| row.policy == policy.name() && row.dist == Dist::Uniform);
+            rows.map(|row| row.flushes).fold(0.0, f64::max)
+        };
+        assert!(flushes(FlushPolicy::Reserved) > flushes(FlushPolicy::Largest), "{:?}", report.rows);
     }
 }

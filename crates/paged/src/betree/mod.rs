@@ -8,7 +8,8 @@
 //!
 //! 1. A write is a message. It is put into the buffer of a node below the root, where it is merged with an older message
 //!    of its key (`write`).
-//! 2. A full buffer passes the messages for the children with the most messages on, until the rest fits (`flush`).
+//! 2. A full buffer passes messages on to children, until the rest fits (`flush`). The [`FlushPolicy`] chooses which ones
+//!    (`choose`); in the source, these are the messages for the children with the most messages.
 //! 3. A lookup collects the updates on its way, until it finds an insert, a delete or a record (`read`).
 //!
 //! **Heights.** A tree of height 1 is a leaf, latched exclusively by writers (Listing 5.4). When it is full, a
@@ -20,9 +21,10 @@
 //! with a later one could overtake it, and its message could be flushed before the earlier one arrives.
 //!
 //! Invariants ([`verify`](crate::Tree::verify) checks them): at most one message a key in a buffer; a message is newer
-//! than all messages of its key below; buffers have at most as many messages as a leaf has records. Under-full nodes are
-//! not merged (000 §5.2.1).
+//! than all messages of its key below; buffers have at most as many messages as a leaf has records; with reserved slots,
+//! no child has more messages in a buffer than its share. Under-full nodes are not merged (000 §5.2.1).
 
+mod choose;
 mod flush;
 mod read;
 mod write;
@@ -33,9 +35,24 @@ use crate::frame::{PageNo, ReadPage, WritePage};
 use crate::layout::{Kind, Layout, header};
 use crate::message::Op;
 use crate::mistake::Mistake;
-use crate::sync::{AtomicU64, Ordering};
-use crate::tree::{Coupling, RootKind, Shape, Tree};
+use crate::sync::{AtomicU64, Counter, Ordering};
+use crate::tree::{Coupling, FlushCounts, FlushPolicy, RootKind, Shape, Tree};
 use crate::verify;
+
+/// Counts of flushes and splits, for statistics.
+#[derive(Debug, Default)]
+struct Counters {
+    batches: Counter,
+    messages: Counter,
+    node_splits: Counter,
+    splits_instead: Counter,
+    leaf_splits: Counter,
+}
+
+/// Adds to a counter.
+fn count(counter: &Counter, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
+}
 
 /// The tree.
 #[derive(Debug)]
@@ -45,6 +62,8 @@ pub struct BeTree {
     root: PageNo,
     coupling: Coupling,
     root_kind: RootKind,
+    policy: FlushPolicy,
+    counts: Counters,
     /// The next timestamp.
     clock: AtomicU64,
 }
@@ -59,6 +78,7 @@ impl BeTree {
         pages: Box<dyn PageBuffer>,
         coupling: Coupling,
         root_kind: RootKind,
+        policy: FlushPolicy,
     ) -> Result<BeTree> {
         assert!(layout.buffer.slots <= layout.leaf.slots, "a leaf has room for a whole buffer");
         let root = {
@@ -66,7 +86,8 @@ impl BeTree {
             header::set_kind(&mut page, 0, Kind::Leaf);
             page.no()
         };
-        Ok(BeTree { layout, pages, root, coupling, root_kind, clock: AtomicU64::new(1) })
+        let (clock, counts) = (AtomicU64::new(1), Counters::default());
+        Ok(BeTree { layout, pages, root, coupling, root_kind, policy, counts, clock })
     }
 
     /// The kind of a root above the leaves.
@@ -115,6 +136,9 @@ impl BeTree {
         self.layout.buffer.split(child, &mut right, pivot);
         self.layout.inner_of(parent).insert(parent, i, pivot, right.no());
         parent.note_change();
+        // Later flushes of the right half do not note that messages have left `child`, where a reader may have met them.
+        child.note_change();
+        count(&self.counts.node_splits, 1);
         Ok((pivot, right))
     }
 }
@@ -139,8 +163,20 @@ impl Tree for BeTree {
 
     fn verify(&self) -> Result<Shape> {
         let clock = self.clock.load(Ordering::Relaxed);
-        let rules = verify::Rules { root: self.kind_of_root(), inner: Kind::Buffered, clock };
+        let share = (self.policy == FlushPolicy::Reserved).then(|| self.layout.share());
+        let rules = verify::Rules { root: self.kind_of_root(), inner: Kind::Buffered, clock, share };
         verify::check(&self.layout, &*self.pages, self.root, rules)
+    }
+
+    fn flushes(&self) -> FlushCounts {
+        let get = |counter: &Counter| counter.load(Ordering::Relaxed);
+        FlushCounts {
+            batches: get(&self.counts.batches),
+            messages: get(&self.counts.messages),
+            node_splits: get(&self.counts.node_splits),
+            splits_instead: get(&self.counts.splits_instead),
+            leaf_splits: get(&self.counts.leaf_splits),
+        }
     }
 
     fn pages(&self) -> &dyn PageBuffer {

@@ -49,7 +49,7 @@ impl BeTree {
             }
             let Some(mut child) = self.step(root, write.key, |child| self.pages.write(child))? else { continue };
             let message = write.message(self.stamp());
-            if self.layout.buffer.put(&mut child, message) {
+            if self.put(&mut child, message) {
                 return Ok(true);
             }
             if self.layout.buffered.room(&child) == 0 {
@@ -86,7 +86,7 @@ impl BeTree {
         let i = self.layout.plain.child_for(&root, write.key);
         let mut child = self.pages.write(self.layout.plain.child(&root, i))?;
         let message = write.message(self.stamp());
-        if self.layout.buffer.put(&mut child, message) {
+        if self.put(&mut child, message) {
             return Ok(());
         }
         if self.layout.buffered.room(&child) == 0 {
@@ -159,14 +159,14 @@ impl BeTree {
             self.lower(&mut root)?;
         }
         let message = write.message(self.stamp());
-        if self.layout.buffer.put(&mut root, message) {
+        if self.put(&mut root, message) {
             return Ok(());
         }
         if self.layout.buffered.room(&root) == 0 {
             self.lower(&mut root)?;
             let mut child = self.pages.write(self.layout.buffered.child(&root, 0))?;
             self.split_inner(&mut root, 0, &mut child)?;
-            let put = self.layout.buffer.put(&mut root, message);
+            let put = self.put(&mut root, message);
             assert!(put, "the buffer of the new root is empty");
             return Ok(());
         }

@@ -4,19 +4,25 @@
 use std::collections::BTreeMap;
 
 use pandodb_paged::message::combine;
-use pandodb_paged::{BufferConfig, BufferKind, Coupling, Op, RootKind, Shape, Sizes, Tree, TreeKind, create};
+use pandodb_paged::{
+    BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Shape, Sizes, Tree, TreeKind, create,
+};
 
 /// Bytes of a value.
 pub const VALUE: usize = 12;
 
-/// Both couplings of both trees, and both roots.
-pub const TREES: [TreeKind; 6] = [
+/// Both couplings of both trees, and both roots; the other flush policies with each root and with each coupling.
+pub const TREES: [TreeKind; 10] = [
     TreeKind::BTree(Coupling::Latched),
     TreeKind::BTree(Coupling::Optimistic),
-    TreeKind::BeTree(Coupling::Latched, RootKind::Separate),
-    TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate),
-    TreeKind::BeTree(Coupling::Latched, RootKind::Textbook),
-    TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook),
+    TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest),
+    TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Largest),
+    TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, FlushPolicy::Largest),
+    TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, FlushPolicy::Largest),
+    TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Threshold),
+    TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, FlushPolicy::Threshold),
+    TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Reserved),
+    TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, FlushPolicy::Reserved),
 ];
 
 /// A small generator of random numbers (splitmix64).

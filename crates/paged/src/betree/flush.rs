@@ -4,7 +4,7 @@
 //!   queue   (node A, its removed blocks) (node B, …)  ──▶ pop A: latch a child, give it its block
 //!                                                           leaf   split if needed ──▶ push (leaf, block)
 //!                                                           node   block fits ──▶ merge, release
-//!                                                                  else remove the largest blocks, split if the pivots
+//!                                                                  else remove chosen blocks, split if the pivots
 //!                                                                  need it ──▶ push (halves, their removed blocks)
 //!                                                         release A
 //! ```
@@ -194,7 +194,7 @@ impl BeTree {
         Ok(())
     }
 
-    /// Merges messages into the buffer of `node` and removes the largest blocks, so that the rest fits.
+    /// Merges messages into the buffer of `node` and removes the blocks that the policy chooses, so that the rest fits.
     fn remove_blocks(&self, node: &mut WritePage<'_>, arrived: &Batch) -> Vec<Block> {
         let (buffer, limit) = (&self.layout.buffer, self.batch_limit());
         assert!(arrived.len() <= buffer.slots, "a flush at most doubles a buffer");

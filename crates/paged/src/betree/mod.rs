@@ -187,3 +187,28 @@ impl Tree for BeTree {
         &self.layout
     }
 }
+
+#[cfg(all(test, not(feature = "explore")))]
+mod tests {
+    use super::*;
+    use crate::buffer::{self, BufferConfig, BufferKind};
+    use crate::layout::Sizes;
+
+    #[test]
+    fn a_split_is_noted_in_both_nodes_that_lose_messages() {
+        let layout = Layout::new(Sizes { page: 256, value: 8, epsilon: 0.5 }).unwrap();
+        let config = BufferConfig { kind: BufferKind::Optimal, page: 256, frames: 1, direct: false };
+        let pages = buffer::create(&config, "".as_ref()).unwrap();
+        let policy = FlushPolicy::default();
+        let tree = BeTree::create(layout, pages, Coupling::Optimistic, RootKind::Separate, policy).unwrap();
+        (0..100).for_each(|key| tree.upsert(key, Op::Insert, &[0; 8]).unwrap());
+        let (above, above_version) = tree.pages.read(tree.root).unwrap().unlatch();
+        let mut root = tree.pages.write(tree.root).unwrap();
+        let child = tree.layout.inner_of(&root).child(&root, 0);
+        // Readers that have released a node before the split.
+        let (reader, version) = tree.pages.read(child).unwrap().unlatch();
+        let mut child = tree.pages.write(child).unwrap();
+        drop(tree.split_inner(&mut root, 0, &mut child).unwrap());
+        assert!(reader.version() > version && above.version() > above_version, "readers of either node restart");
+    }
+}

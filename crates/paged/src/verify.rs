@@ -2,8 +2,8 @@
 //!
 //! Checked for every page: its level is one below its parent's; its kind is allowed there; the numbers of pivots,
 //! records and messages are within the slots; keys ascend and are in the range of the page; a message is newer than
-//! each message of its key below; with reserved slots, no child has more messages than its share; no page has two parents; no page is unreachable. Every leaf is at level 0, so all
-//! paths have the same length.
+//! each message of its key below; with reserved slots, no child has more messages than its share; no page has two
+//! parents; no page is unreachable. Every leaf is at level 0, so all paths have the same length.
 
 use std::collections::HashSet;
 

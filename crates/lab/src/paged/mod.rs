@@ -1,4 +1,5 @@
-//! The experiments of 000 ch. 6 and 8, and one on flush policies of 004, on the source's own structures: the trees of the crate `pandodb-paged`.
+//! The experiments of 000 ch. 6 and 8, and one on the flush policies of 004, on the source's own structures: the trees of
+//! the crate `pandodb-paged`.
 //!
 //! ```text
 //!   Experiment ──Config──▶ experiments: for each round, tree by tree

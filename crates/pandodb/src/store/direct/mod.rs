@@ -150,10 +150,10 @@ impl Engine {
     /// takes, because the next commits would bring that again.
     fn is_tight_for_direct(&self) -> bool {
         let (unwritten, reserve) = (self.keyspaces.unwritten(), self.reserve.bytes());
+        let failed = self.checkpointer.failed_with.load(Relaxed);
         if unwritten <= reserve / 4 * 3 || self.device.available().is_none_or(|room| room / ROOM >= unwritten) {
             return false;
         }
-        let failed = self.checkpointer.failed_with.load(Relaxed);
         let least = if failed > 0 { failed } else { self.least_unwritten() };
         unwritten > least + reserve / 8
     }

@@ -196,16 +196,22 @@ fn largest_run_searched(keys: &[[u8; 8]], pivots: &[[u8; 8]]) -> (usize, usize, 
 
 /// The largest spans that together have at least `needed` messages, when at most `most` of each are taken. They are
 /// returned in descending order of keys.
-fn choose(mut spans: Vec<Span>, needed: usize, most: usize) -> Vec<Span> {
+fn choose(spans: Vec<Span>, needed: usize, most: usize) -> Vec<Span> {
     debug_assert!(needed >= 1 && needed <= most, "a buffer that overflows, at most twice its size");
+    take_largest(spans, most, |_, taken| taken < needed)
+}
+
+/// The spans from the largest on, as long as `is_chosen` holds for the length of the next one and the number of messages
+/// that are taken before it. At most `most` of each are taken. They are returned in descending order of keys.
+fn take_largest(mut spans: Vec<Span>, most: usize, is_chosen: impl Fn(usize, usize) -> bool) -> Vec<Span> {
     spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.len));
     let mut taken = 0;
-    let count = spans.iter().take_while(|span| {
-        let missing = taken < needed;
+    let chosen = spans.iter().take_while(|span| {
+        let is_next = is_chosen(span.len, taken);
         taken += span.len.min(most);
-        missing
+        is_next
     });
-    let count = count.count();
+    let count = chosen.count();
     spans.truncate(count);
     spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.child));
     spans
@@ -218,19 +224,9 @@ fn exceeds(len: usize, total: usize, fan_out: usize) -> bool {
 
 /// All spans with more than `share` messages, of which `share` are removed, and further ones, the largest first, until
 /// at least `needed` messages are removed. They are returned in descending order of keys.
-fn choose_over(mut spans: Vec<Span>, needed: usize, share: usize) -> Vec<Span> {
+fn choose_over(spans: Vec<Span>, needed: usize, share: usize) -> Vec<Span> {
     debug_assert!(spans.iter().all(|span| span.len <= 2 * share), "a flush at most doubles a share");
-    spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.len));
-    let mut removed = 0;
-    let count = spans.iter().take_while(|span| {
-        let is_chosen = span.len > share || removed < needed;
-        removed += span.len.min(share);
-        is_chosen
-    });
-    let count = count.count();
-    spans.truncate(count);
-    spans.sort_unstable_by_key(|span| std::cmp::Reverse(span.child));
-    spans
+    take_largest(spans, share, |len, taken| len > share || taken < needed)
 }
 
 #[cfg(test)]

@@ -39,7 +39,8 @@
 //!   level. It reads and writes both (a factor of 2), and may exceed the step by one node (another factor of 2).
 //!   `insert/greatest` counts all bytes, `insert/greatest-job` leaves out those of checkpoints.
 //! * *Checkpoints* write the changed nodes of the map of pages twice, the superblock and the catalogue. The bound is that
-//!   of a map whose nodes have up to m/1024 extents. Nodes with many short extents are bitmaps of many more pages, so the ratio falls.
+//!   of a map whose nodes have up to m/1024 extents. Nodes with many short extents are bitmaps of many more pages, so the
+//!   ratio falls.
 
 use super::super::check::{Claim, Slope};
 use super::super::measure::{Config, Point};

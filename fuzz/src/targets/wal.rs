@@ -8,12 +8,15 @@
 //!                                    { record: flags, first, count, durable, payload } … } … │ { file, offset, byte } …
 //! ```
 //!
+//! The `after` of a header is raised to the last seqno that its stream and epoch have before it, as the engine writes
+//! it. A flag of the segment leaves it as the input has it, so that it may be false.
+//!
 //! Properties: a replay visits only records of the input. The visited records continue from the claimed seqno without a
 //! gap, and the report of the replay agrees with them. After a replay in recovery mode, another replay of the log
 //! visits the same records. Inspection shows every visited record. A read-only replay modifies no file. Every error
 //! reports corruption and names the file, unless a segment has the format of a later version.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pandodb::base::{Error, KeyspaceId, Kind, Seqno, StoreId};
 use pandodb::device::Device;
@@ -37,7 +40,7 @@ fn run(data: &[u8]) {
     let claims = Claims { from: seqno(&mut input), durable: seqno(&mut input), closed: None };
     let stop = input.number();
     let mut image = SimImage::default();
-    let mut written = BTreeSet::new();
+    let mut written = Written::default();
     let segments = input.u8() % 5;
     let mut number = 0;
     for _ in 0..segments {
@@ -54,16 +57,43 @@ fn run(data: &[u8]) {
     check(&image, claims, stop, &written);
 }
 
-/// Whether two records contain the same seqno. In such a log, if the visitor stops at one record, this record may hide
-/// another record. The hidden record becomes visible once recovery has removed the first one. The engine never writes
-/// such a log.
-fn overlaps(written: &BTreeSet<Visited>) -> bool {
-    let mut end = 0;
-    written.iter().any(|(first, count, _)| {
-        let overlaps = *first < end;
-        end = end.max(first.saturating_add(u64::from(*count)));
-        overlaps
-    })
+/// What the input has written to the log.
+#[derive(Default)]
+struct Written {
+    records: BTreeSet<Visited>,
+    /// For each stream and epoch, the last seqno of its records.
+    last: BTreeMap<(u32, u32), u64>,
+    /// Whether a header says that its stream and epoch end before it at a seqno that is too small, or records of a
+    /// stream and epoch do not ascend. The engine never writes such a log. Replay believes headers, so it skips an
+    /// earlier segment whose records would become visible once recovery has removed the segment with that header.
+    is_false: bool,
+}
+
+impl Written {
+    /// Whether two records contain the same seqno. In such a log, if the visitor stops at one record, this record may
+    /// hide another record. The hidden record becomes visible once recovery has removed the first one. The engine never
+    /// writes such a log.
+    fn overlaps(&self) -> bool {
+        let mut end = 0;
+        self.records.iter().any(|(first, count, _)| {
+            let overlaps = *first < end;
+            end = end.max(first.saturating_add(u64::from(*count)));
+            overlaps
+        })
+    }
+
+    /// The last seqno of the records of this stream and epoch.
+    fn last(&self, place: &RecordPlace) -> u64 {
+        self.last.get(&(place.stream, place.epoch)).copied().unwrap_or(0)
+    }
+
+    /// Notes a record.
+    fn add(&mut self, place: &RecordPlace, (first, count, payload): (u64, u32, &[u8])) {
+        let last = self.last.entry((place.stream, place.epoch)).or_default();
+        self.is_false |= first <= *last;
+        *last = (*last).max(first.saturating_add(u64::from(count)).saturating_sub(1));
+        self.records.insert((first, count, payload.to_vec()));
+    }
 }
 
 /// Reads the seqno of a claim. Limits the seqno to the largest possible value, because every caller of the replay does
@@ -73,7 +103,7 @@ fn seqno(input: &mut Bytes<'_>) -> Seqno {
 }
 
 /// Writes a segment and returns its number.
-fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<Visited>, number: u64) -> u64 {
+fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut Written, number: u64) -> u64 {
     let tag = input.u8();
     let stream = u32::from(tag & 1);
     let number = (number + 1 + u64::from(tag >> 1 & 3)).min(999_999_999_998);
@@ -89,9 +119,12 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<V
     bytes[32..40].copy_from_slice(&number.to_le_bytes());
     bytes[40..44].copy_from_slice(&epoch.to_le_bytes());
     bytes[48..56].copy_from_slice(&input.number().to_le_bytes());
-    bytes[56..64].copy_from_slice(&input.number().to_le_bytes());
-    repair::segment_header(&mut bytes);
     let place = RecordPlace { store: STORE.0, epoch, stream, number, offset: 0 };
+    let drawn = input.number();
+    let after = if tag & 0x20 == 0 { drawn.max(written.last(&place)) } else { drawn };
+    written.is_false |= after < written.last(&place);
+    bytes[56..64].copy_from_slice(&after.to_le_bytes());
+    repair::segment_header(&mut bytes);
     let mut next = input.number();
     for _ in 0..input.u8() % 8 {
         next = record(input, &mut bytes, place, written, next);
@@ -104,13 +137,7 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<V
 }
 
 /// Appends a record. In most cases, the first seqno of the record is `next`. Returns the seqno after the record.
-fn record(
-    input: &mut Bytes<'_>,
-    out: &mut Vec<u8>,
-    place: RecordPlace,
-    written: &mut BTreeSet<Visited>,
-    next: u64,
-) -> u64 {
+fn record(input: &mut Bytes<'_>, out: &mut Vec<u8>, place: RecordPlace, written: &mut Written, next: u64) -> u64 {
     let tag = input.u8();
     if tag & 1 != 0 {
         out.resize(out.len().next_multiple_of(PAGE), 0);
@@ -131,7 +158,7 @@ fn record(
     record[24..32].copy_from_slice(&durable.to_le_bytes());
     record[32..32 + payload.len()].copy_from_slice(payload);
     repair::record(record, &RecordPlace { offset: at as u64, ..place });
-    written.insert((first, count, payload.to_vec()));
+    written.add(&place, (first, count, payload));
     first.wrapping_add(u64::from(count))
 }
 
@@ -147,7 +174,7 @@ fn read(device: &dyn Device, claims: Claims, mode: Mode, stop: u64) -> (Vec<Visi
     (visited, report)
 }
 
-fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited>) {
+fn check(image: &SimImage, claims: Claims, stop: u64, written: &Written) {
     let device = SimDevice::from_image(image, 1);
     let (visited, report) = read(&*device, claims, Mode::Read, stop);
     assert_eq!(device.image().hash(), image.hash(), "a read-only replay modified the log");
@@ -158,7 +185,7 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
         .collect();
     let mut end = claims.from.0;
     for (first, count, payload) in &visited {
-        assert!(written.contains(&(*first, *count, payload.clone())), "record {first} was never written");
+        assert!(written.records.contains(&(*first, *count, payload.clone())), "record {first} was never written");
         assert!(shown.contains(&(*first, *count)), "record {first} is replayed but not shown by inspection");
         assert!(*first <= end + 1 && first + u64::from(*count) - 1 > end, "record {first} after {end}");
         end = first + u64::from(*count) - 1;
@@ -170,8 +197,8 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
     };
     assert_eq!((report.last.0, report.records), (end, visited.len() as u64));
     assert!(report.durable <= report.last && report.durable >= claims.durable.min(report.last));
-    let refused = written.iter().any(|(first, ..)| *first == stop);
-    if !(refused && overlaps(written)) {
+    let refused = written.records.iter().any(|(first, ..)| *first == stop);
+    if !(written.is_false || refused && written.overlaps()) {
         writing(image, claims, stop, &visited, &report);
     }
     assert!(device.op_count() < 2_000, "{} operations", device.op_count());

@@ -16,6 +16,7 @@
 //! visits the same records. Inspection shows every visited record. A read-only replay modifies no file. Every error
 //! reports corruption and names the file, unless a segment has the format of a later version.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use pandodb::base::{Error, KeyspaceId, Kind, Seqno, StoreId};
@@ -63,9 +64,13 @@ struct Written {
     records: BTreeSet<Visited>,
     /// For each stream and epoch, the last seqno of its records.
     last: BTreeMap<(u32, u32), u64>,
-    /// Whether a header says that its stream and epoch end before it at a seqno that is too small, or records of a
-    /// stream and epoch do not ascend. The engine never writes such a log. Replay believes headers, so it skips an
-    /// earlier segment whose records would become visible once recovery has removed the segment with that header.
+    /// The `start` of each epoch.
+    starts: BTreeMap<u32, u64>,
+    /// Whether the log breaks a rule that the engine keeps: the epochs of a stream ascend; the segments of an epoch
+    /// have the same `start`, which is not below that of an earlier epoch; the records of a stream and epoch ascend and
+    /// are above this `start`; the `after` of a header is not below the records of the same stream and epoch before it.
+    /// Replay relies on these rules when it skips a segment. If they are broken, the skipped records may become visible
+    /// once recovery has removed the segment with the false header.
     is_false: bool,
 }
 
@@ -82,15 +87,25 @@ impl Written {
         })
     }
 
-    /// The last seqno of the records of this stream and epoch.
-    fn last(&self, place: &RecordPlace) -> u64 {
-        self.last.get(&(place.stream, place.epoch)).copied().unwrap_or(0)
+    /// Notes a segment. Returns the last seqno of the records of the same stream and epoch before it.
+    fn begin(&mut self, place: &RecordPlace, start: u64) -> u64 {
+        let of = (place.stream, place.epoch);
+        let next_stream = (place.stream + 1, 0);
+        let is_late = self.last.range(of..next_stream).any(|(&other, _)| other > of);
+        let declines = self.starts.iter().any(|(&epoch, &other)| match epoch.cmp(&place.epoch) {
+            Ordering::Less => other > start,
+            Ordering::Equal => other != start,
+            Ordering::Greater => other < start,
+        });
+        self.is_false |= is_late || declines;
+        self.starts.insert(place.epoch, start);
+        *self.last.entry(of).or_default()
     }
 
-    /// Notes a record.
+    /// Notes a record of a segment that [`Written::begin`] has noted.
     fn add(&mut self, place: &RecordPlace, (first, count, payload): (u64, u32, &[u8])) {
         let last = self.last.entry((place.stream, place.epoch)).or_default();
-        self.is_false |= first <= *last;
+        self.is_false |= first <= self.starts[&place.epoch].max(*last);
         *last = (*last).max(first.saturating_add(u64::from(count)).saturating_sub(1));
         self.records.insert((first, count, payload.to_vec()));
     }
@@ -118,11 +133,12 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut Written, n
     bytes[16..32].copy_from_slice(&STORE.0);
     bytes[32..40].copy_from_slice(&number.to_le_bytes());
     bytes[40..44].copy_from_slice(&epoch.to_le_bytes());
-    bytes[48..56].copy_from_slice(&input.number().to_le_bytes());
     let place = RecordPlace { store: STORE.0, epoch, stream, number, offset: 0 };
-    let drawn = input.number();
-    let after = if tag & 0x20 == 0 { drawn.max(written.last(&place)) } else { drawn };
-    written.is_false |= after < written.last(&place);
+    let (start, drawn) = (input.number(), input.number());
+    let last = written.begin(&place, start);
+    let after = if tag & 0x20 == 0 { drawn.max(last) } else { drawn };
+    written.is_false |= after < last;
+    bytes[48..56].copy_from_slice(&start.to_le_bytes());
     bytes[56..64].copy_from_slice(&after.to_le_bytes());
     repair::segment_header(&mut bytes);
     let mut next = input.number();

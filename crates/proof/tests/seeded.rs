@@ -1,56 +1,100 @@
 //! Tests the test harnesses: activates each seeded bug, and checks that the harness named in the bug's `Hunt` catches
 //! it.
 //!
-//! The switch is global to the process, so this binary has no other test. A release build has no switch, so this test
-//! does nothing there. With `BUGS=Range` in the environment, only bugs with `Range` in their names are tried. If no
-//! name contains the word, the test fails and lists the names.
+//! The switch is global to the process. So the test starts itself again, as a process of its own for each bug, and has
+//! as many of these processes at the same time as there are cores. The name of the bug is in the environment variable
+//! `HUNT` of the process. A release build has no switch, so this test does nothing there. With `BUGS=Range` in the
+//! environment, only bugs with `Range` in their names are tried. If no name contains the word, the test fails and lists
+//! the names.
 #![cfg(debug_assertions)]
 
 use std::collections::HashSet;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 use std::time::Instant;
 
 use pandodb::base::seeded::{SeededBug, activate};
 use pandodb_proof::Unit;
 use pandodb_proof::seeded::{BY_SCHEDULES, HUNTS, Hunt};
 
+/// The name of the bug of which a process makes the hunt.
+const HUNT: &str = "HUNT";
+
 #[test]
 fn every_seeded_bug_is_caught() {
+    if let Ok(name) = std::env::var(HUNT) {
+        let hunt = HUNTS.iter().find(|hunt| format!("{:?}", hunt.bug) == name).expect("a bug with this name");
+        return try_one(hunt);
+    }
     let hunted: HashSet<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).chain(BY_SCHEDULES.iter().copied()).collect();
     assert!(SeededBug::ALL.iter().all(|bug| hunted.contains(bug)), "a bug has no hunt");
     assert_eq!(HUNTS.len() + BY_SCHEDULES.len(), SeededBug::ALL.len(), "a bug has two hunts");
-    let chosen = std::env::var("BUGS").unwrap_or_default();
-    let is_chosen = |hunt: &&Hunt| format!("{:?}", hunt.bug).contains(&chosen);
-    let names: Vec<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).collect();
-    assert!(HUNTS.iter().any(|hunt| is_chosen(&hunt)), "BUGS={chosen} is in no name of {names:?}");
-    // Some bugs cause panics. Without this hook, their messages would make the printed table hard to find.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    let word = std::env::var("BUGS").unwrap_or_default();
+    let names: Vec<String> = HUNTS.iter().map(|hunt| format!("{:?}", hunt.bug)).collect();
+    let chosen: Vec<&String> = names.iter().filter(|name| name.contains(&word)).collect();
+    assert!(!chosen.is_empty(), "BUGS={word} is in no name of {names:?}");
     let started = Instant::now();
-    let mut survivors = Vec::new();
     println!("| bug | caught by | seed | runs | seconds | first words |\n| --- | --- | --- | --- | --- | --- |");
-    for hunt in HUNTS.iter().filter(is_chosen) {
-        let begun = Instant::now();
-        activate(Some(hunt.bug));
-        let caught = hunt.go();
-        activate(None);
-        let (bug, kind, seconds) = (hunt.bug, hunt.kind.name(), begun.elapsed().as_secs_f64());
-        match caught {
-            Some(caught) => {
-                // The same unit must pass without the bug, which shows that the bug caused the failure.
-                let calm = pandodb_proof::run(hunt.kind, &Unit::of(caught.seed));
-                assert!(calm.failures.is_empty(), "{bug:?}: seed {} fails without the bug too", caught.seed);
-                let words = last_words(&caught.what);
-                println!("| {bug:?} | {kind} | {} | {} | {seconds:.1} | {words} |", caught.seed, caught.runs);
-            }
-            None => {
-                println!("| {bug:?} | **survived {kind}** | | | {seconds:.1} | {} |", hunt.sign);
-                survivors.push(bug);
+    let survivors = try_all(&chosen);
+    println!("{} bugs, {:.0} s", chosen.len(), started.elapsed().as_secs_f64());
+    assert!(survivors.is_empty(), "{} bugs survived: {survivors:?}", survivors.len());
+}
+
+/// Makes all hunts, and returns the names of the bugs that were not caught.
+fn try_all<'a>(chosen: &[&'a String]) -> Vec<&'a String> {
+    let next = Mutex::new(chosen.iter());
+    let survivors = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let taken = next.lock().unwrap().next();
+            let Some(name) = taken else { return };
+            if !is_caught(name) {
+                survivors.lock().unwrap().push(*name);
             }
         }
+    };
+    thread::scope(|scope| {
+        (0..thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(work)))
+    });
+    survivors.into_inner().unwrap()
+}
+
+/// Makes the hunt of one bug in a process of its own, and prints its row of the table.
+fn is_caught(name: &str) -> bool {
+    let exe = std::env::current_exe().expect("the path of this test");
+    let arguments = ["every_seeded_bug_is_caught", "--exact", "--nocapture", "--test-threads=1"];
+    let output = Command::new(exe).args(arguments).env(HUNT, name).output().expect("this test starts again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The test harness prints the name of the test before the row, in the same line.
+    let row = text.find("| ").map(|at| text[at..].lines().next().unwrap_or_default());
+    match row {
+        Some(row) => println!("{row}"),
+        None => println!("{name}: {text}{}", String::from_utf8_lossy(&output.stderr)),
     }
+    output.status.success() && row.is_some()
+}
+
+/// Makes one hunt, and prints its row of the table.
+fn try_one(hunt: &Hunt) {
+    // Some bugs cause panics. Without this hook, their messages would fill the output.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let begun = Instant::now();
+    activate(Some(hunt.bug));
+    let caught = hunt.go();
+    activate(None);
+    let (bug, kind, seconds) = (hunt.bug, hunt.kind.name(), begun.elapsed().as_secs_f64());
+    // The same unit must pass without the bug, which shows that the bug caused the failure.
+    let calm = caught.as_ref().map(|caught| pandodb_proof::run(hunt.kind, &Unit::of(caught.seed)));
     std::panic::set_hook(hook);
-    println!("{} bugs, {:.0} s", HUNTS.len(), started.elapsed().as_secs_f64());
-    assert!(survivors.is_empty(), "{} bugs survived: {survivors:?}", survivors.len());
+    let Some((caught, calm)) = caught.zip(calm) else {
+        println!("| {bug:?} | **survived {kind}** | | | {seconds:.1} | {} |", hunt.sign);
+        panic!("{bug:?} survived");
+    };
+    let words = last_words(&caught.what);
+    println!("| {bug:?} | {kind} | {} | {} | {seconds:.1} | {words} |", caught.seed, caught.runs);
+    assert!(calm.failures.is_empty(), "{bug:?}: seed {} fails without the bug too", caught.seed);
 }
 
 /// The end of a failure text, which describes the failure. The location at the beginning of the text is left out,

@@ -18,7 +18,7 @@ use pandodb::base::seeded::{SeededBug, activate};
 use pandodb_proof::Unit;
 use pandodb_proof::seeded::{BY_SCHEDULES, HUNTS, Hunt};
 
-/// The name of the bug of which a process makes the hunt.
+/// The environment variable with the name of the bug that a process must catch.
 const HUNT: &str = "HUNT";
 
 #[test]
@@ -41,7 +41,7 @@ fn every_seeded_bug_is_caught() {
     assert!(survivors.is_empty(), "{} bugs survived: {survivors:?}", survivors.len());
 }
 
-/// Makes all hunts, and returns the names of the bugs that were not caught.
+/// Runs all hunts, and returns the names of the bugs that were not caught.
 fn try_all<'a>(chosen: &[&'a String]) -> Vec<&'a String> {
     let next = Mutex::new(chosen.iter());
     let survivors = Mutex::new(Vec::new());
@@ -60,7 +60,7 @@ fn try_all<'a>(chosen: &[&'a String]) -> Vec<&'a String> {
     survivors.into_inner().unwrap()
 }
 
-/// Makes the hunt of one bug in a process of its own, and prints its row of the table.
+/// Runs the hunt of one bug in a process of its own, and prints its row of the table.
 fn is_caught(name: &str) -> bool {
     let exe = std::env::current_exe().expect("the path of this test");
     let arguments = ["every_seeded_bug_is_caught", "--exact", "--nocapture", "--test-threads=1"];
@@ -68,14 +68,15 @@ fn is_caught(name: &str) -> bool {
     let text = String::from_utf8_lossy(&output.stdout);
     // The test harness prints the name of the test before the row, in the same line.
     let row = text.find("| ").map(|at| text[at..].lines().next().unwrap_or_default());
-    match row {
-        Some(row) => println!("{row}"),
-        None => println!("{name}: {text}{}", String::from_utf8_lossy(&output.stderr)),
+    let is_caught = output.status.success() && row.is_some();
+    println!("{}", row.unwrap_or(&text));
+    if !is_caught {
+        println!("{name}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    output.status.success() && row.is_some()
+    is_caught
 }
 
-/// Makes one hunt, and prints its row of the table.
+/// Runs one hunt, and prints its row of the table.
 fn try_one(hunt: &Hunt) {
     // Some bugs cause panics. Without this hook, their messages would fill the output.
     let hook = std::panic::take_hook();

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use crate::batch::Batch;
-use crate::layout::{BufferLayout, InnerLayout, Kind, Layout, header};
+use crate::layout::{BufferLayout, InnerLayout, Kind, NodeLayout, header};
 use crate::message::{Message, Op, Stored, merge};
 use crate::mistake::Mistake;
 
@@ -227,25 +227,31 @@ impl BufferLayout {
     }
 }
 
-impl Layout {
-    /// The pivots and children of an inner node of this page's kind.
-    #[inline]
-    pub fn inner_of(&self, page: &[u8]) -> &InnerLayout {
-        match header::kind(page) {
-            Kind::Plain => &self.plain,
-            Kind::Buffered => &self.buffered,
-            Kind::Leaf => panic!("a leaf has no children"),
-        }
+impl NodeLayout {
+    /// Makes an empty page a node with one child and an empty buffer.
+    pub fn init(&self, page: &mut [u8], level: u8, child: u64) {
+        self.inner.init(page, level, Kind::Buffered, child);
+        header::set_class(page, self.class);
+        self.buffer.init(page);
+    }
+
+    /// Moves pivots and messages behind the middle pivot to the new node `right`. Returns that pivot, which is in neither
+    /// half.
+    pub fn split(&self, left: &mut [u8], right: &mut [u8]) -> u64 {
+        let pivot = self.inner.split(left, right);
+        header::set_class(right, self.class);
+        self.buffer.split(left, right, pivot);
+        pivot
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Sizes;
+    use crate::layout::{Layout, Sizes};
 
-    fn layout() -> Layout {
-        Layout::new(Sizes { page: 512, value: 8, epsilon: 0.5 }).unwrap()
+    fn layout() -> NodeLayout {
+        *Layout::new(Sizes { page: 512, value: 8, epsilon: 0.5 }).unwrap().first()
     }
 
     fn insert(key: u64, stamp: u64) -> Message<'static> {
@@ -256,18 +262,16 @@ mod tests {
     fn a_split_of_a_full_node_frees_half_of_each_side() {
         let layout = layout();
         let (mut left, mut right) = (vec![0; 512], vec![0; 512]);
-        layout.buffered.init(&mut left, 1, Kind::Buffered, 100);
-        layout.buffer.init(&mut left);
-        let n = layout.buffered.pivots_max;
-        (0..n).for_each(|i| layout.buffered.insert(&mut left, i, 10 * (i as u64 + 1), 101 + i as u64));
+        layout.init(&mut left, 1, 100);
+        let n = layout.inner.pivots_max;
+        (0..n).for_each(|i| layout.inner.insert(&mut left, i, 10 * (i as u64 + 1), 101 + i as u64));
         (0..6).for_each(|i| assert!(layout.buffer.put(&mut left, insert(7 * i, 1 + i))));
-        assert_eq!(layout.buffered.child_for(&left, 10), 1);
-        assert_eq!(layout.buffered.child_for(&left, 9), 0);
-        assert_eq!(layout.buffered.upper(&left, n), None);
-        let pivot = layout.buffered.split(&mut left, &mut right);
-        layout.buffer.split(&mut left, &mut right, pivot);
+        assert_eq!(layout.inner.child_for(&left, 10), 1);
+        assert_eq!(layout.inner.child_for(&left, 9), 0);
+        assert_eq!(layout.inner.upper(&left, n), None);
+        let pivot = layout.split(&mut left, &mut right);
         for half in [&left, &right] {
-            assert_eq!(layout.buffered.room(half), n.div_ceil(2), "room for each child that a flush addresses");
+            assert_eq!(layout.inner.room(half), n.div_ceil(2), "room for each child that a flush addresses");
         }
         assert!((0..header::messages(&left)).all(|i| layout.buffer.get(&left, i).key < pivot));
         assert!((0..header::messages(&right)).all(|i| layout.buffer.get(&right, i).key >= pivot));
@@ -277,8 +281,7 @@ mod tests {
     #[test]
     fn a_buffer_has_one_message_a_key() {
         let (layout, mut page) = (layout(), vec![0; 512]);
-        layout.buffered.init(&mut page, 1, Kind::Buffered, 100);
-        layout.buffer.init(&mut page);
+        layout.init(&mut page, 1, 100);
         let slots = layout.buffer.slots as u64;
         (0..slots).for_each(|key| assert!(layout.buffer.put(&mut page, insert(2 * key, 1 + key))));
         assert!(!layout.buffer.put(&mut page, insert(1, 99)), "full");

@@ -1,7 +1,7 @@
 //! How many fields the pages of a tree hold, computed once from the page size B, the size of a value, and ε.
 //!
 //! ```text
-//!   every page      │ level │ kind │ count u32 │ messages u32 │           HEADER bytes
+//!   every page      │ level │ kind │ class │ count u32 │ messages u32 │           HEADER bytes
 //!   leaf            │ header │ keys │ values │                            s = (B − header) ÷ (8 + value) records
 //!   unbuffered node │ header │ pivots │ children │                       of a B+-tree, and the root of a Bε-tree
 //!   buffered node   │ header │ pivots │ children │ keys │ stamps │ ops │ places │ values │
@@ -27,6 +27,9 @@ const WORD: usize = 8;
 const PLACE: usize = 4;
 /// The fewest pivots of a buffered node.
 const BASE_PIVOTS: usize = 3;
+
+/// The values of ε of nodes that choose their own.
+const EPSILONS: [f64; 10] = [0.0, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 
 /// The sizes that a tree is created with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,8 +83,21 @@ pub struct BufferLayout {
     pub values: Column,
 }
 
-/// The layouts of all pages of a tree.
+/// An inner node with a buffer. One value of ε divides the page between both parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeLayout {
+    /// The index of this layout, which is in the header of each node that has it.
+    pub class: u8,
+    /// The share of pivots, from 0 to 1.
+    pub epsilon: f64,
+    /// The pivots.
+    pub inner: InnerLayout,
+    /// The buffer.
+    pub buffer: BufferLayout,
+}
+
+/// The layouts of all pages of a tree.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// The sizes.
     pub sizes: Sizes,
@@ -89,15 +105,20 @@ pub struct Layout {
     pub leaf: LeafLayout,
     /// Inner nodes without a buffer.
     pub plain: InnerLayout,
-    /// The pivots of inner nodes with a buffer.
-    pub buffered: InnerLayout,
-    /// The buffers of these nodes.
-    pub buffer: BufferLayout,
+    /// Inner nodes with a buffer: one layout, or several in ascending order of ε.
+    nodes: Vec<NodeLayout>,
+    /// The layout of new nodes above existing ones.
+    first: usize,
 }
 
 /// The greatest odd number that is at most `n`.
 fn odd(n: usize) -> usize {
     if n.is_multiple_of(2) { n.saturating_sub(1) } else { n }
+}
+
+/// Bytes of a message with its place.
+fn message_bytes(value: usize) -> usize {
+    2 * WORD + 1 + PLACE + value
 }
 
 fn inner(pivots_max: usize) -> InnerLayout {
@@ -106,13 +127,25 @@ fn inner(pivots_max: usize) -> InnerLayout {
 }
 
 impl Layout {
-    /// Computes the layouts.
+    /// Computes the layouts for nodes with one value of ε.
     ///
     /// # Errors
     /// [`Error::Layout`] if a page is too small for the value, or too large, or if ε is not from 0 to 1.
     pub fn new(sizes: Sizes) -> Result<Layout> {
+        Layout::with(sizes, &[])
+    }
+
+    /// Computes the layouts for nodes that may have other values of ε than `sizes`.
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn dynamic(sizes: Sizes) -> Result<Layout> {
+        Layout::with(sizes, &EPSILONS)
+    }
+
+    fn with(sizes: Sizes, others: &[f64]) -> Result<Layout> {
         let Sizes { page, value, epsilon } = sizes;
-        let message = 2 * WORD + 1 + PLACE + value;
+        let message = message_bytes(value);
         let base = HEADER + message + BASE_PIVOTS * 2 * WORD + WORD;
         if !(0.0..=1.0).contains(&epsilon) {
             return Err(Error::Layout(format!("epsilon is {epsilon}, but must be from 0 to 1")));
@@ -126,30 +159,64 @@ impl Layout {
         let slots = (page - HEADER) / (WORD + value);
         let leaf = LeafLayout { slots, keys, values: Column::new(keys.end(slots), value) };
 
-        let rest = page - base;
-        let share = if rest == 0 { 0.0 } else { (rest as f64).powf(epsilon).min(rest as f64) };
-        let pivots_max = odd(BASE_PIVOTS + (share / (2 * WORD) as f64) as usize);
-        let buffered = inner(pivots_max);
-        let slots = 1 + (rest - (pivots_max - BASE_PIVOTS) * 2 * WORD) / message;
-        let keys = Column::new(buffered.children.end(pivots_max + 1), WORD);
-        let stamps = Column::new(keys.end(slots), WORD);
-        let ops = Column::new(stamps.end(slots), 1);
-        let places = Column::new(ops.end(slots), PLACE);
-        let values = Column::new(places.end(slots), value);
-        let buffer = BufferLayout { slots, keys, stamps, ops, places, values };
-        if slots > leaf.slots {
-            let text = format!("a buffer would have {slots} messages, but a leaf only {} records", leaf.slots);
-            return Err(Error::Layout(text));
-        }
         let plain = inner(odd((page - HEADER - WORD) / (2 * WORD)));
-        let layout = Layout { sizes, leaf, plain, buffered, buffer };
+        let mut epsilons: Vec<f64> = others.iter().copied().filter(|&other| other != epsilon).collect();
+        epsilons.push(epsilon);
+        epsilons.sort_by(f64::total_cmp);
+        let mut nodes: Vec<NodeLayout> = Vec::new();
+        for other in epsilons {
+            let node = NodeLayout::new(Sizes { epsilon: other, ..sizes }, page - base);
+            // Small pages have the same layout for several values.
+            let is_same = nodes.last().is_some_and(|last| last.inner.pivots_max == node.inner.pivots_max);
+            if !is_same && node.buffer.slots <= leaf.slots {
+                nodes.push(NodeLayout { class: nodes.len() as u8, ..node });
+            }
+        }
+        let wanted = NodeLayout::new(sizes, page - base);
+        let Some(first) = nodes.iter().position(|node| node.inner == wanted.inner) else {
+            let (slots, records) = (wanted.buffer.slots, leaf.slots);
+            return Err(Error::Layout(format!(
+                "a buffer would have {slots} messages, but a leaf only {records} records"
+            )));
+        };
+        let layout = Layout { sizes, leaf, plain, nodes, first };
         layout.assert_fits();
         Ok(layout)
     }
 
-    /// The slots of a buffer that are reserved for each child, with [`FlushPolicy::Reserved`](crate::FlushPolicy).
-    pub fn share(&self) -> usize {
-        (self.buffer.slots / (self.buffered.pivots_max + 1)).max(1)
+    /// The layout of a node with a buffer.
+    #[inline]
+    pub fn node(&self, page: &[u8]) -> &NodeLayout {
+        debug_assert_eq!(header::kind(page), Kind::Buffered);
+        &self.nodes[header::class(page)]
+    }
+
+    /// All layouts of nodes with a buffer, in ascending order of ε.
+    pub fn nodes(&self) -> &[NodeLayout] {
+        &self.nodes
+    }
+
+    /// The layout of new nodes above existing ones: that of the ε of [`Sizes`].
+    #[inline]
+    pub fn first(&self) -> &NodeLayout {
+        &self.nodes[self.first]
+    }
+
+    /// The most messages that any buffer has.
+    #[inline]
+    pub fn most_slots(&self) -> usize {
+        // With less room for pivots there is more for messages.
+        self.nodes[0].buffer.slots
+    }
+
+    /// The pivots and children of an inner node of this page's kind.
+    #[inline]
+    pub fn inner_of(&self, page: &[u8]) -> &InnerLayout {
+        match header::kind(page) {
+            Kind::Plain => &self.plain,
+            Kind::Buffered => &self.node(page).inner,
+            Kind::Leaf => panic!("a leaf has no children"),
+        }
     }
 
     /// No column ends behind its page, and every rule about numbers of fields holds.
@@ -157,11 +224,46 @@ impl Layout {
         let page = self.sizes.page;
         assert!(self.leaf.values.end(self.leaf.slots) <= page, "records fit");
         assert!(self.plain.children.end(self.plain.pivots_max + 1) <= page, "pivots of a plain node fit");
-        assert!(self.buffer.values.end(self.buffer.slots) <= page, "messages fit");
-        assert!(self.buffered.pivots_max >= BASE_PIVOTS && self.buffer.slots >= 1, "the base of a node");
-        assert!(self.buffered.pivots_max % 2 == 1 && self.plain.pivots_max % 2 == 1, "odd numbers of pivots");
-        assert!(self.plain.pivots_max >= self.buffered.pivots_max, "the unbuffered root has the greater fan-out");
+        assert!(self.plain.pivots_max % 2 == 1, "odd numbers of pivots");
+        for NodeLayout { inner, buffer, .. } in &self.nodes {
+            assert!(buffer.values.end(buffer.slots) <= page, "messages fit");
+            assert!(inner.pivots_max >= BASE_PIVOTS && buffer.slots >= 1, "the base of a node");
+            assert!(inner.pivots_max % 2 == 1, "odd numbers of pivots");
+            assert!(self.plain.pivots_max >= inner.pivots_max, "the unbuffered root has the greater fan-out");
+            assert!(buffer.slots <= self.most_slots(), "fewer pivots leave room for more messages");
+        }
+        assert!(self.most_slots() <= self.leaf.slots, "a leaf has room for a whole buffer");
         assert!(self.leaf.slots >= 2, "a leaf can be split");
+    }
+}
+
+impl NodeLayout {
+    /// The layout for the ε of `sizes`. `rest` bytes are divided; the base of a node is not in them.
+    fn new(sizes: Sizes, rest: usize) -> NodeLayout {
+        let Sizes { value, epsilon, .. } = sizes;
+        let message = message_bytes(value);
+        let share = if rest == 0 { 0.0 } else { (rest as f64).powf(epsilon).min(rest as f64) };
+        let pivots_max = odd(BASE_PIVOTS + (share / (2 * WORD) as f64) as usize);
+        let inner = inner(pivots_max);
+        let slots = 1 + (rest - (pivots_max - BASE_PIVOTS) * 2 * WORD) / message;
+        let keys = Column::new(inner.children.end(pivots_max + 1), WORD);
+        let stamps = Column::new(keys.end(slots), WORD);
+        let ops = Column::new(stamps.end(slots), 1);
+        let places = Column::new(ops.end(slots), PLACE);
+        let values = Column::new(places.end(slots), value);
+        let buffer = BufferLayout { slots, keys, stamps, ops, places, values };
+        NodeLayout { class: 0, epsilon, inner, buffer }
+    }
+
+    /// The most children of a node.
+    pub fn fan_out(&self) -> usize {
+        self.inner.pivots_max + 1
+    }
+
+    /// The slots of the buffer that are reserved for each child, with
+    /// [`FlushPolicy::Reserved`](crate::FlushPolicy).
+    pub fn share(&self) -> usize {
+        (self.buffer.slots / self.fan_out()).max(1)
     }
 }
 
@@ -204,6 +306,17 @@ pub mod header {
         (page[0], page[1]) = (level, kind as u8);
     }
 
+    /// The index of the layout of a buffered node.
+    #[inline]
+    pub fn class(page: &[u8]) -> usize {
+        usize::from(page[2])
+    }
+
+    /// Sets the index of the layout.
+    pub fn set_class(page: &mut [u8], class: u8) {
+        page[2] = class;
+    }
+
     /// The number of records of a leaf, or of pivots of another node.
     #[inline]
     pub fn count(page: &[u8]) -> usize {
@@ -243,21 +356,34 @@ mod tests {
     fn the_sources_setting_has_the_expected_slots() {
         let layout = layout(16 << 10, 100, 0.8);
         assert_eq!(layout.leaf.slots, 151);
-        assert_eq!(layout.buffered.pivots_max, 147);
-        assert!((110..120).contains(&layout.buffer.slots), "{}", layout.buffer.slots);
+        let NodeLayout { inner, buffer, .. } = *layout.first();
+        assert_eq!(inner.pivots_max, 147);
+        assert!((110..120).contains(&buffer.slots), "{}", buffer.slots);
         assert_eq!(layout.plain.pivots_max, 1021);
     }
 
     #[test]
     fn epsilon_0_and_1_are_the_extremes() {
         let (low, high) = (layout(16 << 10, 100, 0.0), layout(16 << 10, 100, 1.0));
-        assert_eq!((low.buffered.pivots_max, high.buffer.slots), (3, 1));
-        assert!(low.buffer.slots > 130 && high.buffered.pivots_max > 1_000);
+        assert_eq!((low.first().inner.pivots_max, high.first().buffer.slots), (3, 1));
+        assert!(low.first().buffer.slots > 130 && high.first().inner.pivots_max > 1_000);
         let mut fan_out = 0;
         for percent in 0..=100 {
-            let next = layout(16 << 10, 100, f64::from(percent) / 100.0).buffered.pivots_max;
+            let next = layout(16 << 10, 100, f64::from(percent) / 100.0).first().inner.pivots_max;
             assert!(next >= fan_out, "pivots grow with epsilon");
             fan_out = next;
+        }
+    }
+
+    #[test]
+    fn nodes_with_their_own_epsilon_have_several_layouts() {
+        for (page, value, epsilon) in [(16 << 10, 100, 0.8), (16 << 10, 100, 0.75), (256, 12, 0.5), (128, 8, 0.0)] {
+            let sizes = Sizes { page, value, epsilon };
+            let (fixed, dynamic) = (Layout::new(sizes).unwrap(), Layout::dynamic(sizes).unwrap());
+            assert_eq!((dynamic.first().inner, dynamic.first().buffer), (fixed.first().inner, fixed.first().buffer));
+            assert!(dynamic.nodes().is_sorted_by(|a, b| a.inner.pivots_max < b.inner.pivots_max));
+            assert!(dynamic.nodes().iter().enumerate().all(|(i, node)| usize::from(node.class) == i));
+            assert!(dynamic.nodes().len() >= if page > 128 { 4 } else { 1 }, "{page}: {:?}", dynamic.nodes().len());
         }
     }
 

@@ -124,22 +124,41 @@ impl FlushPolicy {
 }
 
 /// The root of a Bε-tree (000 §5.2.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RootKind {
     /// A node without a buffer, which writers share.
+    #[default]
     Separate,
     /// A node with a buffer like all others, which each writer latches exclusively.
     Textbook,
 }
 
 /// How a descending thread protects itself against changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coupling {
     /// It latches a child before it releases the parent, as in the source.
+    #[default]
     Latched,
     /// It releases the parent first, and restarts if the parent's version has changed when the child is latched
     /// (000 §8.1).
     Optimistic,
+}
+
+/// The choices of a Bε-tree. The default is the tree of the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BeOptions {
+    /// How threads descend.
+    pub coupling: Coupling,
+    /// The kind of the root.
+    pub root: RootKind,
+    /// Which messages leave a full buffer.
+    pub policy: FlushPolicy,
+}
+
+impl BeOptions {
+    /// The tree of the source.
+    pub const SOURCE: BeOptions =
+        BeOptions { coupling: Coupling::Latched, root: RootKind::Separate, policy: FlushPolicy::Largest };
 }
 
 /// A tree to create.
@@ -148,27 +167,37 @@ pub enum TreeKind {
     /// A B+-tree.
     BTree(Coupling),
     /// A Bε-tree.
-    BeTree(Coupling, RootKind, FlushPolicy),
+    BeTree(BeOptions),
 }
 
 impl TreeKind {
     /// The name in tables, without the flush policy.
-    pub fn name(self) -> &'static str {
-        match self {
-            TreeKind::BTree(Coupling::Latched) => "btree",
-            TreeKind::BTree(Coupling::Optimistic) => "btree, optimistic",
-            TreeKind::BeTree(Coupling::Latched, RootKind::Separate, _) => "betree",
-            TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, _) => "betree, optimistic",
-            TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, _) => "betree, textbook root",
-            TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, _) => "betree, textbook root, optimistic",
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        let coupling = match self {
+            TreeKind::BTree(coupling) => {
+                name.push_str("btree");
+                coupling
+            }
+            TreeKind::BeTree(options) => {
+                name.push_str("betree");
+                if options.root == RootKind::Textbook {
+                    name.push_str(", textbook root");
+                }
+                options.coupling
+            }
+        };
+        if coupling == Coupling::Optimistic {
+            name.push_str(", optimistic");
         }
+        name
     }
 
     /// The flush policy of a Bε-tree.
     pub fn flush_policy(self) -> Option<FlushPolicy> {
         match self {
             TreeKind::BTree(_) => None,
-            TreeKind::BeTree(_, _, policy) => Some(policy),
+            TreeKind::BeTree(options) => Some(options.policy),
         }
     }
 }
@@ -180,12 +209,11 @@ impl TreeKind {
 ///
 /// ```
 /// # #[cfg(not(feature = "explore"))] {
-/// use pandodb_paged::{BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, TreeKind, create};
+/// use pandodb_paged::{BeOptions, BufferConfig, BufferKind, Op, Sizes, TreeKind, create};
 ///
 /// let sizes = Sizes { page: 4096, value: 8, epsilon: 0.5 };
 /// let config = BufferConfig { kind: BufferKind::Optimal, page: 4096, frames: 0, direct: false };
-/// let kind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest);
-/// let tree = create(kind, sizes, &config, "".as_ref())?;
+/// let tree = create(TreeKind::BeTree(BeOptions::SOURCE), sizes, &config, "".as_ref())?;
 /// tree.upsert(7, Op::Insert, &40_u64.to_le_bytes())?;
 /// tree.upsert(7, Op::Update, &2_u64.to_le_bytes())?;
 /// let mut value = Vec::new();
@@ -199,6 +227,6 @@ pub fn create(kind: TreeKind, sizes: Sizes, config: &BufferConfig, path: &Path) 
     let pages = buffer::create(config, path)?;
     Ok(match kind {
         TreeKind::BTree(coupling) => Box::new(BTree::create(layout, pages, coupling)?),
-        TreeKind::BeTree(coupling, root, policy) => Box::new(BeTree::create(layout, pages, coupling, root, policy)?),
+        TreeKind::BeTree(options) => Box::new(BeTree::create(layout, pages, options)?),
     })
 }

@@ -90,6 +90,8 @@ impl Check<'_> {
             return Ok(());
         }
         self.shape.inner += 1;
+        let is_known = kind == Kind::Plain || header::class(&page) < self.layout.nodes().len();
+        ensure(is_known, no, "no layout has its class")?;
         let inner = self.layout.inner_of(&page);
         ensure(count <= inner.pivots_max, no, "too many pivots")?;
         let pivots: Vec<u64> = (0..count).map(|i| inner.pivots.number(&page, i)).collect();
@@ -113,7 +115,7 @@ impl Check<'_> {
     /// No child has more messages than its reserved slots.
     fn shares(&self, no: PageNo, page: &[u8], pivots: &[u64]) -> Result<()> {
         let Some(share) = self.rules.share else { return Ok(()) };
-        let (keys, count) = (&self.layout.buffer.keys, header::messages(page));
+        let (keys, count) = (&self.layout.node(page).buffer.keys, header::messages(page));
         let ends = pivots.iter().map(|&pivot| keys.lower_bound(page, count, pivot)).chain([count]);
         let mut from = 0;
         for end in ends {
@@ -124,7 +126,7 @@ impl Check<'_> {
     }
 
     fn buffer(&mut self, no: PageNo, page: &[u8], range: (u64, Option<u64>)) -> Result<()> {
-        let (buffer, count) = (&self.layout.buffer, header::messages(page));
+        let (buffer, count) = (&self.layout.node(page).buffer, header::messages(page));
         ensure(count <= buffer.slots, no, "too many messages")?;
         ensure(buffer.places_are_a_permutation(page), no, "two messages have their values in one place")?;
         let held: Stamps =

@@ -12,7 +12,9 @@
 use std::sync::Arc;
 
 use pandodb_paged::buffer::{self, PageBuffer};
-use pandodb_paged::{BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create};
+use pandodb_paged::{
+    BeOptions, BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create,
+};
 
 const PAGE: usize = 128;
 const KEYS: u64 = 48;
@@ -32,14 +34,37 @@ const LARGEST: FlushPolicy = FlushPolicy::Largest;
 const SCENARIOS: [Scenario; 13] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE, LARGEST), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, LARGEST), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, LARGEST), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE, LARGEST), BufferKind::TwoQueue),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Clock),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, FlushPolicy::Threshold), BufferKind::Optimal),
-    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, FlushPolicy::Reserved), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(BeOptions::SOURCE), BufferKind::Optimal),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }),
+        BufferKind::Optimal,
+    ),
+    Scenario::Tree(TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..BeOptions::SOURCE }), BufferKind::Optimal),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, root: RootKind::Textbook, ..BeOptions::SOURCE }),
+        BufferKind::Optimal,
+    ),
+    Scenario::Tree(TreeKind::BeTree(BeOptions::SOURCE), BufferKind::TwoQueue),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }),
+        BufferKind::Clock,
+    ),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions {
+            coupling: Coupling::Optimistic,
+            policy: FlushPolicy::Threshold,
+            ..BeOptions::SOURCE
+        }),
+        BufferKind::Optimal,
+    ),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions {
+            coupling: Coupling::Optimistic,
+            policy: FlushPolicy::Reserved,
+            ..BeOptions::SOURCE
+        }),
+        BufferKind::Optimal,
+    ),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
@@ -58,7 +83,7 @@ fn tree(kind: TreeKind, buffer: BufferKind, dir: &std::path::Path) -> Arc<dyn Tr
         tree.upsert(key * 5 % KEYS * 10, Op::Insert, &0_u64.to_le_bytes()).expect("an insert");
     }
     let shape = tree.verify().expect("a sound tree");
-    let has_buffers = matches!(kind, TreeKind::BeTree(..));
+    let has_buffers = matches!(kind, TreeKind::BeTree(_));
     assert!(shape.height >= 3 && (shape.messages > 0) == has_buffers, "messages can be flushed: {shape:?}");
     tree.into()
 }
@@ -145,7 +170,10 @@ fn schedules_of_the_latching_protocols() {
 #[cfg(debug_assertions)]
 fn mistakes_are_found() {
     use pandodb_paged::mistake::{Mistake, activate};
-    let optimistic = Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Optimal);
+    let optimistic = Scenario::Tree(
+        TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }),
+        BufferKind::Optimal,
+    );
     let canaries = [
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),

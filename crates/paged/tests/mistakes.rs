@@ -10,13 +10,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::{Random, run, tree, value};
 use pandodb_paged::mistake::{Mistake, activate};
-use pandodb_paged::{BufferKind, Coupling, FlushPolicy, Op, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Coupling, FlushPolicy, Op, RootKind, TreeKind};
 
 /// The checks of the model test, on small trees.
 fn model(policy: FlushPolicy) {
     for (buffer, epsilon) in [(BufferKind::Optimal, 0.3), (BufferKind::TwoQueue, 0.6), (BufferKind::Clock, 0.9)] {
         for root in [RootKind::Separate, RootKind::Textbook] {
-            let fixture = tree(TreeKind::BeTree(Coupling::Latched, root, policy), 256, epsilon, buffer, 10);
+            let fixture =
+                tree(TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE }), 256, epsilon, buffer, 10);
             run(&*fixture.tree, 7, 1_200, 6_000, "a tree with a mistake");
         }
     }
@@ -24,7 +25,7 @@ fn model(policy: FlushPolicy) {
 
 /// Ascending inserts, so that all messages for a leaf are above its records.
 fn ascending() {
-    let kind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest);
+    let kind = TreeKind::BeTree(BeOptions::SOURCE);
     let fixture = tree(kind, 1024, 0.0, BufferKind::Optimal, 0);
     (0..40_000).for_each(|key| fixture.tree.upsert(key, Op::Insert, &value(key, 0)).unwrap());
     fixture.tree.verify().unwrap();
@@ -55,11 +56,9 @@ fn threads(kind: TreeKind) {
 
 fn check(mistake: Mistake) {
     match mistake {
-        Mistake::PinnedVictimEvicted => {
-            threads(TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest))
-        }
+        Mistake::PinnedVictimEvicted => threads(TreeKind::BeTree(BeOptions::SOURCE)),
         Mistake::ChangedParentTrusted | Mistake::FlushNotNoted => {
-            threads(TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Largest));
+            threads(TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }));
         }
         Mistake::LeafSplitWithoutMessages => ascending(),
         Mistake::ShareExceeded => model(FlushPolicy::Reserved),

@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Model, Random, TREES, apply, compare, run, tree, value};
-use pandodb_paged::{BufferKind, Coupling, FlushPolicy, Op, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, FlushPolicy, Op, RootKind, TreeKind};
 
-const SEPARATE: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest);
+const SEPARATE: TreeKind = TreeKind::BeTree(BeOptions::SOURCE);
 
 #[test]
 fn every_tree_on_every_buffer_agrees_with_the_model() {
@@ -31,7 +31,7 @@ fn every_epsilon_and_page_size_agrees_with_the_model() {
                 let policy = Random(seed).below(3) as usize;
                 drawn[policy] += 1;
                 let policy = FlushPolicy::ALL[policy];
-                let kind = TreeKind::BeTree(Coupling::Latched, root, policy);
+                let kind = TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE });
                 let fixture = tree(kind, page, epsilon, BufferKind::Optimal, 0);
                 let context = format!("{root:?}, {policy:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
                 let shape = run(&*fixture.tree, seed, keys, 4 * keys, &context);
@@ -46,7 +46,7 @@ fn every_epsilon_and_page_size_agrees_with_the_model() {
 fn flush_policies_differ_in_their_batches_and_splits() {
     for root in [RootKind::Separate, RootKind::Textbook] {
         let [largest, threshold, reserved] = FlushPolicy::ALL.map(|policy| {
-            let kind = TreeKind::BeTree(Coupling::Latched, root, policy);
+            let kind = TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE });
             let fixture = tree(kind, 512, 0.5, BufferKind::Optimal, 0);
             let mut random = Random(4);
             for i in 0..60_000 {
@@ -54,7 +54,7 @@ fn flush_policies_differ_in_their_batches_and_splits() {
             }
             let shape = fixture.tree.verify().unwrap();
             assert!(shape.height >= 5, "several levels of buffers: {shape:?}");
-            (fixture.tree.flushes(), fixture.tree.layout().share() as u64)
+            (fixture.tree.flushes(), fixture.tree.layout().first().share() as u64)
         });
         assert_eq!((largest.0.splits_instead, reserved.0.splits_instead), (0, 0));
         assert!(threshold.0.splits_instead > 0, "{threshold:?}");

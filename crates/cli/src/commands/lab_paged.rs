@@ -81,7 +81,7 @@ pub fn run(args: &PagedArgs) -> Outcome {
 
 fn row(row: &Row) -> Vec<String> {
     vec![
-        row.tree.to_owned(),
+        row.tree.clone(),
         row.policy.to_owned(),
         row.buffer.to_owned(),
         row.mix.name().to_owned(),

@@ -1,6 +1,6 @@
 //! The plans of the experiments, and the source's claims beside their results.
 
-use pandodb_paged::{BufferKind, Coupling, FlushPolicy, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Coupling, FlushPolicy, RootKind, TreeKind};
 
 use super::measure::{Bench, Setup};
 use super::{BETREE, BTREE, Claim, Config, Experiment, Mix, Report, Row, betree};
@@ -11,8 +11,8 @@ use crate::workload::pick::Dist;
 const EPSILONS: [f64; 11] = [0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0];
 
 const BTREE_OPTIMISTIC: TreeKind = TreeKind::BTree(Coupling::Optimistic);
-const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Largest);
-const TEXTBOOK: TreeKind = TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, FlushPolicy::Largest);
+const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE });
+const TEXTBOOK: TreeKind = TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..BeOptions::SOURCE });
 
 /// Runs one experiment.
 pub struct Runner<'a> {
@@ -189,7 +189,7 @@ impl<'a> Runner<'a> {
         for threads in self.config.threads.clone() {
             for (mix, paper) in Mix::ALL.into_iter().zip(papers) {
                 let of =
-                    |tree: TreeKind| rate(&rows, |row| (row.mix, row.threads, row.tree) == (mix, threads, tree.name()));
+                    |tree: TreeKind| rate(&rows, |row| (row.mix, row.threads) == (mix, threads) && row.tree == tree.name());
                 let what = format!("{}, {threads} threads: betree ÷ btree", mix.name());
                 self.claim(what, "6.3", paper, of(BETREE), of(BTREE));
             }
@@ -252,7 +252,7 @@ impl<'a> Runner<'a> {
         let rows = self.report.rows.clone();
         for plan in plans {
             let of = |tree: TreeKind| {
-                rate(&rows, |row| (row.mix, row.threads, row.tree) == (plan.mix, plan.threads, tree.name()))
+                rate(&rows, |row| (row.mix, row.threads) == (plan.mix, plan.threads) && row.tree == tree.name())
             };
             let paper = match (plan.mix, plan.threads) {
                 (_, 1) => "slightly above 1",
@@ -301,7 +301,7 @@ impl<'a> Runner<'a> {
             self.compare(&setups, &plans, true)?;
             let rows = self.report.rows.clone();
             let of = |tree: TreeKind, mix| {
-                rate(&rows, |row| (row.page, row.value, row.mix, row.tree) == (page, value, mix, tree.name()))
+                rate(&rows, |row| (row.page, row.value, row.mix) == (page, value, mix) && row.tree == tree.name())
             };
             for mix in [Mix::Inserts, Mix::Reads] {
                 let what = format!("pages of {page}, values of {value} bytes, {}: betree ÷ btree", mix.name());

@@ -148,8 +148,8 @@ impl<'a> Bench<'a> {
             splits_instead: flushes.splits_instead,
             height: 0,
             pages: done.pages,
-            pivots: layout.buffered.pivots_max,
-            slots: layout.buffer.slots,
+            pivots: layout.first().inner.pivots_max,
+            slots: layout.first().buffer.slots,
         })
     }
 

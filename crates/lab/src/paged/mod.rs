@@ -22,7 +22,7 @@ mod measure;
 
 use std::path::PathBuf;
 
-use pandodb_paged::{BufferKind, FlushPolicy, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, FlushPolicy, TreeKind};
 use serde::Serialize;
 
 use crate::failure::Result;
@@ -142,7 +142,7 @@ pub struct Row {
     /// The commit of the build.
     pub commit: &'static str,
     /// The tree.
-    pub tree: &'static str,
+    pub tree: String,
     /// The flush policy of a Bε-tree; empty for a B+-tree.
     pub policy: &'static str,
     /// The page buffer.
@@ -235,7 +235,7 @@ const BETREE: TreeKind = betree(FlushPolicy::Largest);
 
 /// A Bε-tree of 000 with another flush policy.
 const fn betree(policy: FlushPolicy) -> TreeKind {
-    TreeKind::BeTree(pandodb_paged::Coupling::Latched, pandodb_paged::RootKind::Separate, policy)
+    TreeKind::BeTree(BeOptions { policy, ..BeOptions::SOURCE })
 }
 
 #[cfg(test)]

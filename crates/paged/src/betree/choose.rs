@@ -23,7 +23,7 @@ use std::ops::Range;
 use super::BeTree;
 use crate::batch::Batch;
 use crate::frame::WritePage;
-use crate::layout::{Kind, header};
+use crate::layout::{Kind, NodeLayout, header};
 use crate::message::Message;
 use crate::mistake::Mistake;
 use crate::tree::FlushPolicy;
@@ -43,33 +43,34 @@ pub struct Span {
 impl BeTree {
     /// The most messages of a block that a flush passes on.
     pub fn batch_limit(&self) -> usize {
-        match self.policy {
-            FlushPolicy::Largest | FlushPolicy::Threshold => self.layout.buffer.slots,
-            FlushPolicy::Reserved => self.layout.share(),
+        match self.options.policy {
+            FlushPolicy::Largest | FlushPolicy::Threshold => self.layout.most_slots(),
+            FlushPolicy::Reserved => self.layout.first().share(),
         }
     }
 
     /// Merges the message into the buffer of `node`, if the policy allows it. Returns whether it did.
     pub fn put(&self, node: &mut WritePage<'_>, message: Message<'_>) -> bool {
-        if self.policy == FlushPolicy::Reserved
+        if self.options.policy == FlushPolicy::Reserved
             && !Mistake::ShareExceeded.is_on()
             && !self.has_free_share(node, message.key)
         {
             return false;
         }
-        self.layout.buffer.put(node, message)
+        self.layout.node(node).buffer.put(node, message)
     }
 
     /// Whether a message with this key can be merged into one in the buffer, or its child has a free reserved slot.
     fn has_free_share(&self, node: &[u8], key: u64) -> bool {
-        let buffer = &self.layout.buffer;
-        self.held_with(node, key).1.len() < self.layout.share()
+        let layout = self.layout.node(node);
+        let buffer = &layout.buffer;
+        self.held_with(node, key).1.len() < layout.share()
             || buffer.keys.find(node, header::messages(node), key).is_ok()
     }
 
     /// The child for `key`, and the messages in the buffer for this child.
     fn held_with(&self, node: &[u8], key: u64) -> (usize, Range<usize>) {
-        let (inner, buffer) = (&self.layout.buffered, &self.layout.buffer);
+        let NodeLayout { inner, buffer, .. } = self.layout.node(node);
         let (count, own) = (header::messages(node), inner.child_for(node, key));
         let lower =
             own.checked_sub(1).map_or(0, |left| buffer.keys.lower_bound(node, count, inner.pivots.number(node, left)));
@@ -79,12 +80,13 @@ impl BeTree {
 
     /// Whether `batch` can be merged into the buffer without a flush.
     pub fn fits(&self, node: &[u8], batch: &Batch) -> bool {
-        if self.layout.buffer.merged_len(node, batch) > self.layout.buffer.slots {
+        let layout = self.layout.node(node);
+        if layout.buffer.merged_len(node, batch) > layout.buffer.slots {
             return false;
         }
         let mut is_within = true;
-        if self.policy == FlushPolicy::Reserved {
-            self.spans(node, batch, |span| is_within &= span.len <= self.layout.share());
+        if self.options.policy == FlushPolicy::Reserved {
+            self.spans(node, batch, |span| is_within &= span.len <= layout.share());
         }
         is_within
     }
@@ -92,19 +94,18 @@ impl BeTree {
     /// Whether the node must be split before `arrived` is merged into its buffer, because the flush would pass on a
     /// block that does not exceed the threshold.
     pub fn splits_instead(&self, node: &[u8], arrived: &Batch) -> bool {
-        if self.policy != FlushPolicy::Threshold || header::count(node) + 1 < SPLIT_CHILDREN {
+        if self.options.policy != FlushPolicy::Threshold || header::count(node) + 1 < SPLIT_CHILDREN {
             return false;
         }
-        let total = self.layout.buffer.merged_len(node, arrived);
-        self.choose_blocks(node, arrived)
-            .iter()
-            .any(|span| !exceeds(span.len, total, self.layout.buffered.pivots_max + 1))
+        let layout = self.layout.node(node);
+        let total = layout.buffer.merged_len(node, arrived);
+        self.choose_blocks(node, arrived).iter().any(|span| !exceeds(span.len, total, layout.fan_out()))
     }
 
     /// The blocks that are removed when `arrived` is merged into the buffer, in descending order of keys.
     pub fn choose_blocks(&self, node: &[u8], arrived: &Batch) -> Vec<Span> {
-        let slots = self.layout.buffer.slots;
-        if arrived.len() == 1 && self.policy != FlushPolicy::Reserved {
+        let (slots, most) = (self.layout.node(node).buffer.slots, self.batch_limit());
+        if arrived.len() == 1 && self.options.policy != FlushPolicy::Reserved {
             return vec![self.largest_with_one(node, arrived.key(0))];
         }
         let (mut total, mut spans) = (0, Vec::new());
@@ -112,16 +113,16 @@ impl BeTree {
             total += span.len;
             spans.push(span);
         });
-        match self.policy {
-            FlushPolicy::Largest | FlushPolicy::Threshold => choose(spans, total - slots, slots),
-            FlushPolicy::Reserved => choose_over(spans, total.saturating_sub(slots), self.layout.share()),
+        match self.options.policy {
+            FlushPolicy::Largest | FlushPolicy::Threshold => choose(spans, total - slots, most),
+            FlushPolicy::Reserved => choose_over(spans, total.saturating_sub(slots), most),
         }
     }
 
     /// The largest block of a full buffer and one message with another key. This is the most frequent case, so the list
     /// of all blocks is not made.
     fn largest_with_one(&self, node: &[u8], key: u64) -> Span {
-        let (inner, buffer) = (&self.layout.buffered, &self.layout.buffer);
+        let NodeLayout { inner, buffer, .. } = self.layout.node(node);
         let count = header::messages(node);
         debug_assert!(count == buffer.slots && buffer.keys.find(node, count, key).is_err());
         let keys = buffer.keys.numbers(node, count);
@@ -138,7 +139,7 @@ impl BeTree {
     /// Passes the messages of each child that has some to `each`, in ascending order.
     fn spans(&self, node: &[u8], arrived: &Batch, mut each: impl FnMut(Span)) {
         debug_assert_eq!(header::kind(node), Kind::Buffered);
-        let (inner, buffer) = (&self.layout.buffered, &self.layout.buffer);
+        let NodeLayout { inner, buffer, .. } = self.layout.node(node);
         let count = header::messages(node);
         let keys = buffer.keys.numbers(node, count);
         let pivots = inner.pivots.numbers(node, header::count(node));

@@ -109,7 +109,7 @@ impl BeTree {
         queue: &mut VecDeque<Item<'a>>,
     ) -> Result<()> {
         if self.fits(&child, &batch) {
-            self.layout.buffer.merge_all(&mut child, &batch);
+            self.layout.node(&child).buffer.merge_all(&mut child, &batch);
             return Ok(());
         }
         if self.splits_instead(&child, &batch) {
@@ -117,7 +117,7 @@ impl BeTree {
         }
         let removed = self.remove_blocks(&mut child, &batch);
         let removed = if Mistake::RemovedMessagesDropped.is_on() { vec![(removed[0].0, batch)] } else { removed };
-        if self.layout.buffered.room(&child) < removed.len() {
+        if self.layout.inner_of(&child).room(&child) < removed.len() {
             return self.split_full(node, i, child, removed, queue);
         }
         queue.push_back(Item::Node(child, removed));
@@ -139,11 +139,11 @@ impl BeTree {
         let for_right = batch.split_off_key(if Mistake::ArrivedNotDivided.is_on() { u64::MAX } else { pivot });
         for (mut half, batch) in [(right, for_right), (child, batch)] {
             if self.fits(&half, &batch) {
-                self.layout.buffer.merge_all(&mut half, &batch);
+                self.layout.node(&half).buffer.merge_all(&mut half, &batch);
                 continue;
             }
             let removed = self.remove_blocks(&mut half, &batch);
-            assert!(self.layout.buffered.room(&half) >= removed.len(), "half a node has as many free slots");
+            assert!(self.layout.inner_of(&half).room(&half) >= removed.len(), "half a node has as many free slots");
             queue.push_back(Item::Node(half, removed));
         }
         Ok(())
@@ -158,7 +158,7 @@ impl BeTree {
         mut batch: Batch,
         queue: &mut VecDeque<Item<'a>>,
     ) -> Result<()> {
-        assert!(batch.len() <= self.layout.buffer.slots, "at most one buffer of messages");
+        assert!(batch.len() <= self.layout.most_slots(), "at most one buffer of messages");
         if let Some(key) = self.layout.leaf.split_key(&leaf, &batch) {
             let mut right = self.pages.create()?;
             count(&self.counts.leaf_splits, 1);
@@ -196,14 +196,14 @@ impl BeTree {
 
     /// Merges messages into the buffer of `node` and removes the blocks that the policy chooses, so that the rest fits.
     fn remove_blocks(&self, node: &mut WritePage<'_>, arrived: &Batch) -> Vec<Block> {
-        let (buffer, limit) = (&self.layout.buffer, self.batch_limit());
-        assert!(arrived.len() <= buffer.slots, "a flush at most doubles a buffer");
+        let (buffer, limit) = (&self.layout.node(node).buffer, self.batch_limit());
+        assert!(arrived.len() <= self.layout.most_slots(), "a flush at most doubles a buffer");
         if !Mistake::FlushNotNoted.is_on() {
             node.note_change();
         }
         let chosen = self.choose_blocks(node, arrived);
         let most = self.layout.inner_of(node).pivots_max.div_ceil(2);
-        assert!(self.policy == FlushPolicy::Reserved || chosen.len() <= most, "at most half of the children");
+        assert!(self.options.policy == FlushPolicy::Reserved || chosen.len() <= most, "at most half of the children");
         let mut stays = Batch::new(self.layout.sizes.value);
         // Ranges of arrived messages that are removed, ascending.
         let mut skip = chosen.iter().rev().flat_map(|span| span.arrived.clone()).peekable();

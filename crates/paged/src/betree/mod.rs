@@ -36,7 +36,7 @@ use crate::layout::{Kind, Layout, header};
 use crate::message::Op;
 use crate::mistake::Mistake;
 use crate::sync::{AtomicU64, Counter, Ordering};
-use crate::tree::{Coupling, FlushCounts, FlushPolicy, RootKind, Shape, Tree};
+use crate::tree::{BeOptions, Coupling, FlushCounts, FlushPolicy, RootKind, Shape, Tree};
 use crate::verify;
 
 /// Counts of flushes and splits, for statistics.
@@ -60,9 +60,7 @@ pub struct BeTree {
     layout: Layout,
     pages: Box<dyn PageBuffer>,
     root: PageNo,
-    coupling: Coupling,
-    root_kind: RootKind,
-    policy: FlushPolicy,
+    options: BeOptions,
     counts: Counters,
     /// The next timestamp.
     clock: AtomicU64,
@@ -73,26 +71,19 @@ impl BeTree {
     ///
     /// # Errors
     /// The errors of the page buffer.
-    pub fn create(
-        layout: Layout,
-        pages: Box<dyn PageBuffer>,
-        coupling: Coupling,
-        root_kind: RootKind,
-        policy: FlushPolicy,
-    ) -> Result<BeTree> {
-        assert!(layout.buffer.slots <= layout.leaf.slots, "a leaf has room for a whole buffer");
+    pub fn create(layout: Layout, pages: Box<dyn PageBuffer>, options: BeOptions) -> Result<BeTree> {
         let root = {
             let mut page = pages.create()?;
             header::set_kind(&mut page, 0, Kind::Leaf);
             page.no()
         };
         let (clock, counts) = (AtomicU64::new(1), Counters::default());
-        Ok(BeTree { layout, pages, root, coupling, root_kind, policy, counts, clock })
+        Ok(BeTree { layout, pages, root, options, counts, clock })
     }
 
     /// The kind of a root above the leaves.
     fn kind_of_root(&self) -> Kind {
-        match self.root_kind {
+        match self.options.root {
             RootKind::Separate => Kind::Plain,
             RootKind::Textbook => Kind::Buffered,
         }
@@ -107,7 +98,7 @@ impl BeTree {
     ) -> Result<Option<P>> {
         let inner = self.layout.inner_of(&page);
         let child = inner.child(&page, inner.child_for(&page, key));
-        if self.coupling == Coupling::Latched {
+        if self.options.coupling == Coupling::Latched {
             let child = latch(child)?;
             drop(page);
             return Ok(Some(child));
@@ -132,8 +123,7 @@ impl BeTree {
     ) -> Result<(u64, WritePage<'a>)> {
         debug_assert_eq!(header::kind(child), Kind::Buffered);
         let mut right = self.pages.create()?;
-        let pivot = self.layout.buffered.split(child, &mut right);
-        self.layout.buffer.split(child, &mut right, pivot);
+        let pivot = self.layout.node(child).split(child, &mut right);
         self.layout.inner_of(parent).insert(parent, i, pivot, right.no());
         parent.note_change();
         // Later flushes of the right half do not note that messages have left `child`, where a reader may have met them.
@@ -147,7 +137,7 @@ impl Tree for BeTree {
     fn upsert(&self, key: u64, op: Op, value: &[u8]) -> Result<()> {
         assert_eq!(value.len(), self.layout.sizes.value, "values have a fixed size");
         let write = write::Write { key, op, value };
-        match self.root_kind {
+        match self.options.root {
             RootKind::Separate => self.upsert_below_root(&write),
             RootKind::Textbook => self.upsert_into_root(&write),
         }
@@ -163,7 +153,7 @@ impl Tree for BeTree {
 
     fn verify(&self) -> Result<Shape> {
         let clock = self.clock.load(Ordering::Relaxed);
-        let share = (self.policy == FlushPolicy::Reserved).then(|| self.layout.share());
+        let share = (self.options.policy == FlushPolicy::Reserved).then(|| self.layout.first().share());
         let rules = verify::Rules { root: self.kind_of_root(), inner: Kind::Buffered, clock, share };
         verify::check(&self.layout, &*self.pages, self.root, rules)
     }
@@ -199,8 +189,8 @@ mod tests {
         let layout = Layout::new(Sizes { page: 256, value: 8, epsilon: 0.5 }).unwrap();
         let config = BufferConfig { kind: BufferKind::Optimal, page: 256, frames: 1, direct: false };
         let pages = buffer::create(&config, "".as_ref()).unwrap();
-        let policy = FlushPolicy::default();
-        let tree = BeTree::create(layout, pages, Coupling::Optimistic, RootKind::Separate, policy).unwrap();
+        let options = BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE };
+        let tree = BeTree::create(layout, pages, options).unwrap();
         (0..100).for_each(|key| tree.upsert(key, Op::Insert, &[0; 8]).unwrap());
         let (above, above_version) = tree.pages.read(tree.root).unwrap().unlatch();
         let mut root = tree.pages.write(tree.root).unwrap();

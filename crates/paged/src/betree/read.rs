@@ -57,7 +57,7 @@ impl BeTree {
     fn visit(&self, page: &[u8], key: u64, collected: bool, out: &mut Vec<u8>) -> Visit {
         let message = match header::kind(page) {
             Kind::Plain => None,
-            Kind::Buffered => self.layout.buffer.find(page, key),
+            Kind::Buffered => self.layout.node(page).buffer.find(page, key),
             Kind::Leaf => {
                 let value = self.layout.leaf.find(page, key);
                 value.into_iter().for_each(|value| finish(value, collected, out));
@@ -87,7 +87,7 @@ impl BeTree {
             let i = inner.child_for(&page, key);
             upper = inner.upper(&page, i).or(upper);
             if header::kind(&page) == Kind::Buffered && !Mistake::RangeSkipsBuffers.is_on() {
-                let (buffer, count) = (&self.layout.buffer, header::messages(&page));
+                let (buffer, count) = (&self.layout.node(&page).buffer, header::messages(&page));
                 let to = upper.map_or(count, |upper| buffer.keys.lower_bound(&page, count, upper));
                 let mut held = Batch::new(self.layout.sizes.value);
                 (buffer.keys.lower_bound(&page, count, key)..to).for_each(|i| held.push(buffer.get(&page, i)));

@@ -52,7 +52,7 @@ impl BeTree {
             if self.put(&mut child, message) {
                 return Ok(true);
             }
-            if self.layout.buffered.room(&child) == 0 {
+            if self.layout.inner_of(&child).room(&child) == 0 {
                 return Ok(false);
             }
             self.flush_first(child, message)?;
@@ -89,7 +89,7 @@ impl BeTree {
         if self.put(&mut child, message) {
             return Ok(());
         }
-        if self.layout.buffered.room(&child) == 0 {
+        if self.layout.inner_of(&child).room(&child) == 0 {
             let (pivot, right) = self.split_inner(&mut root, i, &mut child)?;
             if write.key >= pivot {
                 child = right;
@@ -103,8 +103,7 @@ impl BeTree {
     fn lower_leaf(&self, root: &mut WritePage<'_>) -> Result<()> {
         let (mut leaf, mut node) = (self.pages.create()?, self.pages.create()?);
         leaf.copy_from_slice(root);
-        self.layout.buffered.init(&mut node, 1, Kind::Buffered, leaf.no());
-        self.layout.buffer.init(&mut node);
+        self.layout.first().init(&mut node, 1, leaf.no());
         self.layout.plain.init(root, 2, Kind::Plain, node.no());
         root.note_change();
         Ok(())
@@ -115,8 +114,7 @@ impl BeTree {
         let level = header::level(root) + 1;
         let mut below = self.pages.create()?;
         below.copy_from_slice(root);
-        self.layout.buffered.init(root, level, Kind::Buffered, below.no());
-        self.layout.buffer.init(root);
+        self.layout.first().init(root, level, below.no());
         root.note_change();
         Ok(())
     }
@@ -124,26 +122,25 @@ impl BeTree {
     /// Distributes the children of a full root without a buffer to several new buffered nodes below it. Each gets at
     /// most half of the children that it could have, so that it can be split and flushed at once.
     fn distribute(&self, root: &mut WritePage<'_>) -> Result<()> {
-        let (plain, buffered) = (&self.layout.plain, &self.layout.buffered);
+        let (plain, first) = (&self.layout.plain, self.layout.first());
         let (level, children) = (header::level(root), header::count(root) + 1);
-        let nodes = children.div_ceil(buffered.pivots_max.div_ceil(2));
+        let nodes = children.div_ceil(first.inner.pivots_max.div_ceil(2));
         assert!(nodes >= 2 && nodes <= plain.pivots_max, "a full root becomes at least two nodes, and holds them");
         let old = root.to_vec();
         let mut fresh: Vec<(u64, u64)> = Vec::with_capacity(nodes);
         for node in 0..nodes {
             let (from, to) = (node * children / nodes, (node + 1) * children / nodes);
             let mut page = self.pages.create()?;
-            buffered.init(&mut page, level, Kind::Buffered, plain.child(&old, from));
-            self.layout.buffer.init(&mut page);
+            first.init(&mut page, level, plain.child(&old, from));
             for i in from + 1..to {
-                buffered.insert(&mut page, i - from - 1, plain.pivots.number(&old, i - 1), plain.child(&old, i));
+                first.inner.insert(&mut page, i - from - 1, plain.pivots.number(&old, i - 1), plain.child(&old, i));
             }
-            let first = if from == 0 { 0 } else { plain.pivots.number(&old, from - 1) };
-            fresh.push((first, page.no()));
+            let least = if from == 0 { 0 } else { plain.pivots.number(&old, from - 1) };
+            fresh.push((least, page.no()));
         }
         plain.init(root, level + 1, Kind::Plain, fresh[0].1);
-        for (i, &(first, page)) in fresh.iter().enumerate().skip(1) {
-            plain.insert(root, i - 1, first, page);
+        for (i, &(least, page)) in fresh.iter().enumerate().skip(1) {
+            plain.insert(root, i - 1, least, page);
         }
         root.note_change();
         Ok(())
@@ -162,9 +159,9 @@ impl BeTree {
         if self.put(&mut root, message) {
             return Ok(());
         }
-        if self.layout.buffered.room(&root) == 0 {
+        if self.layout.inner_of(&root).room(&root) == 0 {
             self.lower(&mut root)?;
-            let mut child = self.pages.write(self.layout.buffered.child(&root, 0))?;
+            let mut child = self.pages.write(self.layout.inner_of(&root).child(&root, 0))?;
             self.split_inner(&mut root, 0, &mut child)?;
             let put = self.put(&mut root, message);
             assert!(put, "the buffer of the new root is empty");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pandodb_paged::message::combine;
 use pandodb_paged::{
-    BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Shape, Sizes, Tree, TreeKind, create,
+    BeOptions, BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Shape, Sizes, Tree, TreeKind, create,
 };
 
 /// Bytes of a value.
@@ -15,14 +15,18 @@ pub const VALUE: usize = 12;
 pub const TREES: [TreeKind; 10] = [
     TreeKind::BTree(Coupling::Latched),
     TreeKind::BTree(Coupling::Optimistic),
-    TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Largest),
-    TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Largest),
-    TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, FlushPolicy::Largest),
-    TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, FlushPolicy::Largest),
-    TreeKind::BeTree(Coupling::Latched, RootKind::Separate, FlushPolicy::Threshold),
-    TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, FlushPolicy::Threshold),
-    TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Reserved),
-    TreeKind::BeTree(Coupling::Latched, RootKind::Textbook, FlushPolicy::Reserved),
+    TreeKind::BeTree(BeOptions::SOURCE),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }),
+    TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..BeOptions::SOURCE }),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, root: RootKind::Textbook, ..BeOptions::SOURCE }),
+    TreeKind::BeTree(BeOptions { policy: FlushPolicy::Threshold, ..BeOptions::SOURCE }),
+    TreeKind::BeTree(BeOptions {
+        coupling: Coupling::Optimistic,
+        root: RootKind::Textbook,
+        policy: FlushPolicy::Threshold,
+    }),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
+    TreeKind::BeTree(BeOptions { root: RootKind::Textbook, policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
 ];
 
 /// A small generator of random numbers (splitmix64).

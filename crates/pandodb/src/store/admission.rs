@@ -52,14 +52,20 @@ impl Engine {
 
     /// For a store without background threads: the writer itself does steps of background work until it has processed
     /// as many bytes as the price of its write.
+    ///
+    /// A step that only reads or closes pages processes few bytes. So the number of steps is limited too, to twice the
+    /// number that the price needs; what is left stays due and the next writes pay for it.
     fn work_off(&self, price: u64) -> Result<()> {
-        let mut due = self.background.scheduler.account().charge(price);
-        while due > 0 {
-            match self.turn_alone(sched::FOREGROUND_STEP) {
-                Turn::Worked(bytes) => self.background.scheduler.account().earn(bytes.max(1)),
-                Turn::Idle | Turn::Stuck => self.background.scheduler.account().clear(),
+        let account = self.background.scheduler.account();
+        let steps = 2 * account.charge(price).div_ceil(sched::FOREGROUND_STEP);
+        for _ in 0..steps {
+            if account.due() == 0 {
+                break;
             }
-            due = self.background.scheduler.account().due();
+            match self.turn_alone(sched::FOREGROUND_STEP) {
+                Turn::Worked(bytes) => account.earn(bytes.max(1)),
+                Turn::Idle | Turn::Stuck => account.clear(),
+            }
         }
         Ok(())
     }

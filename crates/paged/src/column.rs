@@ -103,6 +103,13 @@ impl Column {
         to[target].copy_from_slice(&from[self.bytes(fields)]);
     }
 
+    /// Copies the first `len` fields of `from` to the column `target` of `to`, which is as wide.
+    #[inline]
+    pub fn copy_to(self, from: &[u8], len: usize, target: Column, to: &mut [u8]) {
+        debug_assert_eq!(self.width, target.width);
+        to[target.bytes(0..len)].copy_from_slice(&from[self.bytes(0..len)]);
+    }
+
     /// The number of fields below `key`; the first `len` fields are in ascending order.
     #[inline]
     pub fn lower_bound(self, page: &[u8], len: usize, key: u64) -> usize {

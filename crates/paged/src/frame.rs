@@ -17,7 +17,9 @@ use std::ops::{Deref, DerefMut};
 
 use crate::block::Block;
 use crate::segment::BlockNo;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Once, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crate::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Counter, Once, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 /// The number of a page: the number of its block in the file.
 pub type PageNo = BlockNo;
@@ -41,6 +43,10 @@ pub struct Frame {
     /// The page in this frame, readable without the latch by a thread that has pinned the frame or removes it.
     pub(crate) holds: AtomicU64,
     version: AtomicU64,
+    /// Lookups that visited the page since its last decision ([`FanOut::Dynamic`](crate::FanOut)).
+    reads: Counter,
+    /// Messages that the page has passed on since then.
+    passed: Counter,
     pub(crate) latch: RwLock<Page>,
 }
 
@@ -50,6 +56,12 @@ impl Frame {
     pub(crate) fn pin(&self) -> Pinned<'_> {
         self.pins.fetch_add(1, Ordering::Acquire);
         Pinned { frame: self }
+    }
+
+    /// Sets the counts of accesses to 0.
+    pub(crate) fn forget_accesses(&self) {
+        self.reads.store(0, Ordering::Relaxed);
+        self.passed.store(0, Ordering::Relaxed);
     }
 
     /// Whether no thread has pinned the page.
@@ -111,6 +123,13 @@ impl<'a> ReadPage<'a> {
         self.latch.no
     }
 
+    /// Counts a lookup. Lookups of other threads at the same time may be lost.
+    #[inline]
+    pub fn note_read(&self) {
+        let reads = &self.pinned.frame.reads;
+        reads.store(reads.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
     /// Releases the latch and keeps the pin. Returns the version that the bytes had.
     #[inline]
     pub fn unlatch(self) -> (Pinned<'a>, u64) {
@@ -140,6 +159,22 @@ impl WritePage<'_> {
     /// The number of the page.
     pub fn no(&self) -> PageNo {
         self.latch.no
+    }
+
+    /// Counts messages that leave the page.
+    pub fn note_passed(&mut self, messages: u64) {
+        self.pinned.frame.passed.fetch_add(messages, Ordering::Relaxed);
+    }
+
+    /// The counted lookups, and the counted messages that have left the page.
+    pub fn accesses(&self) -> (u64, u64) {
+        let Frame { reads, passed, .. } = self.pinned.frame;
+        (reads.load(Ordering::Relaxed), passed.load(Ordering::Relaxed))
+    }
+
+    /// Sets both counts to 0.
+    pub fn forget_accesses(&mut self) {
+        self.pinned.frame.forget_accesses();
     }
 
     /// Notes a change that readers without the latch must notice.

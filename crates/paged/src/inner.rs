@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use crate::batch::Batch;
-use crate::layout::{BufferLayout, InnerLayout, Kind, NodeLayout, header};
+use crate::layout::{BufferLayout, InnerLayout, Kind, Layout, NodeLayout, header};
 use crate::message::{Message, Op, Stored, merge};
 use crate::mistake::Mistake;
 
@@ -232,6 +232,7 @@ impl NodeLayout {
     pub fn init(&self, page: &mut [u8], level: u8, child: u64) {
         self.inner.init(page, level, Kind::Buffered, child);
         header::set_class(page, self.class);
+        header::set_wanted(page, usize::from(self.class));
         self.buffer.init(page);
     }
 
@@ -240,15 +241,32 @@ impl NodeLayout {
     pub fn split(&self, left: &mut [u8], right: &mut [u8]) -> u64 {
         let pivot = self.inner.split(left, right);
         header::set_class(right, self.class);
+        header::set_wanted(right, header::wanted(left));
         self.buffer.split(left, right, pivot);
         pivot
+    }
+}
+
+impl Layout {
+    /// Gives a node the layout `to`, in which its pivots and messages have room.
+    pub fn move_to(&self, page: &mut [u8], to: &NodeLayout) {
+        let (count, messages, wanted) = (header::count(page), header::messages(page), header::wanted(page));
+        assert!(count <= to.inner.pivots_max && messages <= to.buffer.slots, "the node fits");
+        let (old, from) = (page.to_vec(), self.node(page));
+        to.init(page, header::level(&old), from.inner.child(&old, 0));
+        from.inner.pivots.copy_to(&old, count, to.inner.pivots, page);
+        from.inner.children.copy_to(&old, count + 1, to.inner.children, page);
+        header::set_count(page, count);
+        (0..messages).for_each(|i| to.buffer.set(page, i, from.buffer.get(&old, i)));
+        header::set_messages(page, messages);
+        header::set_wanted(page, wanted);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Layout, Sizes};
+    use crate::layout::Sizes;
 
     fn layout() -> NodeLayout {
         *Layout::new(Sizes { page: 512, value: 8, epsilon: 0.5 }).unwrap().first()
@@ -276,6 +294,32 @@ mod tests {
         assert!((0..header::messages(&left)).all(|i| layout.buffer.get(&left, i).key < pivot));
         assert!((0..header::messages(&right)).all(|i| layout.buffer.get(&right, i).key >= pivot));
         assert_eq!(header::messages(&left) + header::messages(&right), 6);
+    }
+
+    #[test]
+    fn a_node_keeps_its_content_when_it_gets_another_epsilon() {
+        let layout = Layout::dynamic(Sizes { page: 512, value: 8, epsilon: 0.5 }).unwrap();
+        let mut page = vec![0; 512];
+        layout.first().init(&mut page, 1, 100);
+        (0..3).for_each(|i| layout.first().inner.insert(&mut page, i, 10 * (i as u64 + 1), 101 + i as u64));
+        (0..4).for_each(|i| assert!(layout.first().buffer.put(&mut page, insert(7 * (3 - i), 1 + i))));
+        let content = |page: &[u8]| {
+            let NodeLayout { inner, buffer, .. } = layout.node(page);
+            let children: Vec<u64> = (0..=header::count(page)).map(|i| inner.child(page, i)).collect();
+            let pivots: Vec<u64> = (0..header::count(page)).map(|i| inner.pivots.number(page, i)).collect();
+            let messages: Vec<_> = (0..header::messages(page))
+                .map(|i| buffer.get(page, i))
+                .map(|message| (message.key, message.stamp, message.op, message.value.to_vec()))
+                .collect();
+            (children, pivots, messages)
+        };
+        let before = content(&page);
+        assert_eq!((before.0.len(), before.2.len()), (4, 4));
+        for to in layout.nodes().iter().filter(|to| to.buffer.slots >= 4) {
+            layout.move_to(&mut page, to);
+            assert_eq!((content(&page), header::class(&page)), (before.clone(), usize::from(to.class)));
+            assert!(to.buffer.places_are_a_permutation(&page));
+        }
     }
 
     #[test]

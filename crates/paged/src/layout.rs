@@ -1,7 +1,7 @@
 //! How many fields the pages of a tree hold, computed once from the page size B, the size of a value, and ε.
 //!
 //! ```text
-//!   every page      │ level │ kind │ class │ count u32 │ messages u32 │           HEADER bytes
+//!   every page      │ level │ kind │ class │ wanted │ count u32 │ messages u32 │           HEADER bytes
 //!   leaf            │ header │ keys │ values │                            s = (B − header) ÷ (8 + value) records
 //!   unbuffered node │ header │ pivots │ children │                       of a B+-tree, and the root of a Bε-tree
 //!   buffered node   │ header │ pivots │ children │ keys │ stamps │ ops │ places │ values │
@@ -315,6 +315,17 @@ pub mod header {
     /// Sets the index of the layout.
     pub fn set_class(page: &mut [u8], class: u8) {
         page[2] = class;
+    }
+
+    /// The layout that a buffered node wants.
+    #[inline]
+    pub fn wanted(page: &[u8]) -> usize {
+        usize::from(page[3])
+    }
+
+    /// Sets the layout that a buffered node wants.
+    pub fn set_wanted(page: &mut [u8], class: usize) {
+        page[3] = u8::try_from(class).expect("few layouts");
     }
 
     /// The number of records of a leaf, or of pivots of another node.

@@ -49,4 +49,4 @@ pub use frame::{PageNo, Pinned, ReadPage, WritePage};
 pub use layout::Sizes;
 pub use message::Op;
 pub use segment::Segments;
-pub use tree::{BeOptions, Coupling, FlushCounts, FlushPolicy, RootKind, Shape, Tree, TreeKind, create};
+pub use tree::{BeOptions, Coupling, FanOut, FlushCounts, FlushPolicy, RootKind, Shape, Tree, TreeKind, create};

@@ -46,6 +46,8 @@ mistakes! {
     FlushNotNoted,
     /// A message is put into a full share of reserved slots, so a later flush passes on more than one share.
     ShareExceeded,
+    /// A node gets a smaller ε although too few pivot slots stay free for the splits of its children.
+    NarrowedTooFar,
     /// A node is split instead of flushed, but all messages that arrive stay in the left half.
     ArrivedNotDivided,
 }

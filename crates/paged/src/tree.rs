@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::betree::BeTree;
 use crate::btree::BTree;
 use crate::buffer::{self, BufferConfig, PageBuffer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{Layout, Sizes};
 use crate::message::Op;
 
@@ -73,12 +73,17 @@ pub struct FlushCounts {
     pub batches: u64,
     /// Messages in these batches.
     pub messages: u64,
+    /// Levels to whose nodes a flush has passed on batches, over all flushes. `batches ÷ levels` pages of one level could
+    /// be changed at the same time, on average.
+    pub levels: u64,
     /// Splits of inner nodes.
     pub node_splits: u64,
     /// The splits among them that were made instead of a flush ([`FlushPolicy::Threshold`]).
     pub splits_instead: u64,
     /// Splits of leaves by a flush.
     pub leaf_splits: u64,
+    /// Nodes that got another ε ([`FanOut::Dynamic`]).
+    pub moves: u64,
 }
 
 impl FlushCounts {
@@ -88,9 +93,11 @@ impl FlushCounts {
         FlushCounts {
             batches: self.batches - before.batches,
             messages: self.messages - before.messages,
+            levels: self.levels - before.levels,
             node_splits: self.node_splits - before.node_splits,
             splits_instead: self.splits_instead - before.splits_instead,
             leaf_splits: self.leaf_splits - before.leaf_splits,
+            moves: self.moves - before.moves,
         }
     }
 }
@@ -144,6 +151,20 @@ pub enum Coupling {
     Optimistic,
 }
 
+/// The number of children of the nodes of a Bε-tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FanOut {
+    /// All nodes have the ε of [`Sizes`].
+    #[default]
+    Fixed,
+    /// New nodes have this ε. Later each node chooses its own by its reads and writes (000 §8.2).
+    Dynamic {
+        /// The least number of children that a node chooses to have room for. With few children there are many nodes: one
+        /// for every `children − 1` pages below it.
+        least: usize,
+    },
+}
+
 /// The choices of a Bε-tree. The default is the tree of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BeOptions {
@@ -153,12 +174,18 @@ pub struct BeOptions {
     pub root: RootKind,
     /// Which messages leave a full buffer.
     pub policy: FlushPolicy,
+    /// Who chooses the fan-out of a node.
+    pub fan_out: FanOut,
 }
 
 impl BeOptions {
     /// The tree of the source.
-    pub const SOURCE: BeOptions =
-        BeOptions { coupling: Coupling::Latched, root: RootKind::Separate, policy: FlushPolicy::Largest };
+    pub const SOURCE: BeOptions = BeOptions {
+        coupling: Coupling::Latched,
+        root: RootKind::Separate,
+        policy: FlushPolicy::Largest,
+        fan_out: FanOut::Fixed,
+    };
 }
 
 /// A tree to create.
@@ -184,6 +211,9 @@ impl TreeKind {
                 if options.root == RootKind::Textbook {
                     name.push_str(", textbook root");
                 }
+                if options.fan_out != FanOut::Fixed {
+                    name.push_str(", dynamic ε");
+                }
                 options.coupling
             }
         };
@@ -205,7 +235,8 @@ impl TreeKind {
 /// Creates an empty tree. The page size of `config` must be that of `sizes`.
 ///
 /// # Errors
-/// [`Error::Layout`](crate::Error::Layout), and the errors of creating the file at `path`.
+/// [`Error::Layout`](crate::Error::Layout), also for reserved slots with [`FanOut::Dynamic`], and the errors of creating
+/// the file at `path`.
 ///
 /// ```
 /// # #[cfg(not(feature = "explore"))] {
@@ -222,7 +253,15 @@ impl TreeKind {
 /// # Ok::<(), pandodb_paged::Error>(())
 /// ```
 pub fn create(kind: TreeKind, sizes: Sizes, config: &BufferConfig, path: &Path) -> Result<Box<dyn Tree>> {
-    let layout = Layout::new(sizes)?;
+    let layout = match kind {
+        TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { .. }, policy, .. }) => {
+            if policy == FlushPolicy::Reserved {
+                return Err(Error::Layout("reserved slots need nodes with the same epsilon".to_owned()));
+            }
+            Layout::dynamic(sizes)?
+        }
+        _ => Layout::new(sizes)?,
+    };
     assert_eq!(config.page, sizes.page, "the buffer has the pages of the tree");
     let pages = buffer::create(config, path)?;
     Ok(match kind {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pandodb_paged::buffer::{self, PageBuffer};
 use pandodb_paged::{
-    BeOptions, BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create,
+    BeOptions, BufferConfig, BufferKind, Coupling, FanOut, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create,
 };
 
 const PAGE: usize = 128;
@@ -31,7 +31,7 @@ enum Scenario {
 const SEPARATE: RootKind = RootKind::Separate;
 const LARGEST: FlushPolicy = FlushPolicy::Largest;
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 14] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(BeOptions::SOURCE), BufferKind::Optimal),
@@ -65,6 +65,14 @@ const SCENARIOS: [Scenario; 13] = [
         }),
         BufferKind::Optimal,
     ),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions {
+            coupling: Coupling::Optimistic,
+            fan_out: FanOut::Dynamic { least: 4 },
+            ..BeOptions::SOURCE
+        }),
+        BufferKind::Optimal,
+    ),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
@@ -75,8 +83,11 @@ fn count(value: &[u8]) -> u64 {
 }
 
 fn tree(kind: TreeKind, buffer: BufferKind, dir: &std::path::Path) -> Arc<dyn Tree> {
-    let config = BufferConfig { kind: buffer, page: PAGE, frames: 6, direct: false };
-    let sizes = Sizes { page: PAGE, value: 8, epsilon: 0.0 };
+    let is_dynamic = matches!(kind, TreeKind::BeTree(options) if options.fan_out != FanOut::Fixed);
+    // Nodes that choose their ε begin with the greatest one, so the writers make them narrower.
+    let (page, epsilon) = if is_dynamic { (2 * PAGE, 1.0) } else { (PAGE, 0.0) };
+    let config = BufferConfig { kind: buffer, page, frames: 6, direct: false };
+    let sizes = Sizes { page, value: 8, epsilon };
     let tree = create(kind, sizes, &config, &dir.join("pages")).expect("a tree");
     for key in 0..KEYS {
         // The last messages are in buffers, the others were flushed.

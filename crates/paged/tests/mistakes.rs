@@ -10,14 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::{Random, run, tree, value};
 use pandodb_paged::mistake::{Mistake, activate};
-use pandodb_paged::{BeOptions, BufferKind, Coupling, FlushPolicy, Op, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Coupling, FanOut, FlushPolicy, Op, RootKind, TreeKind};
 
 /// The checks of the model test, on small trees.
-fn model(policy: FlushPolicy) {
+fn model(options: BeOptions) {
     for (buffer, epsilon) in [(BufferKind::Optimal, 0.3), (BufferKind::TwoQueue, 0.6), (BufferKind::Clock, 0.9)] {
         for root in [RootKind::Separate, RootKind::Textbook] {
-            let fixture =
-                tree(TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE }), 256, epsilon, buffer, 10);
+            let fixture = tree(TreeKind::BeTree(BeOptions { root, ..options }), 256, epsilon, buffer, 10);
             run(&*fixture.tree, 7, 1_200, 6_000, "a tree with a mistake");
         }
     }
@@ -29,6 +28,24 @@ fn ascending() {
     let fixture = tree(kind, 1024, 0.0, BufferKind::Optimal, 0);
     (0..40_000).for_each(|key| fixture.tree.upsert(key, Op::Insert, &value(key, 0)).unwrap());
     fixture.tree.verify().unwrap();
+}
+
+/// Lookups make the nodes wide. Then the messages for a few children fill whole buffers.
+fn narrowing() {
+    for page in [256, 512, 1024] {
+        let kind = TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { least: 4 }, ..BeOptions::SOURCE });
+        let (fixture, mut random, mut out) = (tree(kind, page, 0.7, BufferKind::Optimal, 0), Random(5), Vec::new());
+        for i in 0..20_000 {
+            fixture.tree.upsert(random.below(1 << 20), Op::Insert, &value(i, i)).unwrap();
+            for _ in 0..10 {
+                fixture.tree.get(random.below(1 << 20), &mut out).unwrap();
+            }
+        }
+        for i in 0..60_000 {
+            fixture.tree.upsert(i * 8 % 4093 + i / 2000 * 5000, Op::Insert, &value(i, i)).unwrap();
+        }
+        fixture.tree.verify().unwrap();
+    }
 }
 
 /// Readers and writers of counters, on a small buffer.
@@ -61,9 +78,10 @@ fn check(mistake: Mistake) {
             threads(TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }));
         }
         Mistake::LeafSplitWithoutMessages => ascending(),
-        Mistake::ShareExceeded => model(FlushPolicy::Reserved),
-        Mistake::ArrivedNotDivided => model(FlushPolicy::Threshold),
-        _ => model(FlushPolicy::Largest),
+        Mistake::NarrowedTooFar => narrowing(),
+        Mistake::ShareExceeded => model(BeOptions { policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
+        Mistake::ArrivedNotDivided => model(BeOptions { policy: FlushPolicy::Threshold, ..BeOptions::SOURCE }),
+        _ => model(BeOptions::SOURCE),
     }
 }
 

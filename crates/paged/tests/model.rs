@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Model, Random, TREES, apply, compare, run, tree, value};
-use pandodb_paged::{BeOptions, BufferKind, FlushPolicy, Op, RootKind, TreeKind};
+use common::{DYNAMIC, Model, Random, TREES, apply, compare, run, tree, value};
+use pandodb_paged::{BeOptions, BufferKind, FanOut, FlushPolicy, Op, RootKind, TreeKind};
 
 const SEPARATE: TreeKind = TreeKind::BeTree(BeOptions::SOURCE);
 
@@ -20,10 +20,11 @@ fn every_tree_on_every_buffer_agrees_with_the_model() {
     }
 }
 
-/// Each configuration runs with two seeds; a seed draws the flush policy, too.
+/// Each configuration runs with two seeds; a seed draws the flush policy, too, and whether nodes choose
+/// their ε.
 #[test]
 fn every_epsilon_and_page_size_agrees_with_the_model() {
-    let (mut seed, mut drawn) = (0, [0; 3]);
+    let (mut seed, mut drawn, mut moves) = (0, [0; 3], 0);
     for root in [RootKind::Separate, RootKind::Textbook] {
         for (page, keys) in [(128, 600), (160, 600), (256, 1_500), (512, 3_000), (4096, 10_000)] {
             for epsilon in [0.0, 0.2, 0.4, 0.5, 0.6, 0.8, 0.9, 0.99, 1.0].repeat(2) {
@@ -31,15 +32,45 @@ fn every_epsilon_and_page_size_agrees_with_the_model() {
                 let policy = Random(seed).below(3) as usize;
                 drawn[policy] += 1;
                 let policy = FlushPolicy::ALL[policy];
-                let kind = TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE });
+                let is_dynamic = policy != FlushPolicy::Reserved && seed % 2 == 0;
+                let fan_out = if is_dynamic { FanOut::Dynamic { least: 4 } } else { FanOut::Fixed };
+                let kind = TreeKind::BeTree(BeOptions { root, policy, fan_out, ..BeOptions::SOURCE });
                 let fixture = tree(kind, page, epsilon, BufferKind::Optimal, 0);
-                let context = format!("{root:?}, {policy:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
+                let context = format!("{kind:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
                 let shape = run(&*fixture.tree, seed, keys, 4 * keys, &context);
+                moves += fixture.tree.flushes().moves;
                 assert!(shape.height >= 2, "{context}: {shape:?}");
             }
         }
     }
     assert!(drawn.iter().all(|&runs| runs >= 40), "each policy is drawn often: {drawn:?}");
+    assert!(moves > 1_000, "{moves} nodes got another epsilon");
+}
+
+#[test]
+fn nodes_follow_the_reads_and_writes() {
+    for root in [RootKind::Separate, RootKind::Textbook] {
+        let fixture = tree(TreeKind::BeTree(BeOptions { root, ..DYNAMIC }), 1024, 0.7, BufferKind::Optimal, 0);
+        let (tree, mut model, mut random, mut out) = (&*fixture.tree, Model::new(), Random(8), Vec::new());
+        let mut moves = 0;
+        for (phase, reads) in [("writes", 0), ("reads", 200), ("writes again", 0)] {
+            for i in 0..20_000_u64 {
+                let key = random.below(30_000);
+                tree.upsert(key, Op::Insert, &value(i, key)).unwrap();
+                apply(&mut model, key, Op::Insert, &value(i, key));
+                // A rewrite needs writes, so a phase of reads has some.
+                for _ in 0..if i % 10 == 0 { reads } else { 0 } {
+                    let key = random.below(30_000);
+                    let found = tree.get(key, &mut out).unwrap();
+                    assert_eq!(found.then_some(&out), model.get(&key), "{root:?} {phase}: key {key}");
+                }
+            }
+            let now = tree.flushes().moves;
+            assert!(now > moves + 5, "{root:?} {phase}: {moves} to {now} nodes got another epsilon");
+            moves = now;
+            compare(tree, &model, 30_000, &format!("{root:?} {phase}"));
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ const PAGED_HELP: &str = "\
 Repeats experiments of source 000 on a B+-tree and a Bε-tree in a page buffer, as the source describes them. These trees \
 are not durable and not part of the store. Each ratio of the source is printed beside the measured one. Trees that are \
 compared are measured in turns. `reads` and `writes` are pages per operation, `flushes` \
-batches of messages per operation, and `flushed` messages per batch. `instead` are the splits of inner nodes that a flush \
+batches of messages per operation, and `flushed` messages per batch; `width` are the pages \
+of one level that get one in the same flush. `moves` are nodes that got another epsilon. `instead` are the splits of inner nodes that a flush \
 policy made instead of a flush.
 
   inserts    inserts into a preloaded tree, data four times memory (§6.4)
@@ -21,6 +22,7 @@ policy made instead of a flush.
   sizes      sizes of pages and values, data four times memory (ch. 8)
   buffers    2Q under one lock, 2Q without it, CLOCK (§5.1.2)
   flushes    the flush policies of 000 and of 004 §2.4.1 and §3, loads of data four times memory
+  dynamic    nodes that choose their epsilon, in phases of inserts and reads, data four times memory (§8.2)
 
   pando lab paged inserts --records 200000 --direct
   pando lab paged coupling --threads 1,2 --json";
@@ -57,6 +59,8 @@ pub enum PagedExperiment {
     Buffers,
     /// Flush policies.
     Flushes,
+    /// Nodes that choose their epsilon.
+    Dynamic,
 }
 
 /// `pando lab paged`

@@ -21,6 +21,7 @@ impl From<PagedExperiment> for Experiment {
             PagedExperiment::Sizes => Experiment::Sizes,
             PagedExperiment::Buffers => Experiment::Buffers,
             PagedExperiment::Flushes => Experiment::Flushes,
+            PagedExperiment::Dynamic => Experiment::Dynamic,
         }
     }
 }
@@ -70,7 +71,8 @@ pub fn run(args: &PagedArgs) -> Outcome {
         }
         let head = [
             "tree", "policy", "buffer", "workload", "keys", "threads", "page", "value", "ε", "pivots", "slots",
-            "ops/s", "cpu µs", "reads", "writes", "flushes", "flushed", "splits", "instead", "height", "pages",
+            "ops/s", "cpu µs", "reads", "writes", "flushes", "flushed", "width", "splits", "instead", "moves",
+            "height", "pages",
         ];
         output::line(output::table(&head, &report.rows.iter().map(row).collect::<Vec<_>>()))?;
         let head = ["claim", "§", "the source", "measured", "by cpu"];
@@ -98,8 +100,10 @@ fn row(row: &Row) -> Vec<String> {
         format!("{:.3}", row.writes),
         format!("{:.4}", row.flushes),
         format!("{:.1}", row.flushed),
+        format!("{:.2}", row.width),
         output::count(row.splits),
         output::count(row.splits_instead),
+        output::count(row.moves),
         if row.height == 0 { "–".to_owned() } else { row.height.to_string() },
         output::count(row.pages),
     ]

@@ -1,6 +1,6 @@
 //! The plans of the experiments, and the source's claims beside their results.
 
-use pandodb_paged::{BeOptions, BufferKind, Coupling, FlushPolicy, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Coupling, FanOut, FlushPolicy, RootKind, TreeKind};
 
 use super::measure::{Bench, Setup};
 use super::{BETREE, BTREE, Claim, Config, Experiment, Mix, Report, Row, betree};
@@ -12,6 +12,8 @@ const EPSILONS: [f64; 11] = [0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99,
 
 const BTREE_OPTIMISTIC: TreeKind = TreeKind::BTree(Coupling::Optimistic);
 const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE });
+/// With ten children there is an inner node for every six leaves.
+const DYNAMIC: TreeKind = TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { least: 8 }, ..BeOptions::SOURCE });
 const TEXTBOOK: TreeKind = TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..BeOptions::SOURCE });
 
 /// Runs one experiment.
@@ -74,6 +76,7 @@ impl<'a> Runner<'a> {
             Experiment::Sizes => self.sizes()?,
             Experiment::Buffers => self.buffers()?,
             Experiment::Flushes => self.flushes()?,
+            Experiment::Dynamic => self.dynamic()?,
         }
         Ok(self.report)
     }
@@ -188,8 +191,9 @@ impl<'a> Runner<'a> {
         let rows = self.report.rows.clone();
         for threads in self.config.threads.clone() {
             for (mix, paper) in Mix::ALL.into_iter().zip(papers) {
-                let of =
-                    |tree: TreeKind| rate(&rows, |row| (row.mix, row.threads) == (mix, threads) && row.tree == tree.name());
+                let of = |tree: TreeKind| {
+                    rate(&rows, |row| (row.mix, row.threads) == (mix, threads) && row.tree == tree.name())
+                };
                 let what = format!("{}, {threads} threads: betree ÷ btree", mix.name());
                 self.claim(what, "6.3", paper, of(BETREE), of(BTREE));
             }
@@ -333,6 +337,35 @@ impl<'a> Runner<'a> {
                     self.claim(what, "6.4", "2q drops with threads", other, locked);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Phases of inserts, reads, and both, again and again on the same trees.
+    fn dynamic(&mut self) -> Result<()> {
+        let mut epsilons = vec![self.config.epsilon];
+        epsilons.extend([0.7, 0.5].into_iter().filter(|&epsilon| epsilon != self.config.epsilon));
+        let mut trees: Vec<Setup> = epsilons.iter().map(|&epsilon| Setup { epsilon, ..self.limited(BETREE) }).collect();
+        trees.extend([self.limited(DYNAMIC), self.limited(BTREE)]);
+        let mixes = [Mix::Inserts, Mix::ReadsAndUpdates, Mix::MostlyReads, Mix::Reads];
+        for dist in [Dist::Zipf, Dist::Uniform] {
+            let plans = mixes.map(|mix| Plan { mix, dist, threads: 1 });
+            self.compare(&trees, &plans, true)?;
+        }
+        let rows = self.report.rows.clone();
+        for (dist, mix) in [Dist::Zipf, Dist::Uniform].iter().flat_map(|&dist| mixes.map(|mix| (dist, mix))) {
+            let is_of = |row: &Row| row.dist == dist && row.mix == mix;
+            let dynamic = |row: &Row| is_of(row) && row.tree == DYNAMIC.name();
+            for &epsilon in &epsilons {
+                let fixed = |row: &Row| is_of(row) && row.tree == BETREE.name() && row.epsilon == epsilon;
+                let what = format!("{}, {}: dynamic ÷ ε = {epsilon}", mix.name(), dist.name());
+                self.claim(what.clone(), "8.2", "could be better", rate(&rows, dynamic), rate(&rows, fixed));
+                let (dynamic, fixed) = (transfers(&rows, dynamic), transfers(&rows, fixed));
+                self.claim_pages(format!("pages moved, {what}"), "8.2", "–", dynamic, fixed);
+            }
+            let btree = |row: &Row| is_of(row) && row.tree == BTREE.name();
+            let what = format!("{}, {}: dynamic ÷ btree", mix.name(), dist.name());
+            self.claim(what, "8.2", "–", rate(&rows, dynamic), rate(&rows, btree));
         }
         Ok(())
     }

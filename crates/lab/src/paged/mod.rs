@@ -47,11 +47,13 @@ pub enum Experiment {
     Buffers,
     /// Flush policies: that of 000, and those of 004 §2.4.1 and §3.
     Flushes,
+    /// Nodes that choose their ε beside trees with one ε, in phases of writes, reads and both (§8.2).
+    Dynamic,
 }
 
 impl Experiment {
     /// All experiments with their names on the command line.
-    pub const ALL: [(&str, Experiment); 8] = [
+    pub const ALL: [(&str, Experiment); 9] = [
         ("inserts", Experiment::Inserts),
         ("workloads", Experiment::Workloads),
         ("epsilon", Experiment::Epsilon),
@@ -60,6 +62,7 @@ impl Experiment {
         ("sizes", Experiment::Sizes),
         ("buffers", Experiment::Buffers),
         ("flushes", Experiment::Flushes),
+        ("dynamic", Experiment::Dynamic),
     ];
 
     /// The name on the command line.
@@ -181,10 +184,14 @@ pub struct Row {
     pub flushes: f64,
     /// Messages in such a batch, on average; 0 without batches.
     pub flushed: f64,
+    /// Pages of one level to which a flush passes on batches, on average; 0 without batches.
+    pub width: f64,
     /// Splits of inner nodes.
     pub splits: u64,
     /// The splits among them that a policy made instead of a flush.
     pub splits_instead: u64,
+    /// Nodes that got another ε.
+    pub moves: u64,
     /// Levels of the tree at the end; 0 if it was not verified.
     pub height: usize,
     /// Pages of the tree.

@@ -29,7 +29,7 @@ use crate::mistake::Mistake;
 use crate::tree::FlushPolicy;
 
 /// Nodes with fewer children are never split instead of flushed, so that each half has at least two children.
-const SPLIT_CHILDREN: usize = 4;
+pub const SPLIT_CHILDREN: usize = 4;
 
 /// The messages of a child: a range of the buffer, a range of the arriving messages, and the size of their union.
 #[derive(Clone, Debug)]
@@ -108,15 +108,28 @@ impl BeTree {
         if arrived.len() == 1 && self.options.policy != FlushPolicy::Reserved {
             return vec![self.largest_with_one(node, arrived.key(0))];
         }
+        let (spans, total) = self.all_spans(node, arrived);
+        match self.options.policy {
+            FlushPolicy::Largest | FlushPolicy::Threshold => choose(spans, total - slots, most),
+            FlushPolicy::Reserved => choose_over(spans, total.saturating_sub(slots), most),
+        }
+    }
+
+    /// The messages of all children, and their number.
+    fn all_spans(&self, node: &[u8], arrived: &Batch) -> (Vec<Span>, usize) {
         let (mut total, mut spans) = (0, Vec::new());
         self.spans(node, arrived, |span| {
             total += span.len;
             spans.push(span);
         });
-        match self.options.policy {
-            FlushPolicy::Largest | FlushPolicy::Threshold => choose(spans, total - slots, most),
-            FlushPolicy::Reserved => choose_over(spans, total.saturating_sub(slots), most),
-        }
+        (spans, total)
+    }
+
+    /// The largest blocks whose removal leaves at most `slots` messages, if the largest blocks are enough for that; in
+    /// descending order of keys.
+    pub fn largest_until(&self, node: &[u8], arrived: &Batch, slots: usize) -> Vec<Span> {
+        let (spans, total) = self.all_spans(node, arrived);
+        take_largest(spans, self.batch_limit(), |_, taken| taken + slots < total)
     }
 
     /// The largest block of a full buffer and one message with another key. This is the most frequent case, so the list

@@ -40,7 +40,7 @@ use crate::frame::WritePage;
 use crate::layout::header;
 use crate::message::Message;
 use crate::mistake::Mistake;
-use crate::tree::FlushPolicy;
+use crate::tree::{FanOut, FlushPolicy};
 
 /// Messages for the child with this index.
 type Block = (usize, Batch);
@@ -63,11 +63,19 @@ impl BeTree {
         let mut arrived = Batch::new(self.layout.sizes.value);
         arrived.push(message);
         let blocks = self.remove_blocks(&mut node, &arrived);
-        debug_assert_eq!(blocks.len(), 1, "one message too many is in one block");
-        let mut queue = VecDeque::from([Item::Node(node, blocks)]);
+        debug_assert!(
+            blocks.len() == 1 || self.options.fan_out != FanOut::Fixed,
+            "one message too many is in one block"
+        );
+        let (mut queue, mut level) = (VecDeque::from([Item::Node(node, blocks)]), 0);
         while let Some(item) = queue.pop_front() {
             match item {
-                Item::Node(node, blocks) => self.pass_on(node, blocks, &mut queue)?,
+                Item::Node(node, blocks) => {
+                    if std::mem::replace(&mut level, header::level(&node)) != header::level(&node) {
+                        count(&self.counts.levels, 1);
+                    }
+                    self.pass_on(node, blocks, &mut queue)?;
+                }
                 Item::Leaf(mut leaf, batch) => {
                     batch.iter().for_each(|message| self.layout.leaf.apply(&mut leaf, message));
                 }
@@ -112,7 +120,12 @@ impl BeTree {
             self.layout.node(&child).buffer.merge_all(&mut child, &batch);
             return Ok(());
         }
-        if self.splits_instead(&child, &batch) {
+        let is_too_wide = self.adapt(&mut child);
+        if self.fits(&child, &batch) {
+            self.layout.node(&child).buffer.merge_all(&mut child, &batch);
+            return Ok(());
+        }
+        if is_too_wide || self.splits_instead(&child, &batch) {
             return self.split_instead(node, i, child, batch, queue);
         }
         let removed = self.remove_blocks(&mut child, &batch);
@@ -196,14 +209,19 @@ impl BeTree {
 
     /// Merges messages into the buffer of `node` and removes the blocks that the policy chooses, so that the rest fits.
     fn remove_blocks(&self, node: &mut WritePage<'_>, arrived: &Batch) -> Vec<Block> {
-        let (buffer, limit) = (&self.layout.node(node).buffer, self.batch_limit());
+        let (layout, limit) = (self.layout.node(node), self.batch_limit());
+        let buffer = &layout.buffer;
         assert!(arrived.len() <= self.layout.most_slots(), "a flush at most doubles a buffer");
         if !Mistake::FlushNotNoted.is_on() {
             node.note_change();
         }
-        let chosen = self.choose_blocks(node, arrived);
-        let most = self.layout.inner_of(node).pivots_max.div_ceil(2);
-        assert!(self.options.policy == FlushPolicy::Reserved || chosen.len() <= most, "at most half of the children");
+        let wider = self.wider(node).and_then(|wider| Some((wider, self.blocks_for(node, arrived, wider)?)));
+        let (wider, chosen) = match wider {
+            Some((wider, chosen)) => (Some(wider), chosen),
+            None => (None, self.choose_blocks(node, arrived)),
+        };
+        let is_limited = self.options.policy != FlushPolicy::Reserved && self.options.fan_out == FanOut::Fixed;
+        assert!(!is_limited || chosen.len() <= layout.inner.pivots_max.div_ceil(2), "at most half of the children");
         let mut stays = Batch::new(self.layout.sizes.value);
         // Ranges of arrived messages that are removed, ascending.
         let mut skip = chosen.iter().rev().flat_map(|span| span.arrived.clone()).peekable();
@@ -227,6 +245,11 @@ impl BeTree {
         buffer.merge_all(node, &stays);
         rest.iter().for_each(|rest| buffer.merge_all(node, rest));
         debug_assert!(header::messages(node) <= buffer.slots);
+        if let Some(wider) = wider {
+            self.layout.move_to(node, wider);
+            count(&self.counts.moves, 1);
+        }
+        node.note_passed(blocks.iter().map(|(_, batch)| batch.len() as u64).sum());
         blocks
     }
 }

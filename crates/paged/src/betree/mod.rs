@@ -24,6 +24,7 @@
 //! than all messages of its key below; buffers have at most as many messages as a leaf has records; with reserved slots,
 //! no child has more messages in a buffer than its share. Under-full nodes are not merged (000 §5.2.1).
 
+mod adapt;
 mod choose;
 mod flush;
 mod read;
@@ -44,9 +45,11 @@ use crate::verify;
 struct Counters {
     batches: Counter,
     messages: Counter,
+    levels: Counter,
     node_splits: Counter,
     splits_instead: Counter,
     leaf_splits: Counter,
+    moves: Counter,
 }
 
 /// Adds to a counter.
@@ -129,6 +132,8 @@ impl BeTree {
         // Later flushes of the right half do not note that messages have left `child`, where a reader may have met them.
         child.note_change();
         count(&self.counts.node_splits, 1);
+        self.narrow_half(child);
+        self.narrow_half(&mut right);
         Ok((pivot, right))
     }
 }
@@ -163,9 +168,11 @@ impl Tree for BeTree {
         FlushCounts {
             batches: get(&self.counts.batches),
             messages: get(&self.counts.messages),
+            levels: get(&self.counts.levels),
             node_splits: get(&self.counts.node_splits),
             splits_instead: get(&self.counts.splits_instead),
             leaf_splits: get(&self.counts.leaf_splits),
+            moves: get(&self.counts.moves),
         }
     }
 

@@ -42,6 +42,7 @@ impl BeTree {
             out.clear();
             let (mut page, mut collected) = (self.pages.read(self.root)?, false);
             loop {
+                self.note_read(&page);
                 match self.visit(&page, key, collected, out) {
                     Visit::Done(found) => return Ok(found),
                     Visit::Below(now) => collected = now,
@@ -83,6 +84,7 @@ impl BeTree {
         let (mut page, mut upper) = (self.pages.read(self.root)?, None);
         let mut messages = Batch::new(self.layout.sizes.value);
         while header::level(&page) > 0 {
+            self.note_read(&page);
             let inner = self.layout.inner_of(&page);
             let i = inner.child_for(&page, key);
             upper = inner.upper(&page, i).or(upper);

@@ -52,7 +52,7 @@ impl BeTree {
             if self.put(&mut child, message) {
                 return Ok(true);
             }
-            if self.layout.inner_of(&child).room(&child) == 0 {
+            if self.adapt(&mut child) || self.layout.inner_of(&child).room(&child) == 0 {
                 return Ok(false);
             }
             self.flush_first(child, message)?;
@@ -89,7 +89,7 @@ impl BeTree {
         if self.put(&mut child, message) {
             return Ok(());
         }
-        if self.layout.inner_of(&child).room(&child) == 0 {
+        if self.adapt(&mut child) || self.layout.inner_of(&child).room(&child) == 0 {
             let (pivot, right) = self.split_inner(&mut root, i, &mut child)?;
             if write.key >= pivot {
                 child = right;
@@ -159,7 +159,7 @@ impl BeTree {
         if self.put(&mut root, message) {
             return Ok(());
         }
-        if self.layout.inner_of(&root).room(&root) == 0 {
+        if self.adapt(&mut root) || self.layout.inner_of(&root).room(&root) == 0 {
             self.lower(&mut root)?;
             let mut child = self.pages.write(self.layout.inner_of(&root).child(&root, 0))?;
             self.split_inner(&mut root, 0, &mut child)?;

@@ -139,6 +139,7 @@ impl Store {
             target.bytes = Block::zeroed(len);
         }
         target.no = page;
+        frame.forget_accesses();
         frame.dirty.store(fresh, Ordering::Relaxed);
         if fresh {
             target.bytes.fill(0);

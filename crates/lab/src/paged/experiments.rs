@@ -162,16 +162,21 @@ impl<'a> Runner<'a> {
         let mut epsilons = vec![self.config.epsilon];
         epsilons.extend([0.7, 0.5].into_iter().filter(|&epsilon| epsilon != self.config.epsilon));
         trees.extend(epsilons[1..].iter().map(|&epsilon| Setup { epsilon, ..self.limited(BETREE) }));
+        trees.push(self.limited(DYNAMIC));
         self.compare(&trees, &plans, true)?;
         let rows = std::mem::take(&mut self.report.rows);
-        for epsilon in epsilons {
+        let mut others: Vec<(String, f64, String)> =
+            epsilons.iter().map(|&epsilon| (BETREE.name(), epsilon, format!("ε = {epsilon}"))).collect();
+        others.push((DYNAMIC.name(), self.config.epsilon, "dynamic ε".to_owned()));
+        for (tree, epsilon, label) in others {
             for dist in [Dist::Zipf, Dist::Uniform] {
-                let paper = if dist == Dist::Zipf && epsilon == self.config.epsilon { "7.2 ×" } else { "–" };
+                let is_source = tree == BETREE.name() && epsilon == self.config.epsilon;
+                let paper = if dist == Dist::Zipf && is_source { "7.2 ×" } else { "–" };
                 let btree = |row: &Row| row.dist == dist && row.tree == BTREE.name();
-                let betree = |row: &Row| row.dist == dist && row.tree == BETREE.name() && row.epsilon == epsilon;
-                let what = format!("inserts, {}, ε = {epsilon}: betree ÷ btree", dist.name());
+                let betree = |row: &Row| row.dist == dist && row.tree == tree && row.epsilon == epsilon;
+                let what = format!("inserts, {}, {label}: betree ÷ btree", dist.name());
                 self.claim(what, "6.4", paper, rate(&rows, betree), rate(&rows, btree));
-                let what = format!("inserts, {}, ε = {epsilon}: pages moved, btree ÷ betree", dist.name());
+                let what = format!("inserts, {}, {label}: pages moved, btree ÷ betree", dist.name());
                 self.claim_pages(what, "4.2", "–", transfers(&rows, btree), transfers(&rows, betree));
             }
         }

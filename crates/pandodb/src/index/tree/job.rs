@@ -337,8 +337,9 @@ impl Job {
         self.pieces.take().filter(|_| self.batch.is_some())
     }
 
-    /// Works on leaves and messages of about `budget` bytes. Returns the bytes of new messages that were applied, or
-    /// for a sweep the bytes of leaves.
+    /// Works on leaves and messages of about `budget` bytes, and writes pages of at most about as many: few messages for
+    /// leaves all over the tree rewrite many pages. Returns the bytes of new messages that were applied, or for a sweep the
+    /// bytes of leaves.
     ///
     /// # Errors
     /// If a page cannot be read or written. The job must then be dropped.
@@ -349,7 +350,8 @@ impl Job {
             self.feed.start()?;
             self.enter_root()?;
         }
-        while moved < budget {
+        let most = self.folding.sink.writer.written().saturating_add(budget);
+        while moved < budget && self.folding.sink.writer.written() < most {
             if self.reading.is_some() {
                 let (old, new) = self.merge(budget - moved)?;
                 moved += old + new;

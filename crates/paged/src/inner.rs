@@ -178,6 +178,35 @@ impl BufferLayout {
         header::set_messages(page, all.len());
     }
 
+    /// Merges `len` newer messages with ascending keys into the buffer. Each field of the buffer is moved at most once.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn merge_newer<'m>(&self, page: &mut [u8], len: usize, newer: impl Fn(usize) -> Message<'m>) {
+        let count = header::messages(page);
+        // The additional messages, and where they are inserted.
+        let mut added: Vec<(usize, usize)> = Vec::with_capacity(len);
+        for j in 0..len {
+            let message = newer(j);
+            match self.keys.find(page, count, message.key) {
+                Ok(i) => self.merge_at(page, i, message),
+                Err(i) => added.push((i, j)),
+            }
+        }
+        assert!(count + added.len() <= self.slots, "the messages fit");
+        let places: Vec<usize> = (count..count + added.len()).map(|i| self.places.small(page, i)).collect();
+        let mut end = count;
+        for (before, (&(i, j), place)) in added.iter().zip(places).enumerate().rev() {
+            for column in [self.keys, self.stamps, self.ops, self.places] {
+                column.open(page, i, before + 1, end);
+            }
+            self.places.set_small(page, i + before, place);
+            self.set(page, i + before, newer(j));
+            end = i;
+        }
+        header::set_messages(page, count + added.len());
+    }
+
     /// The union of messages of the buffer and newer messages of `batch`.
     pub fn union(&self, page: &[u8], held: Range<usize>, batch: &Batch, arrived: Range<usize>) -> Batch {
         let mut all = Batch::new(self.values.bytes(0..1).len());

@@ -144,6 +144,17 @@ pub enum Coupling {
     Optimistic,
 }
 
+/// Where the messages of a node are that single upserts put into (000 §8.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Buffers {
+    /// In the bytes of its page, under the latch of the page, as in the source.
+    #[default]
+    Inside,
+    /// The newest messages are in a sorted set beside the page. This set has a lock of its own, so that writers share
+    /// the latch of the page.
+    Apart,
+}
+
 /// The choices of a Bε-tree. The default is the tree of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BeOptions {
@@ -153,12 +164,18 @@ pub struct BeOptions {
     pub root: RootKind,
     /// Which messages leave a full buffer.
     pub policy: FlushPolicy,
+    /// Where new messages are.
+    pub buffers: Buffers,
 }
 
 impl BeOptions {
     /// The tree of the source.
-    pub const SOURCE: BeOptions =
-        BeOptions { coupling: Coupling::Latched, root: RootKind::Separate, policy: FlushPolicy::Largest };
+    pub const SOURCE: BeOptions = BeOptions {
+        coupling: Coupling::Latched,
+        root: RootKind::Separate,
+        policy: FlushPolicy::Largest,
+        buffers: Buffers::Inside,
+    };
 }
 
 /// A tree to create.
@@ -174,6 +191,7 @@ impl TreeKind {
     /// The name in tables, without the flush policy.
     pub fn name(self) -> String {
         let mut name = String::new();
+        let mut buffers = Buffers::Inside;
         let coupling = match self {
             TreeKind::BTree(coupling) => {
                 name.push_str("btree");
@@ -184,11 +202,15 @@ impl TreeKind {
                 if options.root == RootKind::Textbook {
                     name.push_str(", textbook root");
                 }
+                buffers = options.buffers;
                 options.coupling
             }
         };
         if coupling == Coupling::Optimistic {
             name.push_str(", optimistic");
+        }
+        if buffers == Buffers::Apart {
+            name.push_str(", buffer apart");
         }
         name
     }

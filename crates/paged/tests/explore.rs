@@ -13,10 +13,12 @@ use std::sync::Arc;
 
 use pandodb_paged::buffer::{self, PageBuffer};
 use pandodb_paged::{
-    BeOptions, BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create,
+    BeOptions, BufferConfig, BufferKind, Buffers, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create,
 };
 
 const PAGE: usize = 128;
+/// A buffer with several messages, of which some are in a front.
+const PAGE_WITH_FRONT: usize = 208;
 const KEYS: u64 = 48;
 
 /// A configuration in which a scenario runs.
@@ -28,10 +30,10 @@ enum Scenario {
     Pages(BufferKind),
 }
 
-const SEPARATE: RootKind = RootKind::Separate;
-const LARGEST: FlushPolicy = FlushPolicy::Largest;
+const APART: BeOptions = BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE };
+const APART_OPTIMISTIC: BeOptions = BeOptions { coupling: Coupling::Optimistic, ..APART };
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 17] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(BeOptions::SOURCE), BufferKind::Optimal),
@@ -65,6 +67,10 @@ const SCENARIOS: [Scenario; 13] = [
         }),
         BufferKind::Optimal,
     ),
+    Scenario::Tree(TreeKind::BeTree(APART_OPTIMISTIC), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..APART }), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(APART), BufferKind::TwoQueue),
+    Scenario::Tree(TreeKind::BeTree(APART_OPTIMISTIC), BufferKind::Clock),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
@@ -75,8 +81,10 @@ fn count(value: &[u8]) -> u64 {
 }
 
 fn tree(kind: TreeKind, buffer: BufferKind, dir: &std::path::Path) -> Arc<dyn Tree> {
-    let config = BufferConfig { kind: buffer, page: PAGE, frames: 6, direct: false };
-    let sizes = Sizes { page: PAGE, value: 8, epsilon: 0.0 };
+    let apart = matches!(kind, TreeKind::BeTree(options) if options.buffers == Buffers::Apart);
+    let (page, frames) = if apart { (PAGE_WITH_FRONT, 4) } else { (PAGE, 6) };
+    let config = BufferConfig { kind: buffer, page, frames, direct: false };
+    let sizes = Sizes { page, value: 8, epsilon: 0.0 };
     let tree = create(kind, sizes, &config, &dir.join("pages")).expect("a tree");
     for key in 0..KEYS {
         // The last messages are in buffers, the others were flushed.
@@ -177,6 +185,10 @@ fn mistakes_are_found() {
     let canaries = [
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),
+        (Mistake::FrontNotFolded, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Optimal)),
+        (Mistake::StampedBeforeLock, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Optimal)),
+        (Mistake::FrontDropped, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::TwoQueue)),
+        (Mistake::FilledFrontCleaned, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Clock)),
         (Mistake::PinnedVictimEvicted, Scenario::Pages(BufferKind::TwoQueueSharded)),
         (Mistake::DirtyPageDropped, Scenario::Pages(BufferKind::TwoQueue)),
     ];

@@ -8,16 +8,15 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::{Random, run, tree, value};
+use common::{APART, Random, run, tree, value};
 use pandodb_paged::mistake::{Mistake, activate};
 use pandodb_paged::{BeOptions, BufferKind, Coupling, FlushPolicy, Op, RootKind, TreeKind};
 
 /// The checks of the model test, on small trees.
-fn model(policy: FlushPolicy) {
+fn model(options: BeOptions) {
     for (buffer, epsilon) in [(BufferKind::Optimal, 0.3), (BufferKind::TwoQueue, 0.6), (BufferKind::Clock, 0.9)] {
         for root in [RootKind::Separate, RootKind::Textbook] {
-            let fixture =
-                tree(TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE }), 256, epsilon, buffer, 10);
+            let fixture = tree(TreeKind::BeTree(BeOptions { root, ..options }), 256, epsilon, buffer, 10);
             run(&*fixture.tree, 7, 1_200, 6_000, "a tree with a mistake");
         }
     }
@@ -61,9 +60,13 @@ fn check(mistake: Mistake) {
             threads(TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }));
         }
         Mistake::LeafSplitWithoutMessages => ascending(),
-        Mistake::ShareExceeded => model(FlushPolicy::Reserved),
-        Mistake::ArrivedNotDivided => model(FlushPolicy::Threshold),
-        _ => model(FlushPolicy::Largest),
+        Mistake::FilledFrontCleaned | Mistake::StampedBeforeLock => threads(TreeKind::BeTree(APART)),
+        Mistake::FrontNotRead | Mistake::RangeSkipsFronts | Mistake::FrontNotFolded | Mistake::FrontDropped => {
+            model(APART);
+        }
+        Mistake::ShareExceeded => model(BeOptions { policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
+        Mistake::ArrivedNotDivided => model(BeOptions { policy: FlushPolicy::Threshold, ..BeOptions::SOURCE }),
+        _ => model(BeOptions::SOURCE),
     }
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Model, Random, TREES, apply, compare, run, tree, value};
-use pandodb_paged::{BeOptions, BufferKind, FlushPolicy, Op, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Buffers, FlushPolicy, Op, RootKind, TreeKind};
 
 const SEPARATE: TreeKind = TreeKind::BeTree(BeOptions::SOURCE);
 
@@ -20,7 +20,7 @@ fn every_tree_on_every_buffer_agrees_with_the_model() {
     }
 }
 
-/// Each configuration runs with two seeds; a seed draws the flush policy, too.
+/// Each configuration runs with two seeds; a seed draws the flush policy and the kind of buffers, too.
 #[test]
 fn every_epsilon_and_page_size_agrees_with_the_model() {
     let (mut seed, mut drawn) = (0, [0; 3]);
@@ -31,9 +31,11 @@ fn every_epsilon_and_page_size_agrees_with_the_model() {
                 let policy = Random(seed).below(3) as usize;
                 drawn[policy] += 1;
                 let policy = FlushPolicy::ALL[policy];
-                let kind = TreeKind::BeTree(BeOptions { root, policy, ..BeOptions::SOURCE });
+                let buffers = [Buffers::Inside, Buffers::Apart][Random(!seed).below(2) as usize];
+                let kind = TreeKind::BeTree(BeOptions { root, policy, buffers, ..BeOptions::SOURCE });
                 let fixture = tree(kind, page, epsilon, BufferKind::Optimal, 0);
-                let context = format!("{root:?}, {policy:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
+                let context =
+                    format!("{root:?}, {policy:?}, {buffers:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
                 let shape = run(&*fixture.tree, seed, keys, 4 * keys, &context);
                 assert!(shape.height >= 2, "{context}: {shape:?}");
             }

@@ -188,8 +188,9 @@ impl<'a> Runner<'a> {
         let rows = self.report.rows.clone();
         for threads in self.config.threads.clone() {
             for (mix, paper) in Mix::ALL.into_iter().zip(papers) {
-                let of =
-                    |tree: TreeKind| rate(&rows, |row| (row.mix, row.threads) == (mix, threads) && row.tree == tree.name());
+                let of = |tree: TreeKind| {
+                    rate(&rows, |row| (row.mix, row.threads) == (mix, threads) && row.tree == tree.name())
+                };
                 let what = format!("{}, {threads} threads: betree ÷ btree", mix.name());
                 self.claim(what, "6.3", paper, of(BETREE), of(BTREE));
             }

@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 
 use pandodb_paged::message::combine;
 use pandodb_paged::{
-    BeOptions, BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Shape, Sizes, Tree, TreeKind, create,
+    BeOptions, BufferConfig, BufferKind, Buffers, Coupling, FlushPolicy, Op, RootKind, Shape, Sizes, Tree, TreeKind,
+    create,
 };
 
 /// Bytes of a value.
 pub const VALUE: usize = 12;
 
-/// Both couplings of both trees, and both roots; the other flush policies with each root and with each coupling.
-pub const TREES: [TreeKind; 10] = [
+/// Both couplings of both trees, and both roots; the other flush policies with each root and with each coupling; buffers
+/// apart with each of these.
+pub const TREES: [TreeKind; 14] = [
     TreeKind::BTree(Coupling::Latched),
     TreeKind::BTree(Coupling::Optimistic),
     TreeKind::BeTree(BeOptions::SOURCE),
@@ -24,10 +26,18 @@ pub const TREES: [TreeKind; 10] = [
         coupling: Coupling::Optimistic,
         root: RootKind::Textbook,
         policy: FlushPolicy::Threshold,
+        ..BeOptions::SOURCE
     }),
     TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
     TreeKind::BeTree(BeOptions { root: RootKind::Textbook, policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
+    TreeKind::BeTree(APART),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..APART }),
+    TreeKind::BeTree(BeOptions { root: RootKind::Textbook, policy: FlushPolicy::Threshold, ..APART }),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, policy: FlushPolicy::Reserved, ..APART }),
 ];
+
+/// The tree of the source with its buffers apart.
+pub const APART: BeOptions = BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE };
 
 /// A small generator of random numbers (splitmix64).
 #[derive(Clone, Debug)]

@@ -82,7 +82,7 @@ fn count(value: &[u8]) -> u64 {
 
 fn tree(kind: TreeKind, buffer: BufferKind, dir: &std::path::Path) -> Arc<dyn Tree> {
     let apart = matches!(kind, TreeKind::BeTree(options) if options.buffers == Buffers::Apart);
-    let (page, frames) = if apart { (PAGE_WITH_FRONT, 4) } else { (PAGE, 6) };
+    let (page, frames) = if apart { (PAGE_WITH_FRONT, 2) } else { (PAGE, 6) };
     let config = BufferConfig { kind: buffer, page, frames, direct: false };
     let sizes = Sizes { page, value: 8, epsilon: 0.0 };
     let tree = create(kind, sizes, &config, &dir.join("pages")).expect("a tree");

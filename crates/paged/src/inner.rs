@@ -184,19 +184,18 @@ impl BufferLayout {
     /// If they do not fit.
     pub fn merge_newer<'m>(&self, page: &mut [u8], len: usize, newer: impl Fn(usize) -> Message<'m>) {
         let count = header::messages(page);
-        // The additional messages, and where they are inserted.
-        let mut added: Vec<(usize, usize)> = Vec::with_capacity(len);
+        // The additional messages: where they are inserted, their numbers, and the places of their values.
+        let mut added: Vec<(usize, usize, usize)> = Vec::with_capacity(len);
         for j in 0..len {
             let message = newer(j);
             match self.keys.find(page, count, message.key) {
                 Ok(i) => self.merge_at(page, i, message),
-                Err(i) => added.push((i, j)),
+                Err(i) => added.push((i, j, self.places.small(page, count + added.len()))),
             }
         }
         assert!(count + added.len() <= self.slots, "the messages fit");
-        let places: Vec<usize> = (count..count + added.len()).map(|i| self.places.small(page, i)).collect();
         let mut end = count;
-        for (before, (&(i, j), place)) in added.iter().zip(places).enumerate().rev() {
+        for (before, &(i, j, place)) in added.iter().enumerate().rev() {
             for column in [self.keys, self.stamps, self.ops, self.places] {
                 column.open(page, i, before + 1, end);
             }

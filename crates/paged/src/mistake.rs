@@ -60,6 +60,8 @@ mistakes! {
     FilledFrontCleaned,
     /// A message gets its timestamp before the lock of the messages beside the page is taken.
     StampedBeforeLock,
+    /// A message gets its timestamp after the root was released, when another node may be above its buffer already.
+    StampedAfterRoot,
 }
 
 #[cfg(debug_assertions)]

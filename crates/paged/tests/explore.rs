@@ -10,6 +10,7 @@
 #![cfg(feature = "explore")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pandodb_paged::buffer::{self, PageBuffer};
 use pandodb_paged::{
@@ -26,14 +27,17 @@ const KEYS: u64 = 48;
 enum Scenario {
     /// Writers and a reader of a tree.
     Tree(TreeKind, BufferKind),
+    /// Two writers of one key, while the children of the full root are distributed to new nodes.
+    Distribution(BeOptions),
     /// Three threads that increment numbers in pages, with fewer frames than pages.
     Pages(BufferKind),
 }
 
+const OPTIMISTIC: BeOptions = BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE };
 const APART: BeOptions = BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE };
 const APART_OPTIMISTIC: BeOptions = BeOptions { coupling: Coupling::Optimistic, ..APART };
 
-const SCENARIOS: [Scenario; 17] = [
+const SCENARIOS: [Scenario; 21] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(BeOptions::SOURCE), BufferKind::Optimal),
@@ -71,6 +75,10 @@ const SCENARIOS: [Scenario; 17] = [
     Scenario::Tree(TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..APART }), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(APART), BufferKind::TwoQueue),
     Scenario::Tree(TreeKind::BeTree(APART_OPTIMISTIC), BufferKind::Clock),
+    Scenario::Distribution(BeOptions::SOURCE),
+    Scenario::Distribution(OPTIMISTIC),
+    Scenario::Distribution(APART),
+    Scenario::Distribution(APART_OPTIMISTIC),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
@@ -132,6 +140,39 @@ fn writers_and_reader(kind: TreeKind, buffer: BufferKind) {
     tree.verify().expect("a sound tree");
 }
 
+/// A writer increments a counter, while another one adds a level to the tree and then increments the counter, too.
+/// `inserts` is the number of inserts before which a tree gets its fourth level, or 0 if it is unknown.
+fn distribution(options: BeOptions, inserts: &AtomicU64) {
+    let empty = || -> Arc<dyn Tree> {
+        let config = BufferConfig { kind: BufferKind::Optimal, page: PAGE_WITH_FRONT, frames: 1, direct: false };
+        let sizes = Sizes { page: PAGE_WITH_FRONT, value: 8, epsilon: 0.0 };
+        create(TreeKind::BeTree(options), sizes, &config, "".as_ref()).expect("a tree").into()
+    };
+    let insert = |tree: &dyn Tree, key| tree.upsert(key, Op::Insert, &0_u64.to_le_bytes()).expect("an insert");
+    if inserts.load(Ordering::Relaxed) == 0 {
+        let tree = empty();
+        let last = (0..).find(|&key| {
+            insert(&*tree, key);
+            tree.verify().expect("a sound tree").height == 4
+        });
+        inserts.store(last.expect("a tree grows"), Ordering::Relaxed);
+    }
+    let (tree, last) = (empty(), inserts.load(Ordering::Relaxed));
+    (0..last).for_each(|key| insert(&*tree, key));
+    let counter = last / 2;
+    let increment = move |tree: &dyn Tree| tree.upsert(counter, Op::Update, &1_u64.to_le_bytes()).expect("an update");
+    let other = tree.clone();
+    let writer = shuttle::thread::spawn(move || {
+        insert(&*other, last);
+        increment(&*other);
+    });
+    increment(&*tree);
+    writer.join().expect("a writer");
+    let mut out = Vec::new();
+    assert!(tree.get(counter, &mut out).expect("a lookup") && count(&out) == 2, "both increments");
+    assert_eq!(tree.verify().expect("a sound tree").height, 4, "the root was distributed");
+}
+
 fn pages(kind: BufferKind) {
     let dir = tempfile::tempdir().expect("a directory");
     let config = BufferConfig { kind, page: PAGE, frames: 2, direct: false };
@@ -156,11 +197,13 @@ fn pages(kind: BufferKind) {
 }
 
 fn explore(scenario: Scenario, schedules: usize) {
+    let inserts = Arc::new(AtomicU64::new(0));
     let body = move || match scenario {
         Scenario::Tree(kind, buffer) => writers_and_reader(kind, buffer),
+        Scenario::Distribution(options) => distribution(options, &inserts),
         Scenario::Pages(kind) => pages(kind),
     };
-    shuttle::check_random(body, schedules);
+    shuttle::check_random(body.clone(), schedules);
     shuttle::check_pct(body, schedules, 3);
 }
 
@@ -178,13 +221,11 @@ fn schedules_of_the_latching_protocols() {
 #[cfg(debug_assertions)]
 fn mistakes_are_found() {
     use pandodb_paged::mistake::{Mistake, activate};
-    let optimistic = Scenario::Tree(
-        TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }),
-        BufferKind::Optimal,
-    );
+    let optimistic = Scenario::Tree(TreeKind::BeTree(OPTIMISTIC), BufferKind::Optimal);
     let canaries = [
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),
+        (Mistake::StampedAfterRoot, Scenario::Distribution(BeOptions::SOURCE)),
         (Mistake::FrontNotFolded, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Optimal)),
         (Mistake::StampedBeforeLock, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Optimal)),
         (Mistake::FrontDropped, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::TwoQueue)),

@@ -1,7 +1,7 @@
 //! Each deliberate mistake makes a test of this crate fail.
 //!
 //! The switch is one for the process, so this program has one test. Mistakes that need two threads and a certain
-//! schedule are found by the explorer (`tests/explore.rs`).
+//! schedule are also found by the explorer (`tests/explore.rs`), and one of them only there.
 #![cfg(all(debug_assertions, not(feature = "explore")))]
 
 mod common;
@@ -75,7 +75,8 @@ fn every_mistake_is_detected() {
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let mut undetected = Vec::new();
-    for &mistake in Mistake::ALL {
+    // Only the explorer finds the schedules of `StampedAfterRoot`.
+    for &mistake in Mistake::ALL.iter().filter(|&&mistake| mistake != Mistake::StampedAfterRoot) {
         activate(None);
         let sound = catch_unwind(|| check(mistake)).is_ok();
         activate(Some(mistake));

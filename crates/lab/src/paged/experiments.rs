@@ -271,7 +271,8 @@ impl<'a> Runner<'a> {
     }
 
     fn coupling(&mut self) -> Result<()> {
-        let trees = [BTREE, BETREE, APART, BTREE_OPTIMISTIC, BETREE_OPTIMISTIC, APART_OPTIMISTIC].map(|tree| self.in_memory(tree));
+        let trees = [BTREE, BETREE, APART, BTREE_OPTIMISTIC, BETREE_OPTIMISTIC, APART_OPTIMISTIC]
+            .map(|tree| self.in_memory(tree));
         let threads = self.config.threads.clone();
         let plans: Vec<Plan> =
             threads.iter().map(|&threads| Plan { mix: Mix::ReadsAndUpdates, dist: Dist::Zipf, threads }).collect();

@@ -65,6 +65,7 @@ impl BeTree {
                 continue;
             }
             drop(parent);
+            let message = if Mistake::StampedAfterRoot.is_on() { write.message(self.stamp()) } else { message };
             if self.put(&mut child, message) {
                 return Ok(true);
             }

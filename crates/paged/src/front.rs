@@ -48,8 +48,8 @@
 //! waits for anything under it.
 //!
 //! Invariants: `len` is the number of messages in the front; messages of the page and of the front are together at most
-//! the slots of the buffer; a page that is not latched or latched exclusively by a [`WritePage`](crate::WritePage) has an
-//! empty front; leaves and nodes without a buffer have no front.
+//! the slots of the buffer; a page that a [`WritePage`](crate::WritePage) latches has an empty front; leaves and nodes
+//! without a buffer have no front.
 
 use std::ops::Range;
 
@@ -220,5 +220,85 @@ impl LockedFront<'_> {
         content.bytes = vec![0; shape.front.end()];
         shape.front.init(&mut content.bytes);
         content.shape = Some(shape);
+    }
+}
+
+#[cfg(all(test, not(feature = "explore")))]
+mod tests {
+    use super::*;
+    use crate::block::Block;
+    use crate::frame::Frame;
+    use crate::layout::{Layout, NodeLayout, Sizes};
+    use crate::message::Op;
+
+    /// A clean frame with a node that has an empty buffer.
+    fn frame() -> (Frame, NodeLayout) {
+        let layout = *Layout::new(Sizes { page: 1024, value: 8, epsilon: 0.0 }).unwrap().first();
+        let frame = Frame::default();
+        {
+            let mut page = frame.latch.write();
+            page.bytes = Block::zeroed(1024);
+            layout.init(&mut page.bytes, 1, 7);
+        }
+        (frame, layout)
+    }
+
+    fn put(frame: &Frame, layout: &NodeLayout, key: u64, stamp: u64) -> bool {
+        let page = frame.pin().read();
+        let mut front = page.lock_front();
+        front.put(&page, &layout.buffer, Message { key, stamp, op: Op::Update, value: &1_u64.to_le_bytes() })
+    }
+
+    #[test]
+    fn a_front_is_folded_when_it_is_full_and_never_overfills_the_buffer() {
+        let (frame, layout) = frame();
+        let (slots, mut folds, mut stamp) = (layout.buffer.slots, 0, 0);
+        for key in 0..slots as u64 {
+            stamp += 1;
+            if !put(&frame, &layout, key * 7 % 101, stamp) {
+                drop(frame.pin().write());
+                folds += 1;
+                assert!(put(&frame, &layout, key * 7 % 101, stamp), "an empty front has room");
+            }
+        }
+        assert!((4..=slots / 4).contains(&folds), "{folds} folds of {slots} messages");
+        assert!(!put(&frame, &layout, 1_000, stamp + 1), "the buffer and the front are full");
+        let page = frame.pin().write();
+        assert_eq!(header::messages(&page), slots);
+        assert!(layout.buffer.places_are_a_permutation(&page));
+    }
+
+    #[test]
+    fn equal_keys_meet_in_the_front_and_when_it_is_folded() {
+        let (frame, layout) = frame();
+        assert!(put(&frame, &layout, 5, 1));
+        drop(frame.pin().write());
+        assert!(put(&frame, &layout, 5, 2) && put(&frame, &layout, 5, 3) && put(&frame, &layout, 4, 4));
+        let page = frame.pin().read();
+        let front = page.front().read().expect("messages");
+        assert_eq!((front.count(0, None), front.count(5, None), front.count(0, Some(5))), (2, 1, 1));
+        assert_eq!(front.find(5).map(|message| message.value), Some(&2_u64.to_le_bytes()[..]));
+        assert_eq!(layout.buffer.find(&page, 5).map(|message| message.stamp), Some(1), "the older one");
+        drop(front);
+        drop(page);
+        let page = frame.pin().write();
+        let found = layout.buffer.find(&page, 5).expect("a message");
+        assert_eq!((found.value, found.stamp, header::messages(&page)), (&3_u64.to_le_bytes()[..], 3, 2));
+    }
+
+    #[test]
+    fn a_clean_page_has_an_empty_front() {
+        let (frame, layout) = frame();
+        assert!(put(&frame, &layout, 5, 1) && frame.dirty.load(Ordering::Relaxed));
+        let reader = frame.pin().read();
+        assert!(frame.try_clean().is_none(), "a reader prevents the fold");
+        drop(reader);
+        {
+            let page = frame.try_clean().expect("no thread uses the page");
+            assert!(page.front.is_empty() && !frame.dirty.load(Ordering::Relaxed));
+            assert_eq!(header::messages(&page.bytes), 1);
+            assert!(put(&frame, &layout, 6, 2), "messages arrive while the page is written");
+        }
+        assert!(frame.dirty.load(Ordering::Relaxed), "the page must be written again");
     }
 }

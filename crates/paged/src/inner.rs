@@ -325,4 +325,25 @@ mod tests {
         assert_eq!(header::messages(&page) as u64, slots - 2);
         assert!(layout.buffer.places_are_a_permutation(&page));
     }
+
+    #[test]
+    fn a_merge_of_many_messages_is_that_of_each() {
+        let (layout, mut page) = (layout(), vec![0; 512]);
+        layout.init(&mut page, 1, 100);
+        [40, 10, 30, 20].iter().for_each(|&key| assert!(layout.buffer.put(&mut page, insert(key, key))));
+        for keys in [vec![], vec![10], vec![5], vec![99], vec![1, 2, 10, 11, 12, 39, 40, 41], vec![10, 20, 30, 40]] {
+            let (mut one, mut other) = (page.clone(), page.clone());
+            keys.iter().for_each(|&key| assert!(layout.buffer.put(&mut one, insert(key, 200 + key))));
+            layout.buffer.merge_newer(&mut other, keys.len(), |i| insert(keys[i], 200 + keys[i]));
+            assert_eq!(header::messages(&one), header::messages(&other), "{keys:?}");
+            let all = |page: &[u8]| {
+                let get = |i| layout.buffer.get(page, i);
+                (0..header::messages(page))
+                    .map(|i| (get(i).key, get(i).stamp, get(i).value.to_vec()))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(all(&one), all(&other), "{keys:?}");
+            assert!(layout.buffer.places_are_a_permutation(&other));
+        }
+    }
 }

@@ -1,13 +1,16 @@
 //! Frames: the places of pages in memory, with their latches and pins.
 //!
 //! ```text
-//!   Frame   pins │ dirty │ marked │ version │ latch( page number, bytes )
+//!   Frame   pins │ dirty │ marked │ version │ latch( page number, bytes, front )
 //!             ▲ counted before the latch is taken, released after it
 //! ```
 //!
 //! * A *pin* keeps the page in its frame. It is counted while the page table is locked.
 //! * The *latch*, a reader-writer lock, guards the bytes.
-//! * *dirty*: the bytes differ from the block on disk. Set before each change, cleared before the page is written.
+//! * *dirty*: the page differs from the block on disk. Set before each change of the bytes and after each change of the
+//!   front, cleared before the page is written.
+//! * The *front* has messages that are not in the bytes yet, under a lock of its own (`front`). A page that is latched
+//!   exclusively has an empty front.
 //! * The *version* counts changes that readers without the latch must notice: a tree increases it under the exclusive
 //!   latch, before other changed pages are released (000 §8.1).
 //!
@@ -16,6 +19,8 @@
 use std::ops::{Deref, DerefMut};
 
 use crate::block::Block;
+use crate::front::{Front, LockedFront};
+use crate::mistake::Mistake;
 use crate::segment::BlockNo;
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, Counter, Once, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -31,6 +36,8 @@ pub struct Page {
     pub(crate) no: PageNo,
     /// Empty while the frame is unused.
     pub(crate) bytes: Block,
+    /// The newest messages, which are not in the bytes.
+    pub(crate) front: Front,
 }
 
 /// The place of a page.
@@ -64,6 +71,23 @@ impl Frame {
         self.passed.store(0, Ordering::Relaxed);
     }
 
+    /// Latches the page, shared, and marks it clean, so that its bytes can be written. `None` if a latch is not free, or
+    /// if a message arrives meanwhile. The front is folded first; see `front` for the argument.
+    pub(crate) fn try_clean(&self) -> Option<RwLockReadGuard<'_, Page>> {
+        let mut page = self.latch.try_read()?;
+        if !page.front.is_empty() {
+            drop(page);
+            self.latch.try_write()?.fold_evicted();
+            page = self.latch.try_read()?;
+        }
+        {
+            let _front = page.front.lock_if_empty()?;
+            // Cleared before the write: a change after the latch is released sets it again.
+            self.dirty.store(false, Ordering::Relaxed);
+        }
+        Some(page)
+    }
+
     /// Whether no thread has pinned the page.
     #[inline]
     pub(crate) fn is_unpinned(&self) -> bool {
@@ -92,10 +116,15 @@ impl<'a> Pinned<'a> {
         ReadPage { latch: self.frame.latch.read(), pinned: self }
     }
 
-    /// Takes the latch, exclusively.
+    /// Takes the latch, exclusively, and folds the front.
     #[inline]
     pub fn write(self) -> WritePage<'a> {
-        WritePage { latch: self.frame.latch.write(), pinned: self }
+        let mut latch = self.frame.latch.write();
+        if !latch.front.is_empty() && !Mistake::FrontNotFolded.is_on() {
+            debug_assert!(self.frame.dirty.load(Ordering::Relaxed), "a page with a front is dirty");
+            latch.fold();
+        }
+        WritePage { latch, pinned: self }
     }
 
     /// The number of noted changes.
@@ -128,6 +157,18 @@ impl<'a> ReadPage<'a> {
     pub fn note_read(&self) {
         let reads = &self.pinned.frame.reads;
         reads.store(reads.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// The newest messages.
+    #[inline]
+    pub(crate) fn front(&self) -> &Front {
+        &self.latch.front
+    }
+
+    /// Locks the front, for an additional message.
+    #[inline]
+    pub(crate) fn lock_front(&self) -> LockedFront<'_> {
+        self.latch.front.lock(&self.pinned.frame.dirty)
     }
 
     /// Releases the latch and keeps the pin. Returns the version that the bytes had.

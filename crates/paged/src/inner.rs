@@ -178,6 +178,34 @@ impl BufferLayout {
         header::set_messages(page, all.len());
     }
 
+    /// Merges `len` newer messages with ascending keys into the buffer. Each field of the buffer is moved at most once.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn merge_newer<'m>(&self, page: &mut [u8], len: usize, newer: impl Fn(usize) -> Message<'m>) {
+        let count = header::messages(page);
+        // The additional messages: where they are inserted, their numbers, and the places of their values.
+        let mut added: Vec<(usize, usize, usize)> = Vec::with_capacity(len);
+        for j in 0..len {
+            let message = newer(j);
+            match self.keys.find(page, count, message.key) {
+                Ok(i) => self.merge_at(page, i, message),
+                Err(i) => added.push((i, j, self.places.small(page, count + added.len()))),
+            }
+        }
+        assert!(count + added.len() <= self.slots, "the messages fit");
+        let mut end = count;
+        for (before, &(i, j, place)) in added.iter().enumerate().rev() {
+            for column in [self.keys, self.stamps, self.ops, self.places] {
+                column.open(page, i, before + 1, end);
+            }
+            self.places.set_small(page, i + before, place);
+            self.set(page, i + before, newer(j));
+            end = i;
+        }
+        header::set_messages(page, count + added.len());
+    }
+
     /// The union of messages of the buffer and newer messages of `batch`.
     pub fn union(&self, page: &[u8], held: Range<usize>, batch: &Batch, arrived: Range<usize>) -> Batch {
         let mut all = Batch::new(self.values.bytes(0..1).len());
@@ -340,5 +368,26 @@ mod tests {
         layout.buffer.merge_all(&mut page, &batch);
         assert_eq!(header::messages(&page) as u64, slots - 2);
         assert!(layout.buffer.places_are_a_permutation(&page));
+    }
+
+    #[test]
+    fn a_merge_of_many_messages_is_that_of_each() {
+        let (layout, mut page) = (layout(), vec![0; 512]);
+        layout.init(&mut page, 1, 100);
+        [40, 10, 30, 20].iter().for_each(|&key| assert!(layout.buffer.put(&mut page, insert(key, key))));
+        for keys in [vec![], vec![10], vec![5], vec![99], vec![1, 2, 10, 11, 12, 39, 40, 41], vec![10, 20, 30, 40]] {
+            let (mut one, mut other) = (page.clone(), page.clone());
+            keys.iter().for_each(|&key| assert!(layout.buffer.put(&mut one, insert(key, 200 + key))));
+            layout.buffer.merge_newer(&mut other, keys.len(), |i| insert(keys[i], 200 + keys[i]));
+            assert_eq!(header::messages(&one), header::messages(&other), "{keys:?}");
+            let all = |page: &[u8]| {
+                let get = |i| layout.buffer.get(page, i);
+                (0..header::messages(page))
+                    .map(|i| (get(i).key, get(i).stamp, get(i).value.to_vec()))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(all(&one), all(&other), "{keys:?}");
+            assert!(layout.buffer.places_are_a_permutation(&other));
+        }
     }
 }

@@ -237,6 +237,28 @@ impl Layout {
     }
 }
 
+impl BufferLayout {
+    /// A buffer that starts at byte `at`.
+    pub(crate) fn new(at: usize, slots: usize, value: usize) -> BufferLayout {
+        let keys = Column::new(at, WORD);
+        let stamps = Column::new(keys.end(slots), WORD);
+        let ops = Column::new(stamps.end(slots), 1);
+        let places = Column::new(ops.end(slots), PLACE);
+        let values = Column::new(places.end(slots), value);
+        BufferLayout { slots, keys, stamps, ops, places, values }
+    }
+
+    /// Bytes of a value.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.values.bytes(0..1).len()
+    }
+
+    /// The byte behind the buffer.
+    pub(crate) fn end(&self) -> usize {
+        self.values.end(self.slots)
+    }
+}
+
 impl NodeLayout {
     /// The layout for the ε of `sizes`. `rest` bytes are divided; the base of a node is not in them.
     fn new(sizes: Sizes, rest: usize) -> NodeLayout {
@@ -246,12 +268,7 @@ impl NodeLayout {
         let pivots_max = odd(BASE_PIVOTS + (share / (2 * WORD) as f64) as usize);
         let inner = inner(pivots_max);
         let slots = 1 + (rest - (pivots_max - BASE_PIVOTS) * 2 * WORD) / message;
-        let keys = Column::new(inner.children.end(pivots_max + 1), WORD);
-        let stamps = Column::new(keys.end(slots), WORD);
-        let ops = Column::new(stamps.end(slots), 1);
-        let places = Column::new(ops.end(slots), PLACE);
-        let values = Column::new(places.end(slots), value);
-        let buffer = BufferLayout { slots, keys, stamps, ops, places, values };
+        let buffer = BufferLayout::new(inner.children.end(pivots_max + 1), slots, value);
         NodeLayout { class: 0, epsilon, inner, buffer }
     }
 

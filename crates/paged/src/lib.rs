@@ -18,6 +18,9 @@
 //! 1. pages of the tree, from the root down, level by level;
 //! 2. within a level, from the greatest key to the least: flushes visit their children in this order.
 //!
+//! While it holds the latch of a page it takes the lock of the *front* of this page (`front`), and waits for nothing under
+//! it.
+//!
 //! While it holds latches it takes, one after the other, the locks of the page buffer (`buffer`) and of the segment
 //! manager (`segment`), and waits for no latch under them. A page that must be written before it is evicted is latched
 //! by a try only. So a thread waits for a latch of a page only below or left of all its pages, and there is no cycle.
@@ -32,6 +35,7 @@ pub mod buffer;
 mod column;
 mod error;
 mod frame;
+mod front;
 mod inner;
 pub mod layout;
 mod leaf;
@@ -49,4 +53,6 @@ pub use frame::{PageNo, Pinned, ReadPage, WritePage};
 pub use layout::Sizes;
 pub use message::Op;
 pub use segment::Segments;
-pub use tree::{BeOptions, Coupling, FanOut, FlushCounts, FlushPolicy, RootKind, Shape, Tree, TreeKind, create};
+pub use tree::{
+    BeOptions, Buffers, Coupling, FanOut, FlushCounts, FlushPolicy, RootKind, Shape, Tree, TreeKind, create,
+};

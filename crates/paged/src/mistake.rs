@@ -50,6 +50,20 @@ mistakes! {
     NarrowedTooFar,
     /// A node is split instead of flushed, but all messages that arrive stay in the left half.
     ArrivedNotDivided,
+    /// A lookup finds no messages beside a page.
+    FrontNotRead,
+    /// A range lookup finds no messages beside a page.
+    RangeSkipsFronts,
+    /// An exclusive latch leaves the messages beside the page, so a flush or a split does not move them.
+    FrontNotFolded,
+    /// An evicted page loses the messages beside it.
+    FrontDropped,
+    /// A page is marked clean although messages have arrived beside it since they were folded.
+    FilledFrontCleaned,
+    /// A message gets its timestamp before the lock of the messages beside the page is taken.
+    StampedBeforeLock,
+    /// A message gets its timestamp after the root was released, when another node may be above its buffer already.
+    StampedAfterRoot,
 }
 
 #[cfg(debug_assertions)]

@@ -63,6 +63,16 @@ mod explored {
             self.0.try_read().ok()
         }
 
+        /// Exclusive access, if no thread has access.
+        pub fn try_write(&self) -> Option<shuttle::sync::RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
+
+        /// Access without the lock, by its only owner.
+        pub fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        }
+
         /// Waits for exclusive access.
         pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
             self.0.write().unwrap_or_else(PoisonError::into_inner)

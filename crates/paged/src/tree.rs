@@ -165,6 +165,17 @@ pub enum FanOut {
     },
 }
 
+/// Where the messages of a node are that single upserts put into (000 §8.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Buffers {
+    /// In the bytes of its page, under the latch of the page, as in the source.
+    #[default]
+    Inside,
+    /// The newest messages are in a sorted set beside the page. This set has a lock of its own, so that writers share
+    /// the latch of the page.
+    Apart,
+}
+
 /// The choices of a Bε-tree. The default is the tree of the source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BeOptions {
@@ -176,6 +187,8 @@ pub struct BeOptions {
     pub policy: FlushPolicy,
     /// Who chooses the fan-out of a node.
     pub fan_out: FanOut,
+    /// Where new messages are.
+    pub buffers: Buffers,
 }
 
 impl BeOptions {
@@ -185,6 +198,7 @@ impl BeOptions {
         root: RootKind::Separate,
         policy: FlushPolicy::Largest,
         fan_out: FanOut::Fixed,
+        buffers: Buffers::Inside,
     };
 }
 
@@ -201,6 +215,7 @@ impl TreeKind {
     /// The name in tables, without the flush policy.
     pub fn name(self) -> String {
         let mut name = String::new();
+        let mut buffers = Buffers::Inside;
         let coupling = match self {
             TreeKind::BTree(coupling) => {
                 name.push_str("btree");
@@ -214,11 +229,15 @@ impl TreeKind {
                 if options.fan_out != FanOut::Fixed {
                     name.push_str(", dynamic ε");
                 }
+                buffers = options.buffers;
                 options.coupling
             }
         };
         if coupling == Coupling::Optimistic {
             name.push_str(", optimistic");
+        }
+        if buffers == Buffers::Apart {
+            name.push_str(", buffer apart");
         }
         name
     }

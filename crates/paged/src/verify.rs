@@ -69,8 +69,8 @@ fn ascending(keys: &[u64], range: (u64, Option<u64>)) -> bool {
 impl Check<'_> {
     fn page(&mut self, no: PageNo, level: u8, range: (u64, Option<u64>), is_root: bool) -> Result<()> {
         ensure(self.seen.insert(no), no, "it has two parents")?;
-        // A copy, so that no more than one page is latched and pinned.
-        let page = self.pages.read(no)?.to_vec();
+        // A copy, so that no more than one page is latched and pinned. The exclusive latch folds the front.
+        let page = self.pages.write(no)?.to_vec();
         ensure(header::level(&page) == level, no, "its level is not one below that of its parent")?;
         let kind = header::kind(&page);
         let allowed = match level {

@@ -10,13 +10,17 @@
 #![cfg(feature = "explore")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pandodb_paged::buffer::{self, PageBuffer};
 use pandodb_paged::{
-    BeOptions, BufferConfig, BufferKind, Coupling, FanOut, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create,
+    BeOptions, BufferConfig, BufferKind, Buffers, Coupling, FanOut, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind,
+    create,
 };
 
 const PAGE: usize = 128;
+/// A buffer with several messages, of which some are in a front.
+const PAGE_WITH_FRONT: usize = 208;
 const KEYS: u64 = 48;
 
 /// A configuration in which a scenario runs.
@@ -24,14 +28,17 @@ const KEYS: u64 = 48;
 enum Scenario {
     /// Writers and a reader of a tree.
     Tree(TreeKind, BufferKind),
+    /// Two writers of one key, while the children of the full root are distributed to new nodes.
+    Distribution(BeOptions),
     /// Three threads that increment numbers in pages, with fewer frames than pages.
     Pages(BufferKind),
 }
 
-const SEPARATE: RootKind = RootKind::Separate;
-const LARGEST: FlushPolicy = FlushPolicy::Largest;
+const OPTIMISTIC: BeOptions = BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE };
+const APART: BeOptions = BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE };
+const APART_OPTIMISTIC: BeOptions = BeOptions { coupling: Coupling::Optimistic, ..APART };
 
-const SCENARIOS: [Scenario; 14] = [
+const SCENARIOS: [Scenario; 23] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(BeOptions::SOURCE), BufferKind::Optimal),
@@ -73,6 +80,18 @@ const SCENARIOS: [Scenario; 14] = [
         }),
         BufferKind::Optimal,
     ),
+    Scenario::Tree(TreeKind::BeTree(APART_OPTIMISTIC), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..APART }), BufferKind::Optimal),
+    Scenario::Tree(TreeKind::BeTree(APART), BufferKind::TwoQueue),
+    Scenario::Tree(TreeKind::BeTree(APART_OPTIMISTIC), BufferKind::Clock),
+    Scenario::Distribution(BeOptions::SOURCE),
+    Scenario::Distribution(OPTIMISTIC),
+    Scenario::Distribution(APART),
+    Scenario::Distribution(APART_OPTIMISTIC),
+    Scenario::Tree(
+        TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { least: 4 }, ..APART_OPTIMISTIC }),
+        BufferKind::Clock,
+    ),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
@@ -83,10 +102,14 @@ fn count(value: &[u8]) -> u64 {
 }
 
 fn tree(kind: TreeKind, buffer: BufferKind, dir: &std::path::Path) -> Arc<dyn Tree> {
-    let is_dynamic = matches!(kind, TreeKind::BeTree(options) if options.fan_out != FanOut::Fixed);
+    let options = if let TreeKind::BeTree(options) = kind { options } else { BeOptions::SOURCE };
     // Nodes that choose their ε begin with the greatest one, so the writers make them narrower.
-    let (page, epsilon) = if is_dynamic { (2 * PAGE, 1.0) } else { (PAGE, 0.0) };
-    let config = BufferConfig { kind: buffer, page, frames: 6, direct: false };
+    let (page, epsilon, frames) = match (options.fan_out, options.buffers) {
+        (FanOut::Dynamic { .. }, _) => (2 * PAGE, 1.0, 3),
+        (FanOut::Fixed, Buffers::Apart) => (PAGE_WITH_FRONT, 0.0, 2),
+        (FanOut::Fixed, Buffers::Inside) => (PAGE, 0.0, 6),
+    };
+    let config = BufferConfig { kind: buffer, page, frames, direct: false };
     let sizes = Sizes { page, value: 8, epsilon };
     let tree = create(kind, sizes, &config, &dir.join("pages")).expect("a tree");
     for key in 0..KEYS {
@@ -135,6 +158,39 @@ fn writers_and_reader(kind: TreeKind, buffer: BufferKind) {
     tree.verify().expect("a sound tree");
 }
 
+/// A writer increments a counter, while another one adds a level to the tree and then increments the counter, too.
+/// `inserts` is the number of inserts before which a tree gets its fourth level, or 0 if it is unknown.
+fn distribution(options: BeOptions, inserts: &AtomicU64) {
+    let empty = || -> Arc<dyn Tree> {
+        let config = BufferConfig { kind: BufferKind::Optimal, page: PAGE_WITH_FRONT, frames: 1, direct: false };
+        let sizes = Sizes { page: PAGE_WITH_FRONT, value: 8, epsilon: 0.0 };
+        create(TreeKind::BeTree(options), sizes, &config, "".as_ref()).expect("a tree").into()
+    };
+    let insert = |tree: &dyn Tree, key| tree.upsert(key, Op::Insert, &0_u64.to_le_bytes()).expect("an insert");
+    if inserts.load(Ordering::Relaxed) == 0 {
+        let tree = empty();
+        let last = (0..).find(|&key| {
+            insert(&*tree, key);
+            tree.verify().expect("a sound tree").height == 4
+        });
+        inserts.store(last.expect("a tree grows"), Ordering::Relaxed);
+    }
+    let (tree, last) = (empty(), inserts.load(Ordering::Relaxed));
+    (0..last).for_each(|key| insert(&*tree, key));
+    let counter = last / 2;
+    let increment = move |tree: &dyn Tree| tree.upsert(counter, Op::Update, &1_u64.to_le_bytes()).expect("an update");
+    let other = tree.clone();
+    let writer = shuttle::thread::spawn(move || {
+        insert(&*other, last);
+        increment(&*other);
+    });
+    increment(&*tree);
+    writer.join().expect("a writer");
+    let mut out = Vec::new();
+    assert!(tree.get(counter, &mut out).expect("a lookup") && count(&out) == 2, "both increments");
+    assert_eq!(tree.verify().expect("a sound tree").height, 4, "the root was distributed");
+}
+
 fn pages(kind: BufferKind) {
     let dir = tempfile::tempdir().expect("a directory");
     let config = BufferConfig { kind, page: PAGE, frames: 2, direct: false };
@@ -159,11 +215,13 @@ fn pages(kind: BufferKind) {
 }
 
 fn explore(scenario: Scenario, schedules: usize) {
+    let inserts = Arc::new(AtomicU64::new(0));
     let body = move || match scenario {
         Scenario::Tree(kind, buffer) => writers_and_reader(kind, buffer),
+        Scenario::Distribution(options) => distribution(options, &inserts),
         Scenario::Pages(kind) => pages(kind),
     };
-    shuttle::check_random(body, schedules);
+    shuttle::check_random(body.clone(), schedules);
     shuttle::check_pct(body, schedules, 3);
 }
 
@@ -181,13 +239,15 @@ fn schedules_of_the_latching_protocols() {
 #[cfg(debug_assertions)]
 fn mistakes_are_found() {
     use pandodb_paged::mistake::{Mistake, activate};
-    let optimistic = Scenario::Tree(
-        TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE }),
-        BufferKind::Optimal,
-    );
+    let optimistic = Scenario::Tree(TreeKind::BeTree(OPTIMISTIC), BufferKind::Optimal);
     let canaries = [
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),
+        (Mistake::StampedAfterRoot, Scenario::Distribution(BeOptions::SOURCE)),
+        (Mistake::FrontNotFolded, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Optimal)),
+        (Mistake::StampedBeforeLock, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Optimal)),
+        (Mistake::FrontDropped, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::TwoQueue)),
+        (Mistake::FilledFrontCleaned, Scenario::Tree(TreeKind::BeTree(APART), BufferKind::Clock)),
         (Mistake::PinnedVictimEvicted, Scenario::Pages(BufferKind::TwoQueueSharded)),
         (Mistake::DirtyPageDropped, Scenario::Pages(BufferKind::TwoQueue)),
     ];

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{DYNAMIC, Model, Random, TREES, apply, compare, run, tree, value};
-use pandodb_paged::{BeOptions, BufferKind, FanOut, FlushPolicy, Op, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Buffers, FanOut, FlushPolicy, Op, RootKind, TreeKind};
 
 const SEPARATE: TreeKind = TreeKind::BeTree(BeOptions::SOURCE);
 
@@ -20,8 +20,8 @@ fn every_tree_on_every_buffer_agrees_with_the_model() {
     }
 }
 
-/// Each configuration runs with two seeds; a seed draws the flush policy, too, and whether nodes choose
-/// their ε.
+/// Each configuration runs with two seeds. A seed also draws the flush policy, the kind of buffers, and whether nodes
+/// choose their ε.
 #[test]
 fn every_epsilon_and_page_size_agrees_with_the_model() {
     let (mut seed, mut drawn, mut moves) = (0, [0; 3], 0);
@@ -34,7 +34,8 @@ fn every_epsilon_and_page_size_agrees_with_the_model() {
                 let policy = FlushPolicy::ALL[policy];
                 let is_dynamic = policy != FlushPolicy::Reserved && seed % 2 == 0;
                 let fan_out = if is_dynamic { FanOut::Dynamic { least: 4 } } else { FanOut::Fixed };
-                let kind = TreeKind::BeTree(BeOptions { root, policy, fan_out, ..BeOptions::SOURCE });
+                let buffers = [Buffers::Inside, Buffers::Apart][Random(!seed).below(2) as usize];
+                let kind = TreeKind::BeTree(BeOptions { root, policy, fan_out, buffers, ..BeOptions::SOURCE });
                 let fixture = tree(kind, page, epsilon, BufferKind::Optimal, 0);
                 let context = format!("{kind:?}, pages of {page} bytes, epsilon {epsilon}, seed {seed}");
                 let shape = run(&*fixture.tree, seed, keys, 4 * keys, &context);

@@ -18,8 +18,8 @@ policy made instead of a flush.
   workloads  the five workloads, in memory (§6.3)
   epsilon    values of epsilon, uniform and Zipf, with heights, slots and pages (§6.2)
   roots      the separate root beside the textbook root (§6.3)
-  coupling   latched beside optimistic coupling, half reads and half updates (§8.1)
-  sizes      sizes of pages and values, data four times memory (ch. 8)
+  coupling   latched beside optimistic coupling, with buffers inside and apart, half reads and half updates (§8.1)
+  sizes      sizes of pages and values, data four times memory; large pages also with buffers apart (ch. 8)
   buffers    2Q under one lock, 2Q without it, CLOCK (§5.1.2)
   flushes    the flush policies of 000 and of 004 §2.4.1 and §3, loads of data four times memory
   dynamic    nodes that choose their epsilon, in phases of inserts and reads, data four times memory (§8.2)

@@ -1,6 +1,6 @@
 //! The plans of the experiments, and the source's claims beside their results.
 
-use pandodb_paged::{BeOptions, BufferKind, Coupling, FanOut, FlushPolicy, RootKind, TreeKind};
+use pandodb_paged::{BeOptions, BufferKind, Buffers, Coupling, FanOut, FlushPolicy, RootKind, TreeKind};
 
 use super::measure::{Bench, Setup};
 use super::{BETREE, BTREE, Claim, Config, Experiment, Mix, Report, Row, betree};
@@ -14,6 +14,9 @@ const BTREE_OPTIMISTIC: TreeKind = TreeKind::BTree(Coupling::Optimistic);
 const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE });
 /// With ten children there is an inner node for every six leaves.
 const DYNAMIC: TreeKind = TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { least: 8 }, ..BeOptions::SOURCE });
+const APART: TreeKind = TreeKind::BeTree(BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE });
+const APART_OPTIMISTIC: TreeKind =
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, buffers: Buffers::Apart, ..BeOptions::SOURCE });
 const TEXTBOOK: TreeKind = TreeKind::BeTree(BeOptions { root: RootKind::Textbook, ..BeOptions::SOURCE });
 
 /// Runs one experiment.
@@ -276,7 +279,8 @@ impl<'a> Runner<'a> {
     }
 
     fn coupling(&mut self) -> Result<()> {
-        let trees = [BTREE, BETREE, BTREE_OPTIMISTIC, BETREE_OPTIMISTIC].map(|tree| self.in_memory(tree));
+        let trees = [BTREE, BETREE, APART, BTREE_OPTIMISTIC, BETREE_OPTIMISTIC, APART_OPTIMISTIC]
+            .map(|tree| self.in_memory(tree));
         let threads = self.config.threads.clone();
         let plans: Vec<Plan> =
             threads.iter().map(|&threads| Plan { mix: Mix::ReadsAndUpdates, dist: Dist::Zipf, threads }).collect();
@@ -288,6 +292,14 @@ impl<'a> Runner<'a> {
                 ("latched betree ÷ latched btree", "6.3", "0.5 × (2 to 20 threads)", BETREE, BTREE),
                 ("optimistic betree ÷ latched btree", "8.1", "–", BETREE_OPTIMISTIC, BTREE),
                 ("optimistic betree ÷ optimistic btree", "8.1", "–", BETREE_OPTIMISTIC, BTREE_OPTIMISTIC),
+                ("latched betree, buffer apart ÷ latched betree", "8.1", "–", APART, BETREE),
+                (
+                    "optimistic betree, buffer apart ÷ optimistic betree",
+                    "8.1",
+                    "fewer restarts",
+                    APART_OPTIMISTIC,
+                    BETREE_OPTIMISTIC,
+                ),
             ];
             for (what, from, paper, above, below) in pairs {
                 let what = format!("5 reads, updates, {threads} threads: {what}");
@@ -303,10 +315,11 @@ impl<'a> Runner<'a> {
         sizes.extend([page / 4, page, page * 4, page * 16].map(|page| (page, value)));
         sizes.extend([value / 4, value * 8].map(|value| (page, value)));
         for (page, value) in sizes {
-            let setups = [BTREE, BETREE].map(|tree| {
-                let setup = Setup { page, value, ..self.limited(tree) };
-                self.share(setup, self.config.memory_share)
-            });
+            // A buffer in the bytes of its page moves more, the larger the page is.
+            let is_large = page > self.config.page;
+            let trees = if is_large { vec![BTREE, BETREE, APART] } else { vec![BTREE, BETREE] };
+            let limit = |tree| self.share(Setup { page, value, ..self.limited(tree) }, self.config.memory_share);
+            let setups: Vec<Setup> = trees.into_iter().map(limit).collect();
             self.compare(&setups, &plans, true)?;
             let rows = self.report.rows.clone();
             let of = |tree: TreeKind, mix| {
@@ -316,6 +329,10 @@ impl<'a> Runner<'a> {
                 let what = format!("pages of {page}, values of {value} bytes, {}: betree ÷ btree", mix.name());
                 let paper = if mix == Mix::Inserts { "larger nodes should help" } else { "–" };
                 self.claim(what, "8", paper, of(BETREE, mix), of(BTREE, mix));
+                if is_large {
+                    let what = format!("pages of {page}, {}: betree, buffer apart ÷ betree", mix.name());
+                    self.claim(what, "8.1", "–", of(APART, mix), of(BETREE, mix));
+                }
             }
         }
         Ok(())

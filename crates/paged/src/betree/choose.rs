@@ -23,6 +23,7 @@ use std::ops::Range;
 use super::BeTree;
 use crate::batch::Batch;
 use crate::frame::WritePage;
+use crate::front::LockedFront;
 use crate::layout::{Kind, NodeLayout, header};
 use crate::message::Message;
 use crate::mistake::Mistake;
@@ -58,6 +59,19 @@ impl BeTree {
             return false;
         }
         self.layout.node(node).buffer.put(node, message)
+    }
+
+    /// Merges the message into the front of `node`, if the policy allows it and there is room. Returns whether it did.
+    pub fn put_apart(&self, node: &[u8], front: &mut LockedFront<'_>, message: Message<'_>) -> bool {
+        let layout = self.layout.node(node);
+        if self.options.policy == FlushPolicy::Reserved && front.content().find(message.key).is_none() {
+            let (own, held) = self.held_with(node, message.key);
+            let lower = own.checked_sub(1).map_or(0, |left| layout.inner.pivots.number(node, left));
+            if held.len() + front.content().count(lower, layout.inner.upper(node, own)) >= layout.share() {
+                return false;
+            }
+        }
+        front.put(node, &layout.buffer, message)
     }
 
     /// Whether a message with this key can be merged into one in the buffer, or its child has a free reserved slot.

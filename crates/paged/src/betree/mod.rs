@@ -17,8 +17,14 @@
 //! When the separate root is full, its children are distributed to several new nodes, which have fewer pivots
 //! (000 §5.2.2). The root stays in its page. With [`RootKind::Textbook`] the root has a buffer, too.
 //!
-//! **Timestamps** are assigned under the exclusive latch of the first buffer. If a thread took one earlier, a thread
-//! with a later one could overtake it, and its message could be flushed before the earlier one arrives.
+//! **Timestamps** are assigned under the exclusive latch of the first buffer, or under the lock of its front. If a thread
+//! took one earlier, a thread with a later one could overtake it, and its message could be flushed before the earlier one
+//! arrives. They are assigned before the root is released, or before its version is compared: a buffer is not the first
+//! one any more after the root is distributed.
+//!
+//! **Buffers apart** ([`Buffers::Apart`](crate::Buffers)): a write puts its message into the *front* of the first buffer,
+//! a small set of the newest messages beside the page, and shares the latch of the page. A thread that latches a page
+//! exclusively merges the front into the buffer (`front`).
 //!
 //! Invariants ([`verify`](crate::Tree::verify) checks them): at most one message a key in a buffer; a message is newer
 //! than all messages of its key below; buffers have at most as many messages as a leaf has records; with reserved slots,
@@ -32,7 +38,7 @@ mod write;
 
 use crate::buffer::PageBuffer;
 use crate::error::Result;
-use crate::frame::{PageNo, ReadPage, WritePage};
+use crate::frame::{PageNo, Pinned, ReadPage, WritePage};
 use crate::layout::{Kind, Layout, header};
 use crate::message::Op;
 use crate::mistake::Mistake;
@@ -69,6 +75,28 @@ pub struct BeTree {
     clock: AtomicU64,
 }
 
+/// A node one of whose children is about to be latched.
+#[derive(Debug)]
+enum Parent<'a> {
+    /// Its latch is held.
+    Latched(ReadPage<'a>),
+    /// It was released with this version.
+    Released(Pinned<'a>, u64),
+}
+
+impl Parent<'_> {
+    /// Whether the child is still the one for its key.
+    fn is_unchanged(&self) -> bool {
+        match self {
+            Parent::Latched(page) => {
+                debug_assert!(header::level(page) > 0, "a leaf has no children");
+                true
+            }
+            Parent::Released(page, version) => page.version() == *version || Mistake::ChangedParentTrusted.is_on(),
+        }
+    }
+}
+
 impl BeTree {
     /// Creates an empty tree.
     ///
@@ -101,20 +129,26 @@ impl BeTree {
     ) -> Result<Option<P>> {
         let inner = self.layout.inner_of(&page);
         let child = inner.child(&page, inner.child_for(&page, key));
-        if self.options.coupling == Coupling::Latched {
-            let child = latch(child)?;
-            drop(page);
-            return Ok(Some(child));
-        }
-        let (parent, version) = page.unlatch();
+        let parent = self.leave(page);
         let child = latch(child)?;
-        let unchanged = parent.version() == version || Mistake::ChangedParentTrusted.is_on();
-        Ok(unchanged.then_some(child))
+        Ok(parent.is_unchanged().then_some(child))
     }
 
-    /// A timestamp. The caller holds the exclusive latch of the first buffer on the path of its key.
+    /// What protects a child of `page` until the child is latched.
+    fn leave<'a>(&self, page: ReadPage<'a>) -> Parent<'a> {
+        if self.options.coupling == Coupling::Latched {
+            return Parent::Latched(page);
+        }
+        let (page, version) = page.unlatch();
+        Parent::Released(page, version)
+    }
+
+    /// A timestamp. The caller has the only access to the first buffer on the path of its key, or to the front of this
+    /// buffer. It compares the version of the parent afterwards, or releases the latch of the parent afterwards.
+    /// Otherwise the root could be distributed meanwhile, and the buffer would no longer be the first one.
     fn stamp(&self) -> u64 {
-        self.clock.fetch_add(1, Ordering::Relaxed)
+        // A thread that gets a later timestamp than a thread that has changed the root sees this change.
+        self.clock.fetch_add(1, Ordering::AcqRel)
     }
 
     /// Splits the child `i` of `parent`, with its buffer. Returns the pivot and the new right half.

@@ -35,6 +35,22 @@ fn finish(value: &[u8], collected: bool, out: &mut Vec<u8>) {
     }
 }
 
+/// Collects the message of a lookup's key.
+fn meet(message: Option<Message<'_>>, collected: bool, out: &mut Vec<u8>) -> Visit {
+    let Some(message) = message else { return Visit::Below(collected) };
+    match message.op {
+        Op::Insert => {
+            finish(message.value, collected, out);
+            return Visit::Done(true);
+        }
+        Op::Delete if Mistake::TombstonePassed.is_on() => out.clear(),
+        Op::Delete => return Visit::Done(false),
+        Op::Update if collected => combine_older(out, message.value),
+        Op::Update => out.extend_from_slice(message.value),
+    }
+    Visit::Below(message.op == Op::Update)
+}
+
 impl BeTree {
     /// Copies the value of `key` to `out`.
     pub fn lookup(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
@@ -55,28 +71,25 @@ impl BeTree {
         }
     }
 
-    fn visit(&self, page: &[u8], key: u64, collected: bool, out: &mut Vec<u8>) -> Visit {
-        let message = match header::kind(page) {
-            Kind::Plain => None,
-            Kind::Buffered => self.layout.node(page).buffer.find(page, key),
+    fn visit(&self, page: &ReadPage<'_>, key: u64, collected: bool, out: &mut Vec<u8>) -> Visit {
+        match header::kind(page) {
+            Kind::Plain => Visit::Below(collected),
+            Kind::Buffered => {
+                let met = {
+                    let front = page.front().read().filter(|_| !Mistake::FrontNotRead.is_on());
+                    meet(front.as_ref().and_then(|front| front.find(key)), collected, out)
+                };
+                match met {
+                    Visit::Below(collected) => meet(self.layout.node(page).buffer.find(page, key), collected, out),
+                    done @ Visit::Done(_) => done,
+                }
+            }
             Kind::Leaf => {
                 let value = self.layout.leaf.find(page, key);
                 value.into_iter().for_each(|value| finish(value, collected, out));
-                return Visit::Done(value.is_some());
+                Visit::Done(value.is_some())
             }
-        };
-        let Some(message) = message else { return Visit::Below(collected) };
-        match message.op {
-            Op::Insert => {
-                finish(message.value, collected, out);
-                return Visit::Done(true);
-            }
-            Op::Delete if Mistake::TombstonePassed.is_on() => out.clear(),
-            Op::Delete => return Visit::Done(false),
-            Op::Update if collected => combine_older(out, message.value),
-            Op::Update => out.extend_from_slice(message.value),
         }
-        Visit::Below(message.op == Op::Update)
     }
 
     /// The leaf for `key`, the messages with keys from `key` on in its range, and the least key above this range.
@@ -93,6 +106,11 @@ impl BeTree {
                 let to = upper.map_or(count, |upper| buffer.keys.lower_bound(&page, count, upper));
                 let mut held = Batch::new(self.layout.sizes.value);
                 (buffer.keys.lower_bound(&page, count, key)..to).for_each(|i| held.push(buffer.get(&page, i)));
+                if let Some(front) = page.front().read().filter(|_| !Mistake::RangeSkipsFronts.is_on()) {
+                    let mut newest = Batch::new(self.layout.sizes.value);
+                    front.collect(key, upper, &mut newest);
+                    held = Batch::union(&held, &newest);
+                }
                 messages = Batch::union(&held, &messages);
             }
             // Latches are coupled whatever the tree's coupling is: writers of both kinds respect them.

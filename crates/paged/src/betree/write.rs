@@ -7,15 +7,20 @@
 //!   textbook root   exclusive:  root ─w─▶ put, or flush; a full root is split first
 //! ```
 //!
+//! With [`Buffers::Apart`], a write latches the node of the first buffer shared and puts its message into the front. Only
+//! if the front or the buffer is full, it latches the node exclusively, which folds the front, and continues as above.
+//!
 //! Invariant: a node from which messages are flushed has a free pivot slot for each child that gets some. A full first
 //! buffer has one message too many, so one child gets messages, and one free slot is enough. If the node has none, it is
 //! split first, which needs a free slot in the root.
 
-use super::BeTree;
+use super::{BeTree, Parent};
 use crate::error::Result;
-use crate::frame::WritePage;
+use crate::frame::{Pinned, ReadPage, WritePage};
 use crate::layout::{Kind, header};
 use crate::message::{Message, Op};
+use crate::mistake::Mistake;
+use crate::tree::Buffers;
 
 /// A write without a timestamp.
 #[derive(Clone, Copy, Debug)]
@@ -47,8 +52,20 @@ impl BeTree {
             if header::level(&root) == 0 {
                 return Ok(false);
             }
-            let Some(mut child) = self.step(root, write.key, |child| self.pages.write(child))? else { continue };
+            let child = self.layout.plain.child(&root, self.layout.plain.child_for(&root, write.key));
+            let parent = self.leave(root);
+            let mut child = self.pages.pin(child)?;
+            if self.options.buffers == Buffers::Apart {
+                let Some(pinned) = self.put_in_front(child.read(), write, Some(&parent)) else { return Ok(true) };
+                child = pinned;
+            }
+            let mut child = child.write();
             let message = write.message(self.stamp());
+            if !parent.is_unchanged() {
+                continue;
+            }
+            drop(parent);
+            let message = if Mistake::StampedAfterRoot.is_on() { write.message(self.stamp()) } else { message };
             if self.put(&mut child, message) {
                 return Ok(true);
             }
@@ -58,6 +75,26 @@ impl BeTree {
             self.flush_first(child, message)?;
             return Ok(true);
         }
+    }
+
+    /// Puts the write into the front of the first buffer, if there is room and `parent` is unchanged. Otherwise returns
+    /// the page without its latch.
+    fn put_in_front<'a>(
+        &self,
+        page: ReadPage<'a>,
+        write: &Write<'_>,
+        parent: Option<&Parent<'_>>,
+    ) -> Option<Pinned<'a>> {
+        // A full buffer has an empty front, which stays empty.
+        if header::kind(&page) == Kind::Buffered && header::messages(&page) < self.layout.node(&page).buffer.slots {
+            let early = Mistake::StampedBeforeLock.is_on().then(|| self.stamp());
+            let mut front = page.lock_front();
+            let message = write.message(early.unwrap_or_else(|| self.stamp()));
+            if parent.is_none_or(Parent::is_unchanged) && self.put_apart(&page, &mut front, message) {
+                return None;
+            }
+        }
+        Some(page.unlatch().0)
     }
 
     /// Applies the write to a root that is a leaf. Returns `false` if the leaf must be split first.
@@ -148,7 +185,12 @@ impl BeTree {
 
     /// An upsert into a root with a buffer.
     pub fn upsert_into_root(&self, write: &Write<'_>) -> Result<()> {
-        let mut root = self.pages.write(self.root)?;
+        let mut root = self.pages.pin(self.root)?;
+        if self.options.buffers == Buffers::Apart {
+            let Some(pinned) = self.put_in_front(root.read(), write, None) else { return Ok(()) };
+            root = pinned;
+        }
+        let mut root = root.write();
         if header::level(&root) == 0 {
             if self.put_in_leaf(&mut root, write) {
                 return Ok(());

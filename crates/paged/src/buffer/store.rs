@@ -110,21 +110,23 @@ impl Store {
 
     /// Frees the memory of an empty frame, because there are too many.
     pub fn release(&self, frame: u32) {
-        self.frames.get(frame).latch.write().bytes = Block::default();
+        {
+            let mut page = self.frames.get(frame).latch.write();
+            page.bytes = Block::default();
+            page.front.release();
+        }
         self.put_back(frame);
     }
 
     /// Writes the page of a frame to disk, after `unlock` has released the lock of the caller. The frame is pinned by
     /// the caller, and clean afterwards, unless it was changed meanwhile.
     ///
-    /// If another thread holds the latch, nothing is written. To wait for it could be a deadlock: that thread may wait
+    /// Messages of the front are in the page that is written. If another thread holds the latch, nothing is written. To wait for it could be a deadlock: that thread may wait
     /// for a page below, which the calling thread has latched.
     pub fn write_back(&self, frame: &Frame, unlock: impl FnOnce()) -> Result<()> {
-        let page = frame.latch.try_read();
+        let page = frame.try_clean();
         unlock();
         let Some(page) = page else { return Ok(()) };
-        // Cleared before the write: a change after the latch is released sets it again.
-        frame.dirty.store(false, Ordering::Relaxed);
         count(&self.writes);
         if Mistake::DirtyPageDropped.is_on() {
             return Ok(());
@@ -138,6 +140,7 @@ impl Store {
         if target.bytes.len() != len {
             target.bytes = Block::zeroed(len);
         }
+        target.front.release();
         target.no = page;
         frame.forget_accesses();
         frame.dirty.store(fresh, Ordering::Relaxed);

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 use pandodb_paged::message::combine;
 use pandodb_paged::{
-    BeOptions, BufferConfig, BufferKind, Coupling, FanOut, FlushPolicy, Op, RootKind, Shape, Sizes, Tree, TreeKind,
-    create,
+    BeOptions, BufferConfig, BufferKind, Buffers, Coupling, FanOut, FlushPolicy, Op, RootKind, Shape, Sizes, Tree,
+    TreeKind, create,
 };
 
 /// Bytes of a value.
 pub const VALUE: usize = 12;
 
 /// Both couplings of both trees, and both roots; the other flush policies with each root and with each coupling; nodes
-/// that choose their ε.
-pub const TREES: [TreeKind; 13] = [
+/// that choose their ε; buffers apart with each of these.
+pub const TREES: [TreeKind; 18] = [
     TreeKind::BTree(Coupling::Latched),
     TreeKind::BTree(Coupling::Optimistic),
     TreeKind::BeTree(BeOptions::SOURCE),
@@ -33,10 +33,18 @@ pub const TREES: [TreeKind; 13] = [
     TreeKind::BeTree(DYNAMIC),
     TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, root: RootKind::Textbook, ..DYNAMIC }),
     TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, policy: FlushPolicy::Threshold, ..DYNAMIC }),
+    TreeKind::BeTree(APART),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..APART }),
+    TreeKind::BeTree(BeOptions { root: RootKind::Textbook, policy: FlushPolicy::Threshold, ..APART }),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, policy: FlushPolicy::Reserved, ..APART }),
+    TreeKind::BeTree(BeOptions { buffers: Buffers::Apart, ..DYNAMIC }),
 ];
 
 /// A Bε-tree whose nodes choose their ε.
 pub const DYNAMIC: BeOptions = BeOptions { fan_out: FanOut::Dynamic { least: 4 }, ..BeOptions::SOURCE };
+
+/// The tree of the source with its buffers apart.
+pub const APART: BeOptions = BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE };
 
 /// A small generator of random numbers (splitmix64).
 #[derive(Clone, Debug)]

@@ -1,21 +1,37 @@
 //! Frames: the places of pages in memory, with their latches and pins.
 //!
 //! ```text
-//!   Frame   pins │ dirty │ marked │ version │ latch( page number, bytes )
-//!             ▲ counted before the latch is taken, released after it
+//!   Frame   claim, pins │ dirty │ marked │ holds │ version │ latch( page number, bytes, hints )
+//!                   ▲ counted before the latch is taken, released after it
+//!
+//!   no page, claimed ──occupy──▶ page, pinned ◀──pin, unpin──▶ page, unpinned
+//!          ▲                          │
+//!          └────────── claim ─────────┘   if there is one pin and the page is clean
 //! ```
 //!
-//! * A *pin* keeps the page in its frame. It is counted while the page table is locked.
+//! * A *pin* keeps the page in its frame. It is counted while the page table is locked, or without a lock if the frame
+//!   is known from a hint (`hints`).
+//! * The *claim* is a bit of the number of pins. A frame without a page is claimed. A thread that evicts a page replaces
+//!   its own pin, if it is the only one, by the claim in one step. A thread that has pinned a frame without the lock of
+//!   the table and sees the claim releases its pin and does not look at the frame.
 //! * The *latch*, a reader-writer lock, guards the bytes.
 //! * *dirty*: the bytes differ from the block on disk. Set before each change, cleared before the page is written.
 //! * The *version* counts changes that readers without the latch must notice: a tree increases it under the exclusive
 //!   latch, before other changed pages are released (000 §8.1).
 //!
-//! Invariant: a latched page is pinned. A guard therefore drops its latch before its pin.
+//! Invariants:
+//!
+//! * A latched page is pinned. A guard therefore drops its latch before its pin.
+//! * `holds` changes only while the frame is claimed, and the page table leads to each frame that is not. So a thread
+//!   that has pinned a frame without seeing the claim may read `holds`, and if this is the wanted page, then no other
+//!   frame has it, and the frame keeps it until the pin is released.
+//! * `dirty` is set by threads with a pin. So if the page is clean after it was claimed, it stays clean.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::block::Block;
+use crate::hints::Hints;
+use crate::mistake::Mistake;
 use crate::segment::BlockNo;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Once, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -29,27 +45,84 @@ pub struct Page {
     pub(crate) no: PageNo,
     /// Empty while the frame is unused.
     pub(crate) bytes: Block,
+    /// The frames of its children.
+    pub(crate) hints: Hints,
 }
 
+/// The bit of a claim, in the number of pins.
+const CLAIM: u32 = 1 << 31;
+
 /// The place of a page.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Frame {
+    /// The number of pins, and [`CLAIM`]. While the frame is claimed, the pins are those of threads that release them
+    /// because they have seen the claim.
     pub(crate) pins: AtomicU32,
     pub(crate) dirty: AtomicBool,
     /// Requested since the replacement policy has looked at it.
     pub(crate) marked: AtomicBool,
-    /// The page in this frame, readable without the latch by a thread that has pinned the frame or removes it.
+    /// The page in this frame, readable without the latch by a thread that has pinned the frame.
     pub(crate) holds: AtomicU64,
     version: AtomicU64,
     pub(crate) latch: RwLock<Page>,
 }
 
+impl Default for Frame {
+    /// A frame without a page.
+    fn default() -> Frame {
+        Frame {
+            pins: AtomicU32::new(CLAIM),
+            dirty: AtomicBool::default(),
+            marked: AtomicBool::default(),
+            holds: AtomicU64::default(),
+            version: AtomicU64::default(),
+            latch: RwLock::default(),
+        }
+    }
+}
+
 impl Frame {
-    /// Counts a pin. The caller has locked the table that leads to this frame, or owns the frame.
+    /// Counts a pin. The caller has locked the table that leads to this frame, or is the only thread that may evict its
+    /// page.
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
-        self.pins.fetch_add(1, Ordering::Acquire);
+        let before = self.pins.fetch_add(1, Ordering::Acquire);
+        debug_assert!(before & CLAIM == 0, "the frame has a page");
         Pinned { frame: self }
+    }
+
+    /// Pins the frame if it has this page. The caller needs no lock.
+    #[inline]
+    pub(crate) fn pin_if_holds(&self, page: PageNo) -> Option<Pinned<'_>> {
+        // Acquire: the store of `holds` was before the end of the last claim.
+        let before = self.pins.fetch_add(1, Ordering::Acquire);
+        let pinned = Pinned { frame: self };
+        let has_page = before & CLAIM == 0 || Mistake::ClaimIgnored.is_on();
+        let is_wanted = has_page && (self.holds.load(Ordering::Relaxed) == page || Mistake::HintNotChecked.is_on());
+        is_wanted.then_some(pinned)
+    }
+
+    /// Ends the claim: the frame has the page `holds` from now on, which the caller has pinned. The caller has latched
+    /// the frame exclusively, if the bytes of the page are not in it yet, and the table leads to it.
+    pub(crate) fn occupy(&self, page: PageNo) -> Pinned<'_> {
+        self.holds.store(page, Ordering::Relaxed);
+        // One step from the claim to the first pin.
+        let before = self.pins.fetch_sub(CLAIM - 1, Ordering::Release);
+        debug_assert!(before & CLAIM != 0, "a frame without a page is claimed");
+        Pinned { frame: self }
+    }
+
+    /// Notes a request for the replacement policy.
+    #[inline]
+    pub(crate) fn mark(&self) {
+        if !self.marked.load(Ordering::Relaxed) {
+            self.marked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the frame has no page.
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.pins.load(Ordering::Relaxed) & CLAIM != 0
     }
 
     /// Whether no thread has pinned the page.
@@ -69,7 +142,7 @@ impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
         let before = self.frame.pins.fetch_sub(1, Ordering::Release);
-        debug_assert!(before > 0, "a pin that was not counted");
+        debug_assert!(before & !CLAIM > 0, "a pin that was not counted");
     }
 }
 
@@ -95,6 +168,28 @@ impl<'a> Pinned<'a> {
     pub(crate) fn frame(&self) -> &'a Frame {
         self.frame
     }
+
+    /// Claims the frame, if this is its only pin and the page is clean. Returns whether it did; the pin is released in
+    /// any case. Of all threads, only the caller may evict this page.
+    pub(crate) fn claim(self) -> bool {
+        let pins = &self.frame.pins;
+        if Mistake::PinnedVictimEvicted.is_on() {
+            pins.fetch_add(CLAIM, Ordering::Relaxed);
+            return true;
+        }
+        // Acquire: a thread that has changed the page has set `dirty` before it released its pin.
+        if pins.compare_exchange(1, CLAIM, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let frame = self.frame;
+        // The claim has replaced the pin.
+        std::mem::forget(self);
+        let clean = !frame.dirty.load(Ordering::Relaxed);
+        if !clean {
+            frame.pins.fetch_sub(CLAIM, Ordering::Release);
+        }
+        clean
+    }
 }
 
 /// A page that is latched, shared.
@@ -109,6 +204,12 @@ impl<'a> ReadPage<'a> {
     /// The number of the page.
     pub fn no(&self) -> PageNo {
         self.latch.no
+    }
+
+    /// The frames of its children.
+    #[inline]
+    pub fn hints(&self) -> &Hints {
+        &self.latch.hints
     }
 
     /// Releases the latch and keeps the pin. Returns the version that the bytes had.
@@ -140,6 +241,12 @@ impl WritePage<'_> {
     /// The number of the page.
     pub fn no(&self) -> PageNo {
         self.latch.no
+    }
+
+    /// The frames of its children.
+    #[inline]
+    pub fn hints(&self) -> &Hints {
+        &self.latch.hints
     }
 
     /// Notes a change that readers without the latch must notice.
@@ -215,7 +322,7 @@ mod tests {
     #[test]
     fn a_latched_page_is_pinned_and_a_changed_one_dirty() {
         let frame = Frame::default();
-        let mut page = frame.pin().write();
+        let mut page = frame.occupy(3).write();
         assert!(!frame.is_unpinned() && !frame.dirty.load(Ordering::Relaxed));
         let _: &mut [u8] = &mut page;
         page.note_change();
@@ -225,6 +332,26 @@ mod tests {
         let (pinned, version) = frame.pin().read().unlatch();
         assert_eq!((pinned.version(), version), (1, 1));
         drop(frame.pin().write());
+        drop(pinned);
+        assert!(frame.is_unpinned());
+    }
+
+    #[test]
+    fn only_a_clean_page_with_one_pin_is_claimed() {
+        let frame = Frame::default();
+        assert!(frame.is_claimed() && frame.pin_if_holds(0).is_none(), "a frame without a page");
+        let pinned = frame.occupy(7);
+        assert!(frame.pin_if_holds(7).is_some() && frame.pin_if_holds(8).is_none());
+        let by_hint = frame.pin_if_holds(7);
+        assert!(!pinned.claim(), "another thread has pinned it");
+        drop(by_hint);
+        frame.dirty.store(true, Ordering::Relaxed);
+        assert!(!frame.pin().claim() && frame.is_unpinned(), "it is dirty");
+        frame.dirty.store(false, Ordering::Relaxed);
+        assert!(frame.pin().claim() && frame.is_claimed());
+        assert!(frame.pin_if_holds(7).is_none(), "the old page has left");
+        let pinned = frame.occupy(8);
+        assert!(frame.pin_if_holds(7).is_none() && frame.pin_if_holds(8).is_some());
         drop(pinned);
         assert!(frame.is_unpinned());
     }

@@ -12,7 +12,8 @@
 use std::sync::Arc;
 
 use pandodb_paged::buffer::{self, PageBuffer};
-use pandodb_paged::{BufferConfig, BufferKind, Coupling, FlushPolicy, Op, RootKind, Sizes, Tree, TreeKind, create};
+use pandodb_paged::{BufferConfig, BufferKind, Child, Coupling, FlushPolicy, Hints, Op, RootKind, Sizes};
+use pandodb_paged::{Tree, TreeKind, create};
 
 const PAGE: usize = 128;
 const KEYS: u64 = 48;
@@ -29,7 +30,7 @@ enum Scenario {
 const SEPARATE: RootKind = RootKind::Separate;
 const LARGEST: FlushPolicy = FlushPolicy::Largest;
 
-const SCENARIOS: [Scenario; 13] = [
+const SCENARIOS: [Scenario; 16] = [
     Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BTree(Coupling::Optimistic), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE, LARGEST), BufferKind::Optimal),
@@ -38,11 +39,14 @@ const SCENARIOS: [Scenario; 13] = [
     Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, RootKind::Textbook, LARGEST), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(Coupling::Latched, SEPARATE, LARGEST), BufferKind::TwoQueue),
     Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Clock),
+    Scenario::Tree(TreeKind::BTree(Coupling::Latched), BufferKind::Swizzled),
+    Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Swizzled),
     Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, FlushPolicy::Threshold), BufferKind::Optimal),
     Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, FlushPolicy::Reserved), BufferKind::Optimal),
     Scenario::Pages(BufferKind::TwoQueue),
     Scenario::Pages(BufferKind::TwoQueueSharded),
     Scenario::Pages(BufferKind::Clock),
+    Scenario::Pages(BufferKind::Swizzled),
 ];
 
 fn count(value: &[u8]) -> u64 {
@@ -104,18 +108,21 @@ fn pages(kind: BufferKind) {
     let config = BufferConfig { kind, page: PAGE, frames: 2, direct: false };
     let buffer: Arc<dyn PageBuffer> = buffer::create(&config, &dir.path().join("pages")).expect("a buffer").into();
     let pages: Vec<_> = (0..4).map(|_| buffer.create().expect("a page").no()).collect();
-    let add = |buffer: &dyn PageBuffer, page| {
-        let mut page = buffer.write(page).expect("a page");
+    // The hints that a parent would have.
+    let hints = Arc::new(Hints::default());
+    let children = [0, 1, 2, 3].map(|slot| Child { no: pages[slot], slot, slots: 4 });
+    let add = |buffer: &dyn PageBuffer, hints: &Hints, child| {
+        let mut page = buffer.pin_child(hints, child).expect("a page").write();
         let next = count(&page) + 1;
         page[..8].copy_from_slice(&next.to_le_bytes());
     };
     let threads: Vec<_> = (0..2)
         .map(|thread| {
-            let (buffer, pages) = (buffer.clone(), pages.clone());
-            shuttle::thread::spawn(move || (0..4).for_each(|i| add(&*buffer, pages[(i + thread) % 4])))
+            let (buffer, hints) = (buffer.clone(), hints.clone());
+            shuttle::thread::spawn(move || (0..4).for_each(|i| add(&*buffer, &hints, children[(i + thread) % 4])))
         })
         .collect();
-    (0..4).for_each(|i| add(&*buffer, pages[3 - i]));
+    (0..4).for_each(|i| add(&*buffer, &hints, children[3 - i]));
     threads.into_iter().for_each(|thread| thread.join().expect("a thread"));
     for page in pages {
         assert_eq!(count(&buffer.read(page).expect("a page")), 3, "every increment of page {page}");
@@ -150,6 +157,8 @@ fn mistakes_are_found() {
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),
         (Mistake::PinnedVictimEvicted, Scenario::Pages(BufferKind::TwoQueueSharded)),
+        (Mistake::ClaimIgnored, Scenario::Pages(BufferKind::Swizzled)),
+        (Mistake::HintNotChecked, Scenario::Pages(BufferKind::Swizzled)),
         (Mistake::DirtyPageDropped, Scenario::Pages(BufferKind::TwoQueue)),
     ];
     let hook = std::panic::take_hook();

@@ -88,7 +88,7 @@ impl BeTree {
         for (i, batch) in blocks {
             count(&self.counts.batches, 1);
             count(&self.counts.messages, batch.len() as u64);
-            let child = self.pages.write(self.layout.inner_of(&node).child(&node, i))?;
+            let child = self.write_child(&node, i)?;
             if header::level(&child) == 0 {
                 self.reach_leaf(&mut node, i, child, batch, queue)?;
             } else {

@@ -29,9 +29,10 @@ mod flush;
 mod read;
 mod write;
 
-use crate::buffer::PageBuffer;
+use crate::buffer::{PageBuffer, Released};
 use crate::error::Result;
-use crate::frame::{PageNo, ReadPage, WritePage};
+use crate::frame::{Pinned, ReadPage, WritePage};
+use crate::hints::Root;
 use crate::layout::{Kind, Layout, header};
 use crate::message::Op;
 use crate::mistake::Mistake;
@@ -59,7 +60,7 @@ fn count(counter: &Counter, more: u64) {
 pub struct BeTree {
     layout: Layout,
     pages: Box<dyn PageBuffer>,
-    root: PageNo,
+    root: Root,
     coupling: Coupling,
     root_kind: RootKind,
     policy: FlushPolicy,
@@ -84,7 +85,7 @@ impl BeTree {
         let root = {
             let mut page = pages.create()?;
             header::set_kind(&mut page, 0, Kind::Leaf);
-            page.no()
+            Root::new(page.no())
         };
         let (clock, counts) = (AtomicU64::new(1), Counters::default());
         Ok(BeTree { layout, pages, root, coupling, root_kind, policy, counts, clock })
@@ -98,22 +99,27 @@ impl BeTree {
         }
     }
 
+    fn pin_root(&self) -> Result<Pinned<'_>> {
+        self.pages.pin_child(&self.root.hints, self.root.child())
+    }
+
+    /// The child `i` of `parent`, latched exclusively.
+    fn write_child(&self, parent: &WritePage<'_>, i: usize) -> Result<WritePage<'_>> {
+        let child = self.layout.inner_of(parent).child_slot(parent, i);
+        Ok(self.pages.pin_child(parent.hints(), child)?.write())
+    }
+
     /// The child of `page` for `key`, latched by `latch`. `None` if the parent has changed after it was released.
-    fn step<'a, P>(
-        &'a self,
-        page: ReadPage<'a>,
-        key: u64,
-        latch: impl FnOnce(PageNo) -> Result<P>,
-    ) -> Result<Option<P>> {
+    fn step<'a, P>(&'a self, page: ReadPage<'a>, key: u64, latch: impl FnOnce(Pinned<'a>) -> P) -> Result<Option<P>> {
         let inner = self.layout.inner_of(&page);
-        let child = inner.child(&page, inner.child_for(&page, key));
+        let child = inner.child_slot(&page, inner.child_for(&page, key));
         if self.coupling == Coupling::Latched {
-            let child = latch(child)?;
+            let child = latch(self.pages.pin_child(page.hints(), child)?);
             drop(page);
             return Ok(Some(child));
         }
-        let (parent, version) = page.unlatch();
-        let child = latch(child)?;
+        let Released { parent, version, child } = self.pages.pin_child_unlatched(page, child)?;
+        let child = latch(child);
         let unchanged = parent.version() == version || Mistake::ChangedParentTrusted.is_on();
         Ok(unchanged.then_some(child))
     }
@@ -165,7 +171,7 @@ impl Tree for BeTree {
         let clock = self.clock.load(Ordering::Relaxed);
         let share = (self.policy == FlushPolicy::Reserved).then(|| self.layout.share());
         let rules = verify::Rules { root: self.kind_of_root(), inner: Kind::Buffered, clock, share };
-        verify::check(&self.layout, &*self.pages, self.root, rules)
+        verify::check(&self.layout, &*self.pages, self.root.no, rules)
     }
 
     fn flushes(&self) -> FlushCounts {
@@ -202,8 +208,8 @@ mod tests {
         let policy = FlushPolicy::default();
         let tree = BeTree::create(layout, pages, Coupling::Optimistic, RootKind::Separate, policy).unwrap();
         (0..100).for_each(|key| tree.upsert(key, Op::Insert, &[0; 8]).unwrap());
-        let (above, above_version) = tree.pages.read(tree.root).unwrap().unlatch();
-        let mut root = tree.pages.write(tree.root).unwrap();
+        let (above, above_version) = tree.pages.read(tree.root.no).unwrap().unlatch();
+        let mut root = tree.pages.write(tree.root.no).unwrap();
         let child = tree.layout.inner_of(&root).child(&root, 0);
         // Readers that have released a node before the split.
         let (reader, version) = tree.pages.read(child).unwrap().unlatch();

@@ -13,7 +13,7 @@
 
 use super::BeTree;
 use crate::error::Result;
-use crate::frame::WritePage;
+use crate::frame::{Pinned, WritePage};
 use crate::layout::{Kind, header};
 use crate::message::{Message, Op};
 
@@ -43,11 +43,11 @@ impl BeTree {
     /// Shares the latch of the root. Returns `false` if that is not enough.
     fn try_shared(&self, write: &Write<'_>) -> Result<bool> {
         loop {
-            let root = self.pages.read(self.root)?;
+            let root = self.pin_root()?.read();
             if header::level(&root) == 0 {
                 return Ok(false);
             }
-            let Some(mut child) = self.step(root, write.key, |child| self.pages.write(child))? else { continue };
+            let Some(mut child) = self.step(root, write.key, Pinned::write)? else { continue };
             let message = write.message(self.stamp());
             if self.put(&mut child, message) {
                 return Ok(true);
@@ -72,7 +72,7 @@ impl BeTree {
 
     /// Holds the root exclusively until no split can reach it any more.
     fn exclusive(&self, write: &Write<'_>) -> Result<()> {
-        let mut root = self.pages.write(self.root)?;
+        let mut root = self.pin_root()?.write();
         if header::level(&root) == 0 {
             if self.put_in_leaf(&mut root, write) {
                 return Ok(());
@@ -84,7 +84,7 @@ impl BeTree {
         }
         debug_assert!(self.layout.plain.room(&root) > 0, "one child can be split");
         let i = self.layout.plain.child_for(&root, write.key);
-        let mut child = self.pages.write(self.layout.plain.child(&root, i))?;
+        let mut child = self.write_child(&root, i)?;
         let message = write.message(self.stamp());
         if self.put(&mut child, message) {
             return Ok(());
@@ -151,7 +151,7 @@ impl BeTree {
 
     /// An upsert into a root with a buffer.
     pub fn upsert_into_root(&self, write: &Write<'_>) -> Result<()> {
-        let mut root = self.pages.write(self.root)?;
+        let mut root = self.pin_root()?.write();
         if header::level(&root) == 0 {
             if self.put_in_leaf(&mut root, write) {
                 return Ok(());
@@ -164,7 +164,7 @@ impl BeTree {
         }
         if self.layout.buffered.room(&root) == 0 {
             self.lower(&mut root)?;
-            let mut child = self.pages.write(self.layout.buffered.child(&root, 0))?;
+            let mut child = self.write_child(&root, 0)?;
             self.split_inner(&mut root, 0, &mut child)?;
             let put = self.put(&mut root, message);
             assert!(put, "the buffer of the new root is empty");

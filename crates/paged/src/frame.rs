@@ -102,6 +102,12 @@ impl Frame {
         is_wanted.then_some(pinned)
     }
 
+    /// Latches a claimed frame exclusively. This never waits, since each thread with the latch has a pin.
+    pub(crate) fn latch_claimed(&self) -> RwLockWriteGuard<'_, Page> {
+        debug_assert!(self.is_claimed(), "a frame without a page is claimed");
+        self.latch.try_write().expect("the latch of a frame without a page is free")
+    }
+
     /// Ends the claim: the frame has the page `holds` from now on, which the caller has pinned. The caller has latched
     /// the frame exclusively, if the bytes of the page are not in it yet, and the table leads to it.
     pub(crate) fn occupy(&self, page: PageNo) -> Pinned<'_> {

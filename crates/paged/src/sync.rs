@@ -63,6 +63,11 @@ mod explored {
             self.0.try_read().ok()
         }
 
+        /// Exclusive access, if no thread has or awaits access.
+        pub fn try_write(&self) -> Option<shuttle::sync::RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
+
         /// Waits for exclusive access.
         pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
             self.0.write().unwrap_or_else(PoisonError::into_inner)

@@ -84,7 +84,7 @@ impl Sharded {
             return Ok(found);
         }
         let frame = self.store.frames.get(frame_no);
-        let mut latch = frame.latch.write();
+        let mut latch = frame.latch_claimed();
         frame.marked.store(false, Ordering::Relaxed);
         table.insert(page, frame_no);
         let pinned = frame.occupy(page);

@@ -112,7 +112,7 @@ impl Store {
 
     /// Frees the memory of an empty frame, because there are too many.
     pub fn release(&self, frame: u32) {
-        *self.frames.get(frame).latch.write() = Page::default();
+        *self.frames.get(frame).latch_claimed() = Page::default();
         self.put_back(frame);
     }
 

@@ -11,7 +11,7 @@
 //! mutex inside.
 //!
 //! Locks: the state, then the queues, then the room of the store. A latch is taken under these locks only when the frame
-//! is unpinned, so that no thread can hold it.
+//! is claimed, so that no thread can hold it.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ impl TwoQueue {
                 }
             };
             let frame = self.store.frames.get(frame_no);
-            let mut latch = frame.latch.write();
+            let mut latch = frame.latch_claimed();
             table.insert(page, frame_no);
             let pinned = frame.occupy(page);
             self.queues.lock().touch(frame_no);

@@ -1,19 +1,19 @@
 //! Frames: the places of pages in memory, with their latches and pins.
 //!
 //! ```text
-//!   Frame   claim, pins │ dirty │ marked │ holds │ version │ latch( page number, bytes, hints )
+//!   Frame   empty, pins │ dirty │ marked │ holds │ version │ latch( page number, bytes, hints )
 //!                   ▲ counted before the latch is taken, released after it
 //!
-//!   no page, claimed ──occupy──▶ page, pinned ◀──pin, unpin──▶ page, unpinned
-//!          ▲                          │
-//!          └────────── claim ─────────┘   if there is one pin and the page is clean
+//!   empty ──occupy──▶ pinned ◀──pin, unpin──▶ unpinned
+//!     ▲                  │
+//!     └─── try_empty ────┘   if there is one pin and the page is clean
 //! ```
 //!
 //! * A *pin* keeps the page in its frame. It is counted while the page table is locked, or without a lock if the frame
 //!   is known from a hint (`hints`).
-//! * The *claim* is a bit of the number of pins. A frame without a page is claimed. A thread that evicts a page replaces
-//!   its own pin, if it is the only one, by the claim in one step. A thread that has pinned a frame without the lock of
-//!   the table and sees the claim releases its pin and does not look at the frame.
+//! * A frame without a page is *empty*, which is a bit of the number of pins. A thread that evicts a page replaces its own
+//!   pin, if it is the only one, by this bit in one step. A thread that counts a pin without the lock of the table learns
+//!   in the same step whether the bit was set. If so, it releases the pin and looks at nothing else in the frame.
 //! * The *latch*, a reader-writer lock, guards the bytes.
 //! * *dirty*: the bytes differ from the block on disk. Set before each change, cleared before the page is written.
 //! * The *version* counts changes that readers without the latch must notice: a tree increases it under the exclusive
@@ -22,10 +22,10 @@
 //! Invariants:
 //!
 //! * A latched page is pinned. A guard therefore drops its latch before its pin.
-//! * `holds` changes only while the frame is claimed, and the page table leads to each frame that is not. So a thread
-//!   that has pinned a frame without seeing the claim may read `holds`, and if this is the wanted page, then no other
-//!   frame has it, and the frame keeps it until the pin is released.
-//! * `dirty` is set by threads with a pin. So if the page is clean after it was claimed, it stays clean.
+//! * `holds` changes only while the frame is empty, and the page table leads to each frame that is not. So a thread that
+//!   has pinned a frame with a page may read `holds`. If this is the wanted page, then no other frame has it, and this
+//!   frame keeps it until the pin is released.
+//! * `dirty` is set by threads with a pin. So if a page is clean when the bit is set, it stays clean.
 
 use std::ops::{Deref, DerefMut};
 
@@ -49,14 +49,14 @@ pub struct Page {
     pub(crate) hints: Hints,
 }
 
-/// The bit of a claim, in the number of pins.
-const CLAIM: u32 = 1 << 31;
+/// The bit of an empty frame, in the number of pins.
+const EMPTY: u32 = 1 << 31;
 
 /// The place of a page.
 #[derive(Debug)]
 pub struct Frame {
-    /// The number of pins, and [`CLAIM`]. While the frame is claimed, the pins are those of threads that release them
-    /// because they have seen the claim.
+    /// The number of pins, and [`EMPTY`]. While this bit is set, the pins are those of threads that have seen the bit and
+    /// are about to release them.
     pub(crate) pins: AtomicU32,
     pub(crate) dirty: AtomicBool,
     /// Requested since the replacement policy has looked at it.
@@ -71,7 +71,7 @@ impl Default for Frame {
     /// A frame without a page.
     fn default() -> Frame {
         Frame {
-            pins: AtomicU32::new(CLAIM),
+            pins: AtomicU32::new(EMPTY),
             dirty: AtomicBool::default(),
             marked: AtomicBool::default(),
             holds: AtomicU64::default(),
@@ -87,34 +87,34 @@ impl Frame {
     #[inline]
     pub(crate) fn pin(&self) -> Pinned<'_> {
         let before = self.pins.fetch_add(1, Ordering::Acquire);
-        debug_assert!(before & CLAIM == 0, "the frame has a page");
+        debug_assert!(before & EMPTY == 0, "the frame has a page");
         Pinned { frame: self }
     }
 
     /// Pins the frame if it has this page. The caller needs no lock.
     #[inline]
     pub(crate) fn pin_if_holds(&self, page: PageNo) -> Option<Pinned<'_>> {
-        // Acquire: the store of `holds` was before the end of the last claim.
+        // Acquire: `holds` was stored before the bit was cleared.
         let before = self.pins.fetch_add(1, Ordering::Acquire);
         let pinned = Pinned { frame: self };
-        let has_page = before & CLAIM == 0 || Mistake::ClaimIgnored.is_on();
+        let has_page = before & EMPTY == 0 || Mistake::EmptyFramePinned.is_on();
         let is_wanted = has_page && (self.holds.load(Ordering::Relaxed) == page || Mistake::HintNotChecked.is_on());
         is_wanted.then_some(pinned)
     }
 
-    /// Latches a claimed frame exclusively. This never waits, since each thread with the latch has a pin.
-    pub(crate) fn latch_claimed(&self) -> RwLockWriteGuard<'_, Page> {
-        debug_assert!(self.is_claimed(), "a frame without a page is claimed");
-        self.latch.try_write().expect("the latch of a frame without a page is free")
+    /// Latches an empty frame exclusively. This never waits, since a thread has a pin while it has the latch.
+    pub(crate) fn latch_empty(&self) -> RwLockWriteGuard<'_, Page> {
+        debug_assert!(self.is_empty(), "the page was removed");
+        self.latch.try_write().expect("the latch of an empty frame is free")
     }
 
-    /// Ends the claim: the frame has the page `holds` from now on, which the caller has pinned. The caller has latched
-    /// the frame exclusively, if the bytes of the page are not in it yet, and the table leads to it.
+    /// Puts a page into an empty frame, and pins it. The table must lead to the frame. If the bytes of the page are not
+    /// in it yet, the caller must have latched it exclusively.
     pub(crate) fn occupy(&self, page: PageNo) -> Pinned<'_> {
         self.holds.store(page, Ordering::Relaxed);
-        // One step from the claim to the first pin.
-        let before = self.pins.fetch_sub(CLAIM - 1, Ordering::Release);
-        debug_assert!(before & CLAIM != 0, "a frame without a page is claimed");
+        // One step from the bit to the first pin.
+        let before = self.pins.fetch_sub(EMPTY - 1, Ordering::Release);
+        debug_assert!(before & EMPTY != 0, "the frame was empty");
         Pinned { frame: self }
     }
 
@@ -127,8 +127,8 @@ impl Frame {
     }
 
     /// Whether the frame has no page.
-    pub(crate) fn is_claimed(&self) -> bool {
-        self.pins.load(Ordering::Relaxed) & CLAIM != 0
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pins.load(Ordering::Relaxed) & EMPTY != 0
     }
 
     /// Whether no thread has pinned the page.
@@ -148,7 +148,7 @@ impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
         let before = self.frame.pins.fetch_sub(1, Ordering::Release);
-        debug_assert!(before & !CLAIM > 0, "a pin that was not counted");
+        debug_assert!(before & !EMPTY > 0, "a pin that was not counted");
     }
 }
 
@@ -175,24 +175,24 @@ impl<'a> Pinned<'a> {
         self.frame
     }
 
-    /// Claims the frame, if this is its only pin and the page is clean. Returns whether it did; the pin is released in
-    /// any case. Of all threads, only the caller may evict this page.
-    pub(crate) fn claim(self) -> bool {
+    /// Makes the frame empty, if this is its only pin and the page is clean. Returns whether it did; the pin is released
+    /// in any case. Of all threads, only the caller may evict this page, and it has locked the table that leads to it.
+    pub(crate) fn try_empty(self) -> bool {
         let pins = &self.frame.pins;
         if Mistake::PinnedVictimEvicted.is_on() {
-            pins.fetch_add(CLAIM, Ordering::Relaxed);
+            pins.fetch_add(EMPTY, Ordering::Relaxed);
             return true;
         }
         // Acquire: a thread that has changed the page has set `dirty` before it released its pin.
-        if pins.compare_exchange(1, CLAIM, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if pins.compare_exchange(1, EMPTY, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
         let frame = self.frame;
-        // The claim has replaced the pin.
+        // The bit has replaced the pin.
         std::mem::forget(self);
         let clean = !frame.dirty.load(Ordering::Relaxed);
         if !clean {
-            frame.pins.fetch_sub(CLAIM, Ordering::Release);
+            frame.pins.fetch_sub(EMPTY, Ordering::Release);
         }
         clean
     }
@@ -343,18 +343,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_clean_page_with_one_pin_is_claimed() {
+    fn a_frame_is_emptied_if_its_page_is_clean_and_has_one_pin() {
         let frame = Frame::default();
-        assert!(frame.is_claimed() && frame.pin_if_holds(0).is_none(), "a frame without a page");
+        assert!(frame.is_empty() && frame.pin_if_holds(0).is_none(), "a frame without a page");
         let pinned = frame.occupy(7);
         assert!(frame.pin_if_holds(7).is_some() && frame.pin_if_holds(8).is_none());
         let by_hint = frame.pin_if_holds(7);
-        assert!(!pinned.claim(), "another thread has pinned it");
+        assert!(!pinned.try_empty(), "another thread has pinned it");
         drop(by_hint);
         frame.dirty.store(true, Ordering::Relaxed);
-        assert!(!frame.pin().claim() && frame.is_unpinned(), "it is dirty");
+        assert!(!frame.pin().try_empty() && frame.is_unpinned(), "it is dirty");
         frame.dirty.store(false, Ordering::Relaxed);
-        assert!(frame.pin().claim() && frame.is_claimed());
+        assert!(frame.pin().try_empty() && frame.is_empty());
         assert!(frame.pin_if_holds(7).is_none(), "the old page has left");
         let pinned = frame.occupy(8);
         assert!(frame.pin_if_holds(7).is_none() && frame.pin_if_holds(8).is_some());

@@ -157,7 +157,7 @@ fn mistakes_are_found() {
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),
         (Mistake::PinnedVictimEvicted, Scenario::Pages(BufferKind::TwoQueueSharded)),
-        (Mistake::ClaimIgnored, Scenario::Pages(BufferKind::Swizzled)),
+        (Mistake::EmptyFramePinned, Scenario::Pages(BufferKind::Swizzled)),
         (Mistake::HintNotChecked, Scenario::Pages(BufferKind::Swizzled)),
         (Mistake::DirtyPageDropped, Scenario::Pages(BufferKind::TwoQueue)),
     ];

@@ -90,7 +90,7 @@ fn check(mistake: Mistake) {
         Mistake::ChangedParentTrusted | Mistake::FlushNotNoted => {
             threads(TreeKind::BeTree(Coupling::Optimistic, RootKind::Separate, FlushPolicy::Largest));
         }
-        Mistake::ClaimIgnored | Mistake::HintNotChecked => hints(),
+        Mistake::EmptyFramePinned | Mistake::HintNotChecked => hints(),
         Mistake::LeafSplitWithoutMessages => ascending(),
         Mistake::ShareExceeded => model(FlushPolicy::Reserved),
         Mistake::ArrivedNotDivided => model(FlushPolicy::Threshold),

@@ -9,7 +9,7 @@
 //! | [`optimal`](optimal::Optimal) | none | no lock | – | none: everything is in memory |
 //!
 //! Steps of a request: find the frame in the table, count a pin while the table is locked, release the table, take the
-//! latch. A miss first frees a frame: it chooses an unpinned victim, writes it to disk if it is dirty, and claims its
+//! latch. A miss first frees a frame: it chooses an unpinned victim, writes it to disk if it is dirty, and empties its
 //! frame after this I/O, unless the victim was pinned or changed meanwhile (`frame`). Then it checks that no other thread
 //! has loaded the requested page.
 //!

@@ -35,7 +35,7 @@ impl PageBuffer for Optimal {
         let frame = u32::try_from(page).map_err(|_| Error::Layout("more than 2^32 pages".to_owned()))?;
         let frame = self.frames.get(frame);
         {
-            let mut latch = frame.latch_claimed();
+            let mut latch = frame.latch_empty();
             assert!(latch.bytes.is_empty(), "a page is created once");
             latch.bytes = Block::zeroed(self.page_bytes);
             latch.no = page;

@@ -2,11 +2,11 @@
 //!
 //! 1. A hit holds the shared lock of one shard, counts a pin, and marks the frame.
 //! 2. A miss takes an empty frame, or a victim of the policy. The victim is pinned and written without a lock. Under the
-//!    exclusive lock of the victim's shard, the miss claims the frame if no other thread has pinned or changed it;
-//!    otherwise the victim enters the policy again.
+//!    exclusive lock of the victim's shard, the miss empties the frame if no other thread has pinned or changed
+//!    it; otherwise the victim enters the policy again.
 //! 3. The page enters its shard, latched exclusively, unless another thread was faster; it is read without a lock.
 //!
-//! Locks: at most one shard; under it the room of the store and the latch of a claimed frame, which no thread holds. The
+//! Locks: at most one shard; under it the room of the store and the latch of an empty frame, which no thread holds. The
 //! lock of the policy is taken without any other.
 
 use std::path::Path;
@@ -84,7 +84,7 @@ impl Sharded {
             return Ok(found);
         }
         let frame = self.store.frames.get(frame_no);
-        let mut latch = frame.latch_claimed();
+        let mut latch = frame.latch_empty();
         frame.marked.store(false, Ordering::Relaxed);
         table.insert(page, frame_no);
         let pinned = frame.occupy(page);
@@ -96,7 +96,7 @@ impl Sharded {
         Ok((frame_no, pinned))
     }
 
-    /// A frame without a page, claimed. Evicts a page if there is no room.
+    /// An empty frame. Evicts a page if there is no room.
     fn empty_frame(&self) -> Result<u32> {
         loop {
             let place = self.store.place();
@@ -117,7 +117,7 @@ impl Sharded {
         }
     }
 
-    /// Removes the page of a victim and claims its frame. Returns `false` if another thread uses it.
+    /// Removes the page of a victim from its frame. Returns `false` if another thread uses it.
     fn evict(&self, victim: u32) -> Result<bool> {
         let frame = self.store.frames.get(victim);
         let pinned = frame.pin();
@@ -126,12 +126,12 @@ impl Sharded {
             self.store.write_back(frame, || ())?;
         }
         let mut table = self.shard(holds).write();
-        let claimed = pinned.claim();
-        if claimed {
+        let emptied = pinned.try_empty();
+        if emptied {
             let removed = table.remove(&holds);
             assert_eq!(removed, Some(victim), "the table leads to the victim");
         }
-        Ok(claimed)
+        Ok(emptied)
     }
 }
 

@@ -103,7 +103,7 @@ impl Store {
 
     /// Returns an empty frame.
     pub fn put_back(&self, frame: u32) {
-        debug_assert!(self.frames.get(frame).is_claimed(), "an empty frame is claimed");
+        debug_assert!(self.frames.get(frame).is_empty(), "the page was removed");
         let mut room = self.room.lock();
         debug_assert!(room.held > 0 && !room.free.contains(&frame), "the frame was held");
         room.held -= 1;
@@ -112,7 +112,7 @@ impl Store {
 
     /// Frees the memory of an empty frame, because there are too many.
     pub fn release(&self, frame: u32) {
-        *self.frames.get(frame).latch_claimed() = Page::default();
+        *self.frames.get(frame).latch_empty() = Page::default();
         self.put_back(frame);
     }
 

@@ -5,8 +5,8 @@
 //!    writes to no memory that requests of other pages write to.
 //! 2. Without a hint, or with a wrong one, the request uses the table and sets the hint.
 //!
-//! Locks: those of [`Sharded`]. An eviction does not exclude hits through hints by a lock, but by the claim of the frame
-//! (`crate::frame`).
+//! Locks: those of [`Sharded`]. An eviction does not exclude hits through hints by a lock, but by a bit of the frame
+//! (`Pinned::try_empty`).
 
 use std::path::Path;
 

@@ -11,7 +11,7 @@
 //! mutex inside.
 //!
 //! Locks: the state, then the queues, then the room of the store. A latch is taken under these locks only when the frame
-//! is claimed, so that no thread can hold it.
+//! is empty, so that no thread can hold it.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ impl TwoQueue {
                 }
             };
             let frame = self.store.frames.get(frame_no);
-            let mut latch = frame.latch_claimed();
+            let mut latch = frame.latch_empty();
             table.insert(page, frame_no);
             let pinned = frame.occupy(page);
             self.queues.lock().touch(frame_no);
@@ -110,7 +110,7 @@ impl TwoQueue {
     fn remove(&self, table: &mut Table, frame: u32) {
         let victim = self.store.frames.get(frame).pin();
         let holds = victim.frame().holds.load(Ordering::Relaxed);
-        assert!(victim.claim(), "no thread pins a page while the table is locked exclusively");
+        assert!(victim.try_empty(), "no thread pins a page while the table is locked exclusively");
         let removed = table.remove(&holds);
         assert_eq!(removed, Some(frame), "the table leads to the victim");
         self.queues.lock().remove(frame);

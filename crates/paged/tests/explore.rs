@@ -54,7 +54,9 @@ fn count(value: &[u8]) -> u64 {
 }
 
 fn tree(kind: TreeKind, buffer: BufferKind, dir: &std::path::Path) -> Arc<dyn Tree> {
-    let config = BufferConfig { kind: buffer, page: PAGE, frames: 6, direct: false };
+    // Hints race with evictions only if a page is often evicted between two visits of its parent.
+    let frames = if buffer == BufferKind::Swizzled { 3 } else { 6 };
+    let config = BufferConfig { kind: buffer, page: PAGE, frames, direct: false };
     let sizes = Sizes { page: PAGE, value: 8, epsilon: 0.0 };
     let tree = create(kind, sizes, &config, &dir.join("pages")).expect("a tree");
     for key in 0..KEYS {
@@ -153,12 +155,14 @@ fn schedules_of_the_latching_protocols() {
 fn mistakes_are_found() {
     use pandodb_paged::mistake::{Mistake, activate};
     let optimistic = Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Optimal);
+    let swizzled = Scenario::Tree(TreeKind::BeTree(Coupling::Optimistic, SEPARATE, LARGEST), BufferKind::Swizzled);
     let canaries = [
         (Mistake::ChangedParentTrusted, optimistic),
         (Mistake::FlushNotNoted, optimistic),
         (Mistake::PinnedVictimEvicted, Scenario::Pages(BufferKind::TwoQueueSharded)),
         (Mistake::EmptyFramePinned, Scenario::Pages(BufferKind::Swizzled)),
-        (Mistake::HintNotChecked, Scenario::Pages(BufferKind::Swizzled)),
+        (Mistake::EmptyFramePinned, swizzled),
+        (Mistake::HintNotChecked, swizzled),
         (Mistake::DirtyPageDropped, Scenario::Pages(BufferKind::TwoQueue)),
     ];
     let hook = std::panic::take_hook();

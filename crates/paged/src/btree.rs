@@ -17,9 +17,10 @@
 //!
 //! Invariants: a split increases the version of the parent before the child is released; nodes are never merged.
 
-use crate::buffer::PageBuffer;
+use crate::buffer::{PageBuffer, Released};
 use crate::error::Result;
-use crate::frame::{PageNo, ReadPage, WritePage};
+use crate::frame::{Pinned, ReadPage, WritePage};
+use crate::hints::Root;
 use crate::layout::{Kind, Layout, header};
 use crate::message::{Message, Op};
 use crate::mistake::Mistake;
@@ -31,7 +32,7 @@ use crate::verify;
 pub struct BTree {
     layout: Layout,
     pages: Box<dyn PageBuffer>,
-    root: PageNo,
+    root: Root,
     coupling: Coupling,
 }
 
@@ -44,27 +45,26 @@ impl BTree {
         let root = {
             let mut page = pages.create()?;
             header::set_kind(&mut page, 0, Kind::Leaf);
-            page.no()
+            Root::new(page.no())
         };
         Ok(BTree { layout, pages, root, coupling })
     }
 
+    fn pin_root(&self) -> Result<Pinned<'_>> {
+        self.pages.pin_child(&self.root.hints, self.root.child())
+    }
+
     /// The child of `page` for `key`, latched by `latch`. `None` if the parent has changed after it was released.
-    fn step<'a, P>(
-        &'a self,
-        page: ReadPage<'a>,
-        key: u64,
-        latch: impl FnOnce(PageNo) -> Result<P>,
-    ) -> Result<Option<P>> {
+    fn step<'a, P>(&'a self, page: ReadPage<'a>, key: u64, latch: impl FnOnce(Pinned<'a>) -> P) -> Result<Option<P>> {
         let plain = &self.layout.plain;
-        let child = plain.child(&page, plain.child_for(&page, key));
+        let child = plain.child_slot(&page, plain.child_for(&page, key));
         if self.coupling == Coupling::Latched {
-            let child = latch(child)?;
+            let child = latch(self.pages.pin_child(page.hints(), child)?);
             drop(page);
             return Ok(Some(child));
         }
-        let (parent, version) = page.unlatch();
-        let child = latch(child)?;
+        let Released { parent, version, child } = self.pages.pin_child_unlatched(page, child)?;
+        let child = latch(child);
         let unchanged = parent.version() == version || Mistake::ChangedParentTrusted.is_on();
         Ok(unchanged.then_some(child))
     }
@@ -72,11 +72,11 @@ impl BTree {
     /// The leaf for `key`, and the least key above its range.
     fn leaf_to_read(&self, key: u64) -> Result<(ReadPage<'_>, Option<u64>)> {
         'restart: loop {
-            let (mut page, mut upper) = (self.pages.read(self.root)?, None);
+            let (mut page, mut upper) = (self.pin_root()?.read(), None);
             while header::level(&page) > 0 {
                 let plain = &self.layout.plain;
                 upper = plain.upper(&page, plain.child_for(&page, key)).or(upper);
-                match self.step(page, key, |child| self.pages.read(child))? {
+                match self.step(page, key, Pinned::read)? {
                     Some(child) => page = child,
                     None => continue 'restart,
                 }
@@ -89,22 +89,22 @@ impl BTree {
     /// The leaf for `key`, latched exclusively, after a shared descent.
     fn leaf_to_write(&self, key: u64) -> Result<WritePage<'_>> {
         'restart: loop {
-            let mut page = self.pages.read(self.root)?;
+            let mut page = self.pin_root()?.read();
             if header::level(&page) == 0 {
                 drop(page);
-                let root = self.pages.write(self.root)?;
+                let root = self.pin_root()?.write();
                 if header::level(&root) == 0 {
                     return Ok(root);
                 }
                 continue;
             }
             while header::level(&page) > 1 {
-                match self.step(page, key, |child| self.pages.read(child))? {
+                match self.step(page, key, Pinned::read)? {
                     Some(child) => page = child,
                     None => continue 'restart,
                 }
             }
-            if let Some(leaf) = self.step(page, key, |child| self.pages.write(child))? {
+            if let Some(leaf) = self.step(page, key, Pinned::write)? {
                 return Ok(leaf);
             }
         }
@@ -119,13 +119,13 @@ impl BTree {
 
     /// Inserts with exclusive latches.
     fn insert_exclusive(&self, message: Message<'_>) -> Result<()> {
-        let mut page = self.pages.write(self.root)?;
+        let mut page = self.pin_root()?.write();
         if self.is_full(&page) {
             self.grow(&mut page)?;
         }
         while header::level(&page) > 0 {
             let i = self.layout.plain.child_for(&page, message.key);
-            let mut child = self.pages.write(self.layout.plain.child(&page, i))?;
+            let mut child = self.pages.pin_child(page.hints(), self.layout.plain.child_slot(&page, i))?.write();
             if self.is_full(&child) {
                 let (pivot, right) = self.split(&mut page, i, &mut child)?;
                 if message.key >= pivot {
@@ -207,7 +207,7 @@ impl Tree for BTree {
         verify::check(
             &self.layout,
             &*self.pages,
-            self.root,
+            self.root.no,
             verify::Rules { root: Kind::Plain, inner: Kind::Plain, clock: 0, share: None },
         )
     }

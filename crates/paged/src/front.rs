@@ -40,9 +40,10 @@
 //! * A message that arrives before this check, between both latches, makes the front non-empty: the page stays dirty, and
 //!   nothing is written. A message that arrives after the check finds the page clean and makes it dirty again, before
 //!   the writer releases its pin. The bytes that are written then are those before this message.
-//! * The final check of an eviction, under the lock of the table, loads the pins and then `dirty`. A writer that still has
-//!   its pin is counted. One that has released it (release, acquire) has set `dirty` before. So the page of a frame that
-//!   is removed is clean, no thread can find it any more, and its front is empty.
+//! * The last step of an eviction (`Pinned::try_empty`) replaces the only pin by the bit of an empty frame, and then loads
+//!   `dirty`. A writer that still has its pin prevents this step. One that has released it (release, acquire) has set
+//!   `dirty` before. So the page of a frame that becomes empty is clean, no thread can pin it any more, and its front is
+//!   empty.
 //!
 //! **Locks.** The lock of a front is inside the latch of its page, so it cannot be taken without the latch. No thread
 //! waits for anything under it.
@@ -240,6 +241,7 @@ mod tests {
             page.bytes = Block::zeroed(1024);
             layout.init(&mut page.bytes, 1, 7);
         }
+        drop(frame.occupy(0));
         (frame, layout)
     }
 

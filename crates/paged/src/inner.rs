@@ -13,6 +13,7 @@
 use std::ops::Range;
 
 use crate::batch::Batch;
+use crate::hints::Child;
 use crate::layout::{BufferLayout, InnerLayout, Kind, Layout, NodeLayout, header};
 use crate::message::{Message, Op, Stored, merge};
 use crate::mistake::Mistake;
@@ -29,6 +30,12 @@ impl InnerLayout {
     pub fn child(&self, page: &[u8], i: usize) -> u64 {
         debug_assert!(i <= header::count(page), "one more child than pivots");
         self.children.number(page, i)
+    }
+
+    /// The child `i`, as the page buffer finds it.
+    #[inline]
+    pub fn child_slot(&self, page: &[u8], i: usize) -> Child {
+        Child { no: self.child(page, i), slot: i, slots: self.pivots_max + 1 }
     }
 
     /// The number of free slots for pivots.

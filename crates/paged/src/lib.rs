@@ -4,7 +4,7 @@
 //!   tree         Tree: upsert, get, range, verify
 //!                btree::BTree            betree::BeTree
 //!                     └── leaf, inner, layout, column ──┘      fields in the bytes of a page
-//!   buffer       PageBuffer: pin, create     2q │ 2q-sharded │ clock │ optimal
+//!   buffer       PageBuffer: pin, create     2q │ 2q-sharded │ clock │ clock-swizzled │ optimal
 //!   segment      Segments: allocate, delete, read, write       one file
 //! ```
 //!
@@ -36,6 +36,7 @@ mod column;
 mod error;
 mod frame;
 mod front;
+mod hints;
 mod inner;
 pub mod layout;
 mod leaf;
@@ -50,6 +51,7 @@ pub use buffer::{BufferConfig, BufferKind, Counts, PageBuffer};
 pub use column::Column;
 pub use error::{Error, Result};
 pub use frame::{PageNo, Pinned, ReadPage, WritePage};
+pub use hints::{Child, Hints};
 pub use layout::Sizes;
 pub use message::Op;
 pub use segment::Segments;

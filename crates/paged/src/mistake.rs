@@ -40,6 +40,10 @@ mistakes! {
     DirtyPageDropped,
     /// A page is evicted although it was pinned while it was written.
     PinnedVictimEvicted,
+    /// A pin through a hint ignores that the frame is empty, because another thread has evicted its page.
+    EmptyFramePinned,
+    /// A pin through a hint does not check which page the frame has.
+    HintNotChecked,
     /// A reader that does not hold the parent's latch ignores that the parent has flushed in the meantime.
     ChangedParentTrusted,
     /// A flush does not note that messages have left a node, so readers that passed the node miss them.

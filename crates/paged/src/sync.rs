@@ -63,7 +63,7 @@ mod explored {
             self.0.try_read().ok()
         }
 
-        /// Exclusive access, if no thread has access.
+        /// Exclusive access, if no thread has or awaits access.
         pub fn try_write(&self) -> Option<shuttle::sync::RwLockWriteGuard<'_, T>> {
             self.0.try_write().ok()
         }

@@ -64,7 +64,7 @@ fn stress(tree: &dyn Tree, seed: u64, operations: u64) -> (Model, u64) {
 fn no_write_is_lost_under_concurrency() {
     const OPERATIONS: u64 = 3_000;
     for kind in TREES {
-        for (buffer, epsilon) in BufferKind::ALL.into_iter().zip([0.3, 0.5, 0.7, 0.9]) {
+        for (buffer, epsilon) in BufferKind::ALL.into_iter().zip([0.3, 0.5, 0.7, 0.8, 0.9]) {
             let fixture = tree(kind, 256, epsilon, buffer, 40);
             let (model, increments) = stress(&*fixture.tree, 5, OPERATIONS);
             let context = format!("{kind:?} {buffer:?}");

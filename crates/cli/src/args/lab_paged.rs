@@ -20,7 +20,7 @@ policy made instead of a flush.
   roots      the separate root beside the textbook root (§6.3)
   coupling   latched beside optimistic coupling, with buffers inside and apart, half reads and half updates (§8.1)
   sizes      sizes of pages and values, data four times memory; large pages also with buffers apart (ch. 8)
-  buffers    2Q under one lock, 2Q without it, CLOCK (§5.1.2)
+  buffers    2Q under one lock, 2Q without it, CLOCK, CLOCK with swizzled references (§5.1.2 and §8.5)
   flushes    the flush policies of 000 and of 004 §2.4.1 and §3, loads of data four times memory
   dynamic    nodes that choose their epsilon, in phases of inserts and reads, data four times memory (§8.2)
 
@@ -38,6 +38,9 @@ pub enum PagedBuffer {
     TwoQueueSharded,
     /// CLOCK with a sharded table.
     Clock,
+    /// The same, with hints from parents to the frames of their children.
+    #[value(name = "clock-swizzled")]
+    Swizzled,
 }
 
 /// The experiments of `pando lab paged`.

@@ -52,6 +52,7 @@ pub fn run(args: &PagedArgs) -> Outcome {
             PagedBuffer::TwoQueue => BufferKind::TwoQueue,
             PagedBuffer::TwoQueueSharded => BufferKind::TwoQueueSharded,
             PagedBuffer::Clock => BufferKind::Clock,
+            PagedBuffer::Swizzled => BufferKind::Swizzled,
         },
         memory_share: args.memory_share,
         direct: args.direct,

@@ -339,7 +339,7 @@ impl<'a> Runner<'a> {
     }
 
     fn buffers(&mut self) -> Result<()> {
-        let kinds = [BufferKind::TwoQueue, BufferKind::TwoQueueSharded, BufferKind::Clock];
+        let kinds = [BufferKind::TwoQueue, BufferKind::TwoQueueSharded, BufferKind::Clock, BufferKind::Swizzled];
         // In memory: the cost of a hit. With a share of the memory: the quality of the choice of victims.
         for share in [4.0, self.config.memory_share] {
             let setups = kinds.map(|buffer| self.share(Setup { buffer, ..self.in_memory(BETREE) }, share));
@@ -353,10 +353,17 @@ impl<'a> Runner<'a> {
                     rate(&rows, |row| (row.buffer, row.threads, row.frames) == (kind.name(), threads, frames))
                 };
                 let place = if share > 1.0 { "in memory" } else { "memory for a share" };
-                for kind in &kinds[1..] {
-                    let what = format!("5 reads, updates, {place}, {threads} threads: {} ÷ 2q", kind.name());
-                    let (other, locked) = (of(*kind, threads), of(BufferKind::TwoQueue, threads));
-                    self.claim(what, "6.4", "2q drops with threads", other, locked);
+                let mut pairs = kinds[1..].iter().map(|&kind| (kind, BufferKind::TwoQueue)).collect::<Vec<_>>();
+                // Both have the same victims, so this ratio is the effect of the hints.
+                pairs.push((BufferKind::Swizzled, BufferKind::Clock));
+                for (above, below) in pairs {
+                    let (from, paper) = match above {
+                        BufferKind::Swizzled => ("8.5", "above 1 with threads"),
+                        _ => ("6.4", "2q drops with threads"),
+                    };
+                    let pair = format!("{} ÷ {}", above.name(), below.name());
+                    let what = format!("5 reads, updates, {place}, {threads} threads: {pair}");
+                    self.claim(what, from, paper, of(above, threads), of(below, threads));
                 }
             }
         }

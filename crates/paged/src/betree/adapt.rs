@@ -99,14 +99,20 @@ impl BeTree {
         let free = if Mistake::NarrowedTooFar.is_on() { 0 } else { free };
         let fits = |next: &&NodeLayout| next.inner.pivots_max >= header::count(node) + free;
         if let Some(next) = self.layout.nodes()[wanted.min(class)..class].iter().find(fits) {
-            self.layout.move_to(node, next);
-            count(&self.counts.moves, 1);
+            self.move_to(node, next);
         }
     }
 
     /// Moves half of a node that was split to a narrower wanted class. Messages for any of its children may be waiting.
     pub fn narrow_half(&self, half: &mut WritePage<'_>) {
         self.narrow(half, header::count(half) + 1);
+    }
+
+    /// Gives a node another class, in which its pivots and messages have room.
+    pub fn move_to(&self, node: &mut WritePage<'_>, class: &NodeLayout) {
+        self.layout.move_to(node, class);
+        node.forget_hints();
+        count(&self.counts.moves, 1);
     }
 
     /// The next wider class, if the node wants one.

@@ -96,7 +96,7 @@ impl BeTree {
         for (i, batch) in blocks {
             count(&self.counts.batches, 1);
             count(&self.counts.messages, batch.len() as u64);
-            let child = self.pages.write(self.layout.inner_of(&node).child(&node, i))?;
+            let child = self.write_child(&node, i)?;
             if header::level(&child) == 0 {
                 self.reach_leaf(&mut node, i, child, batch, queue)?;
             } else {
@@ -246,8 +246,7 @@ impl BeTree {
         rest.iter().for_each(|rest| buffer.merge_all(node, rest));
         debug_assert!(header::messages(node) <= buffer.slots);
         if let Some(wider) = wider {
-            self.layout.move_to(node, wider);
-            count(&self.counts.moves, 1);
+            self.move_to(node, wider);
         }
         node.note_passed(blocks.iter().map(|(_, batch)| batch.len() as u64).sum());
         blocks

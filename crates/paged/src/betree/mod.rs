@@ -36,9 +36,10 @@ mod flush;
 mod read;
 mod write;
 
-use crate::buffer::PageBuffer;
+use crate::buffer::{PageBuffer, Released};
 use crate::error::Result;
-use crate::frame::{PageNo, Pinned, ReadPage, WritePage};
+use crate::frame::{Pinned, ReadPage, WritePage};
+use crate::hints::Root;
 use crate::layout::{Kind, Layout, header};
 use crate::message::Op;
 use crate::mistake::Mistake;
@@ -68,7 +69,7 @@ fn count(counter: &Counter, more: u64) {
 pub struct BeTree {
     layout: Layout,
     pages: Box<dyn PageBuffer>,
-    root: PageNo,
+    root: Root,
     options: BeOptions,
     counts: Counters,
     /// The next timestamp.
@@ -106,7 +107,7 @@ impl BeTree {
         let root = {
             let mut page = pages.create()?;
             header::set_kind(&mut page, 0, Kind::Leaf);
-            page.no()
+            Root::new(page.no())
         };
         let (clock, counts) = (AtomicU64::new(1), Counters::default());
         Ok(BeTree { layout, pages, root, options, counts, clock })
@@ -120,27 +121,33 @@ impl BeTree {
         }
     }
 
+    fn pin_root(&self) -> Result<Pinned<'_>> {
+        self.pages.pin_child(&self.root.hints, self.root.child())
+    }
+
+    /// The child `i` of `parent`, latched exclusively.
+    fn write_child(&self, parent: &WritePage<'_>, i: usize) -> Result<WritePage<'_>> {
+        let child = self.layout.inner_of(parent).child_slot(parent, i);
+        Ok(self.pages.pin_child(parent.hints(), child)?.write())
+    }
+
     /// The child of `page` for `key`, latched by `latch`. `None` if the parent has changed after it was released.
-    fn step<'a, P>(
-        &'a self,
-        page: ReadPage<'a>,
-        key: u64,
-        latch: impl FnOnce(PageNo) -> Result<P>,
-    ) -> Result<Option<P>> {
-        let inner = self.layout.inner_of(&page);
-        let child = inner.child(&page, inner.child_for(&page, key));
-        let parent = self.leave(page);
-        let child = latch(child)?;
+    fn step<'a, P>(&'a self, page: ReadPage<'a>, key: u64, latch: impl FnOnce(Pinned<'a>) -> P) -> Result<Option<P>> {
+        let (parent, child) = self.pin_child_for(page, key)?;
+        let child = latch(child);
         Ok(parent.is_unchanged().then_some(child))
     }
 
-    /// What protects a child of `page` until the child is latched.
-    fn leave<'a>(&self, page: ReadPage<'a>) -> Parent<'a> {
+    /// Pins the child of `page` for `key`. Also returns what protects this child until it is latched.
+    fn pin_child_for<'a>(&'a self, page: ReadPage<'a>, key: u64) -> Result<(Parent<'a>, Pinned<'a>)> {
+        let inner = self.layout.inner_of(&page);
+        let child = inner.child_slot(&page, inner.child_for(&page, key));
         if self.options.coupling == Coupling::Latched {
-            return Parent::Latched(page);
+            let child = self.pages.pin_child(page.hints(), child)?;
+            return Ok((Parent::Latched(page), child));
         }
-        let (page, version) = page.unlatch();
-        Parent::Released(page, version)
+        let Released { parent, version, child } = self.pages.pin_child_unlatched(page, child)?;
+        Ok((Parent::Released(parent, version), child))
     }
 
     /// A timestamp. The caller has the only access to the first buffer on the path of its key, or to the front of this
@@ -194,7 +201,7 @@ impl Tree for BeTree {
         let clock = self.clock.load(Ordering::Relaxed);
         let share = (self.options.policy == FlushPolicy::Reserved).then(|| self.layout.first().share());
         let rules = verify::Rules { root: self.kind_of_root(), inner: Kind::Buffered, clock, share };
-        verify::check(&self.layout, &*self.pages, self.root, rules)
+        verify::check(&self.layout, &*self.pages, self.root.no, rules)
     }
 
     fn flushes(&self) -> FlushCounts {
@@ -233,8 +240,8 @@ mod tests {
         let options = BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE };
         let tree = BeTree::create(layout, pages, options).unwrap();
         (0..100).for_each(|key| tree.upsert(key, Op::Insert, &[0; 8]).unwrap());
-        let (above, above_version) = tree.pages.read(tree.root).unwrap().unlatch();
-        let mut root = tree.pages.write(tree.root).unwrap();
+        let (above, above_version) = tree.pages.read(tree.root.no).unwrap().unlatch();
+        let mut root = tree.pages.write(tree.root.no).unwrap();
         let child = tree.layout.inner_of(&root).child(&root, 0);
         // Readers that have released a node before the split.
         let (reader, version) = tree.pages.read(child).unwrap().unlatch();

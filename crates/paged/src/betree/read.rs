@@ -13,7 +13,7 @@
 use super::BeTree;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::frame::ReadPage;
+use crate::frame::{Pinned, ReadPage};
 use crate::layout::{Kind, header};
 use crate::message::{Message, Op, combine, combine_older};
 use crate::mistake::Mistake;
@@ -56,14 +56,14 @@ impl BeTree {
     pub fn lookup(&self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
         'restart: loop {
             out.clear();
-            let (mut page, mut collected) = (self.pages.read(self.root)?, false);
+            let (mut page, mut collected) = (self.pin_root()?.read(), false);
             loop {
                 self.note_read(&page);
                 match self.visit(&page, key, collected, out) {
                     Visit::Done(found) => return Ok(found),
                     Visit::Below(now) => collected = now,
                 }
-                match self.step(page, key, |child| self.pages.read(child))? {
+                match self.step(page, key, Pinned::read)? {
                     Some(child) => page = child,
                     None => continue 'restart,
                 }
@@ -94,7 +94,7 @@ impl BeTree {
 
     /// The leaf for `key`, the messages with keys from `key` on in its range, and the least key above this range.
     fn leaf_with_messages(&self, key: u64) -> Result<(ReadPage<'_>, Batch, Option<u64>)> {
-        let (mut page, mut upper) = (self.pages.read(self.root)?, None);
+        let (mut page, mut upper) = (self.pin_root()?.read(), None);
         let mut messages = Batch::new(self.layout.sizes.value);
         while header::level(&page) > 0 {
             self.note_read(&page);
@@ -114,7 +114,7 @@ impl BeTree {
                 messages = Batch::union(&held, &messages);
             }
             // Latches are coupled whatever the tree's coupling is: writers of both kinds respect them.
-            let child = self.pages.read(inner.child(&page, i))?;
+            let child = self.pages.pin_child(page.hints(), inner.child_slot(&page, i))?.read();
             page = child;
         }
         if let Some(upper) = upper {

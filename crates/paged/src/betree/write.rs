@@ -48,13 +48,11 @@ impl BeTree {
     /// Shares the latch of the root. Returns `false` if that is not enough.
     fn try_shared(&self, write: &Write<'_>) -> Result<bool> {
         loop {
-            let root = self.pages.read(self.root)?;
+            let root = self.pin_root()?.read();
             if header::level(&root) == 0 {
                 return Ok(false);
             }
-            let child = self.layout.plain.child(&root, self.layout.plain.child_for(&root, write.key));
-            let parent = self.leave(root);
-            let mut child = self.pages.pin(child)?;
+            let (parent, mut child) = self.pin_child_for(root, write.key)?;
             if self.options.buffers == Buffers::Apart {
                 let Some(pinned) = self.put_in_front(child.read(), write, Some(&parent)) else { return Ok(true) };
                 child = pinned;
@@ -109,7 +107,7 @@ impl BeTree {
 
     /// Holds the root exclusively until no split can reach it any more.
     fn exclusive(&self, write: &Write<'_>) -> Result<()> {
-        let mut root = self.pages.write(self.root)?;
+        let mut root = self.pin_root()?.write();
         if header::level(&root) == 0 {
             if self.put_in_leaf(&mut root, write) {
                 return Ok(());
@@ -121,7 +119,7 @@ impl BeTree {
         }
         debug_assert!(self.layout.plain.room(&root) > 0, "one child can be split");
         let i = self.layout.plain.child_for(&root, write.key);
-        let mut child = self.pages.write(self.layout.plain.child(&root, i))?;
+        let mut child = self.write_child(&root, i)?;
         let message = write.message(self.stamp());
         if self.put(&mut child, message) {
             return Ok(());
@@ -152,6 +150,7 @@ impl BeTree {
         let mut below = self.pages.create()?;
         below.copy_from_slice(root);
         self.layout.first().init(root, level, below.no());
+        root.forget_hints();
         root.note_change();
         Ok(())
     }
@@ -185,7 +184,7 @@ impl BeTree {
 
     /// An upsert into a root with a buffer.
     pub fn upsert_into_root(&self, write: &Write<'_>) -> Result<()> {
-        let mut root = self.pages.pin(self.root)?;
+        let mut root = self.pin_root()?;
         if self.options.buffers == Buffers::Apart {
             let Some(pinned) = self.put_in_front(root.read(), write, None) else { return Ok(()) };
             root = pinned;
@@ -203,7 +202,7 @@ impl BeTree {
         }
         if self.adapt(&mut root) || self.layout.inner_of(&root).room(&root) == 0 {
             self.lower(&mut root)?;
-            let mut child = self.pages.write(self.layout.inner_of(&root).child(&root, 0))?;
+            let mut child = self.write_child(&root, 0)?;
             self.split_inner(&mut root, 0, &mut child)?;
             let put = self.put(&mut root, message);
             assert!(put, "the buffer of the new root is empty");

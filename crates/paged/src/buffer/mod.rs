@@ -1,15 +1,17 @@
-//! The page buffer (000 §5.1.2): pages in memory, and four ways to find and to replace them.
+//! The page buffer (000 §5.1.2): pages in memory, and five ways to find and to replace them.
 //!
 //! | name | table | a hit | a miss | victims |
 //! | --- | --- | --- | --- | --- |
 //! | [`2q`](two_queue::TwoQueue) | one | shared lock, and the mutex of the queues | restarts exclusively | FIFO before LRU |
 //! | [`2q-sharded`](sharded::Sharded) | 64 shards | shared lock of a shard | mutex of the policy | the same, queue updates deferred |
 //! | [`clock`](sharded::Sharded) | 64 shards | shared lock of a shard | mutex of the policy | a hand over a ring |
+//! | [`clock-swizzled`](swizzled::Swizzled) | 64 shards | no lock: hint of the parent | mutex of the policy | the same |
 //! | [`optimal`](optimal::Optimal) | none | no lock | – | none: everything is in memory |
 //!
 //! Steps of a request: find the frame in the table, count a pin while the table is locked, release the table, take the
-//! latch. A miss first frees a frame: it chooses an unpinned victim, writes it to disk if it is dirty, and checks after
-//! this I/O that the victim was neither pinned nor changed, and that no other thread has loaded the requested page.
+//! latch. A miss first frees a frame: it chooses an unpinned victim, writes it to disk if it is dirty, and empties its
+//! frame after this I/O, unless the victim was pinned or changed meanwhile (`frame`). Then it checks that no other thread
+//! has loaded the requested page.
 //!
 //! Invariants:
 //!
@@ -28,6 +30,7 @@ mod queues;
 mod replacement;
 pub mod sharded;
 mod store;
+pub mod swizzled;
 pub mod two_queue;
 
 #[cfg(all(test, not(feature = "explore")))]
@@ -37,6 +40,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::frame::{PageNo, Pinned, ReadPage, WritePage};
+use crate::hints::{Child, Hints};
 
 /// What a buffer has done since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,6 +74,17 @@ impl Counts {
     }
 }
 
+/// A parent whose latch was released, and its child. Both are pinned.
+#[derive(Debug)]
+pub struct Released<'a> {
+    /// The parent.
+    pub parent: Pinned<'a>,
+    /// The version that the parent had while it was latched.
+    pub version: u64,
+    /// The child.
+    pub child: Pinned<'a>,
+}
+
 /// A page buffer.
 pub trait PageBuffer: Send + Sync + std::fmt::Debug {
     /// Pins a page, and loads it first if it is not in memory.
@@ -86,6 +101,25 @@ pub trait PageBuffer: Send + Sync + std::fmt::Debug {
 
     /// What was done so far.
     fn counts(&self) -> Counts;
+
+    /// Pins a child of a page, which the caller has latched, and loads it first if it is not in memory. `hints` are those
+    /// of the parent.
+    ///
+    /// # Errors
+    /// The errors of the file.
+    fn pin_child(&self, hints: &Hints, child: Child) -> Result<Pinned<'_>> {
+        let _ = hints;
+        self.pin(child.no)
+    }
+
+    /// Pins a child of `parent`, whose latch it releases before it waits for I/O.
+    ///
+    /// # Errors
+    /// The errors of the file.
+    fn pin_child_unlatched<'a>(&'a self, parent: ReadPage<'a>, child: Child) -> Result<Released<'a>> {
+        let (parent, version) = parent.unlatch();
+        Ok(Released { parent, version, child: self.pin(child.no)? })
+    }
 
     /// Pins a page and latches it, shared.
     ///
@@ -115,14 +149,21 @@ pub enum BufferKind {
     TwoQueueSharded,
     /// CLOCK with a sharded table.
     Clock,
+    /// CLOCK with a sharded table, and hints from parents to the frames of their children.
+    Swizzled,
     /// Everything in memory, no file.
     Optimal,
 }
 
 impl BufferKind {
     /// All kinds.
-    pub const ALL: [BufferKind; 4] =
-        [BufferKind::TwoQueue, BufferKind::TwoQueueSharded, BufferKind::Clock, BufferKind::Optimal];
+    pub const ALL: [BufferKind; 5] = [
+        BufferKind::TwoQueue,
+        BufferKind::TwoQueueSharded,
+        BufferKind::Clock,
+        BufferKind::Swizzled,
+        BufferKind::Optimal,
+    ];
 
     /// The name in tables and on the command line.
     pub fn name(self) -> &'static str {
@@ -130,6 +171,7 @@ impl BufferKind {
             BufferKind::TwoQueue => "2q",
             BufferKind::TwoQueueSharded => "2q-sharded",
             BufferKind::Clock => "clock",
+            BufferKind::Swizzled => "clock-swizzled",
             BufferKind::Optimal => "optimal",
         }
     }
@@ -159,6 +201,7 @@ pub fn create(config: &BufferConfig, path: &Path) -> Result<Box<dyn PageBuffer>>
             Box::new(sharded::Sharded::create(config, path, replacement::Policy::two_queue())?)
         }
         BufferKind::Clock => Box::new(sharded::Sharded::create(config, path, replacement::Policy::clock())?),
+        BufferKind::Swizzled => Box::new(swizzled::Swizzled::create(config, path)?),
         BufferKind::Optimal => Box::new(optimal::Optimal::new(config.page)),
     })
 }

@@ -33,14 +33,14 @@ impl PageBuffer for Optimal {
     fn create(&self) -> Result<WritePage<'_>> {
         let page = self.pages.fetch_add(1, Ordering::Relaxed);
         let frame = u32::try_from(page).map_err(|_| Error::Layout("more than 2^32 pages".to_owned()))?;
-        let pinned = self.frames.get(frame).pin();
+        let frame = self.frames.get(frame);
         {
-            let mut latch = pinned.frame().latch.write();
+            let mut latch = frame.latch_empty();
             assert!(latch.bytes.is_empty(), "a page is created once");
             latch.bytes = Block::zeroed(self.page_bytes);
             latch.no = page;
         }
-        Ok(pinned.write())
+        Ok(frame.occupy(page).write())
     }
 
     fn counts(&self) -> Counts {

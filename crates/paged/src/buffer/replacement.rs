@@ -121,8 +121,9 @@ mod tests {
     fn marked_and_pinned_frames_are_not_taken() {
         for policy in [Policy::two_queue(), Policy::clock()] {
             let frames = Frames::new();
+            let _pin = frames.get(0).occupy(0);
+            (1..4).for_each(|frame| drop(frames.get(frame).occupy(frame.into())));
             (0..4).for_each(|frame| policy.enter(frame));
-            let _pin = frames.get(0).pin();
             frames.get(1).marked.store(true, Ordering::Relaxed);
             let mut taken = vec![policy.victim(&frames).unwrap(), policy.victim(&frames).unwrap()];
             taken.sort_unstable();

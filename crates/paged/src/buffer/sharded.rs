@@ -2,12 +2,12 @@
 //!
 //! 1. A hit holds the shared lock of one shard, counts a pin, and marks the frame.
 //! 2. A miss takes an empty frame, or a victim of the policy. The victim is pinned and written without a lock. Under the
-//!    exclusive lock of the victim's shard, the miss checks that no other thread has pinned or changed it; otherwise the
-//!    victim enters the policy again.
+//!    exclusive lock of the victim's shard, the miss empties the frame if no other thread has pinned or changed
+//!    it; otherwise the victim enters the policy again.
 //! 3. The page enters its shard, latched exclusively, unless another thread was faster; it is read without a lock.
 //!
-//! Locks: at most one shard; under it the room of the store and the latch of an unpinned frame. The lock of the policy
-//! is taken without any other.
+//! Locks: at most one shard; under it the room of the store and the latch of an empty frame, which no thread holds. The
+//! lock of the policy is taken without any other.
 
 use std::path::Path;
 
@@ -16,10 +16,12 @@ use super::store::{Place, Store, Table, create_page};
 use super::{BufferConfig, Counts, PageBuffer};
 use crate::error::Result;
 use crate::frame::{PageNo, Pinned, WritePage};
-use crate::mistake::Mistake;
 use crate::sync::{Ordering, RwLock};
 
 const SHARDS: usize = 64;
+
+/// A page and its frame.
+pub(super) type Found<'a> = (u32, Pinned<'a>);
 
 /// The buffer.
 #[derive(Debug)]
@@ -44,40 +46,57 @@ impl Sharded {
     }
 
     #[inline]
-    fn hit(&self, table: &Table, page: PageNo) -> Option<Pinned<'_>> {
-        let frame = self.store.frames.get(*table.get(&page)?);
-        let pinned = frame.pin();
-        if !frame.marked.load(Ordering::Relaxed) {
-            frame.marked.store(true, Ordering::Relaxed);
-        }
+    fn hit(&self, table: &Table, page: PageNo) -> Option<Found<'_>> {
+        let frame_no = *table.get(&page)?;
+        let pinned = self.store.frames.get(frame_no).pin();
+        pinned.frame().mark();
+        Some((frame_no, pinned))
+    }
+
+    /// Pins the page if it is in memory, or about to be loaded.
+    #[inline]
+    pub(super) fn find(&self, page: PageNo) -> Option<Found<'_>> {
+        self.hit(&self.shard(page).read(), page)
+    }
+
+    /// Pins the page if this frame has it.
+    #[inline]
+    pub(super) fn find_in(&self, frame_no: u32, page: PageNo) -> Option<Pinned<'_>> {
+        let pinned = self.store.frames.get(frame_no).pin_if_holds(page)?;
+        pinned.frame().mark();
         Some(pinned)
     }
 
-    fn miss(&self, page: PageNo, fresh: bool) -> Result<Pinned<'_>> {
+    /// Fails if an earlier read or write has failed.
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        self.store.check()
+    }
+
+    /// Loads a page, or pins it if another thread has loaded it meanwhile.
+    pub(super) fn miss(&self, page: PageNo, fresh: bool) -> Result<Found<'_>> {
         self.store.check()?;
         let frame_no = self.empty_frame()?;
         let mut table = self.shard(page).write();
-        if let Some(pinned) = self.hit(&table, page) {
+        if let Some(found) = self.hit(&table, page) {
             drop(table);
             self.store.put_back(frame_no);
-            return Ok(pinned);
+            return Ok(found);
         }
         let frame = self.store.frames.get(frame_no);
-        debug_assert!(frame.is_unpinned(), "an empty frame is not pinned");
-        let pinned = frame.pin();
-        let mut latch = frame.latch.write();
-        frame.holds.store(page, Ordering::Relaxed);
+        let mut latch = frame.latch_empty();
         frame.marked.store(false, Ordering::Relaxed);
         table.insert(page, frame_no);
+        let pinned = frame.occupy(page);
         drop(table);
         let loaded = self.store.load(frame, page, &mut latch, fresh);
         drop(latch);
         loaded?;
         self.policy.enter(frame_no);
-        Ok(pinned)
+        Ok((frame_no, pinned))
     }
 
-    /// A frame without a page. Evicts a page if there is no room.
+    /// An empty frame. Evicts a page if there is no room.
     fn empty_frame(&self) -> Result<u32> {
         loop {
             let place = self.store.place();
@@ -98,7 +117,7 @@ impl Sharded {
         }
     }
 
-    /// Removes the page of a victim. Returns `false` if another thread uses it.
+    /// Removes the page of a victim from its frame. Returns `false` if another thread uses it.
     fn evict(&self, victim: u32) -> Result<bool> {
         let frame = self.store.frames.get(victim);
         let pinned = frame.pin();
@@ -107,33 +126,29 @@ impl Sharded {
             self.store.write_back(frame, || ())?;
         }
         let mut table = self.shard(holds).write();
-        let pins = frame.pins.load(Ordering::Acquire);
-        let unused = pins == 1 && !frame.dirty.load(Ordering::Relaxed) || Mistake::PinnedVictimEvicted.is_on();
-        if unused {
+        let emptied = pinned.try_empty();
+        if emptied {
             let removed = table.remove(&holds);
             assert_eq!(removed, Some(victim), "the table leads to the victim");
         }
-        drop(table);
-        drop(pinned);
-        Ok(unused)
+        Ok(emptied)
     }
 }
 
 impl PageBuffer for Sharded {
     #[inline]
     fn pin(&self, page: PageNo) -> Result<Pinned<'_>> {
-        let pinned = self.hit(&self.shard(page).read(), page);
-        match pinned {
-            Some(pinned) => {
+        match self.find(page) {
+            Some((_, pinned)) => {
                 self.store.check()?;
                 Ok(pinned)
             }
-            None => self.miss(page, false),
+            None => Ok(self.miss(page, false)?.1),
         }
     }
 
     fn create(&self) -> Result<WritePage<'_>> {
-        create_page(&self.store, |page| self.miss(page, true))
+        create_page(&self.store, |page| Ok(self.miss(page, true)?.1))
     }
 
     fn counts(&self) -> Counts {

@@ -5,7 +5,8 @@ use std::path::Path;
 use super::{BufferConfig, Counts};
 use crate::block::Block;
 use crate::error::{Error, Result};
-use crate::frame::{Frame, Frames, PageNo, WritePage};
+use crate::frame::{Frame, Frames, Page, PageNo, Pinned, WritePage};
+use crate::hints::Hints;
 use crate::mistake::Mistake;
 use crate::segment::Segments;
 use crate::sync::{AtomicBool, Counter, Mutex, Ordering};
@@ -102,6 +103,7 @@ impl Store {
 
     /// Returns an empty frame.
     pub fn put_back(&self, frame: u32) {
+        debug_assert!(self.frames.get(frame).is_empty(), "the page was removed");
         let mut room = self.room.lock();
         debug_assert!(room.held > 0 && !room.free.contains(&frame), "the frame was held");
         room.held -= 1;
@@ -110,11 +112,7 @@ impl Store {
 
     /// Frees the memory of an empty frame, because there are too many.
     pub fn release(&self, frame: u32) {
-        {
-            let mut page = self.frames.get(frame).latch.write();
-            page.bytes = Block::default();
-            page.front.release();
-        }
+        *self.frames.get(frame).latch_empty() = Page::default();
         self.put_back(frame);
     }
 
@@ -135,13 +133,13 @@ impl Store {
     }
 
     /// Reads a page into its frame, whose latch the caller holds exclusively; a `fresh` page is zero.
-    pub fn load(&self, frame: &Frame, page: PageNo, target: &mut crate::frame::Page, fresh: bool) -> Result<()> {
+    pub fn load(&self, frame: &Frame, page: PageNo, target: &mut Page, fresh: bool) -> Result<()> {
         let len = self.segments.block_bytes();
         if target.bytes.len() != len {
             target.bytes = Block::zeroed(len);
         }
         target.front.release();
-        target.no = page;
+        (target.no, target.hints) = (page, Hints::default());
         frame.forget_accesses();
         frame.dirty.store(fresh, Ordering::Relaxed);
         if fresh {
@@ -208,10 +206,7 @@ impl std::hash::Hasher for PageHasher {
 pub type Table = std::collections::HashMap<PageNo, u32, std::hash::BuildHasherDefault<PageHasher>>;
 
 /// Creates a page in a new block.
-pub fn create_page<'a>(
-    store: &Store,
-    obtain: impl FnOnce(PageNo) -> Result<crate::frame::Pinned<'a>>,
-) -> Result<WritePage<'a>> {
+pub fn create_page<'a>(store: &Store, obtain: impl FnOnce(PageNo) -> Result<Pinned<'a>>) -> Result<WritePage<'a>> {
     store.check()?;
     let page = store.note(store.segments.allocate())?;
     let page_guard = obtain(page)?.write();

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
+const WITH_FILE: [BufferKind; 4] =
+    [BufferKind::TwoQueue, BufferKind::TwoQueueSharded, BufferKind::Clock, BufferKind::Swizzled];
+
 fn buffer(kind: BufferKind, frames: usize) -> (tempfile::TempDir, Box<dyn PageBuffer>) {
     let dir = tempfile::tempdir().unwrap();
     let config = BufferConfig { kind, page: 256, frames, direct: false };
@@ -49,7 +52,7 @@ fn evicted_pages_keep_their_changes() {
 
 #[test]
 fn clean_pages_are_not_written_again() {
-    for kind in [BufferKind::TwoQueue, BufferKind::TwoQueueSharded, BufferKind::Clock] {
+    for kind in WITH_FILE {
         let (_dir, buffer) = buffer(kind, 4);
         let pages = create_pages(&*buffer, 20);
         pages.iter().for_each(|&page| drop(buffer.read(page).unwrap()));
@@ -79,7 +82,7 @@ fn hot_pages_stay_under_2q() {
 
 #[test]
 fn pinned_pages_are_not_evicted_even_above_the_capacity() {
-    for kind in [BufferKind::TwoQueue, BufferKind::TwoQueueSharded, BufferKind::Clock] {
+    for kind in WITH_FILE {
         let (_dir, buffer) = buffer(kind, 2);
         let pages = create_pages(&*buffer, 30);
         let held: Vec<_> = pages[..10].iter().map(|&page| buffer.read(page).unwrap()).collect();
@@ -101,15 +104,16 @@ fn threads_never_lose_an_increment() {
     const ROUNDS: u64 = 4_000;
     for kind in BufferKind::ALL {
         let (_dir, buffer) = buffer(kind, 6);
-        let pages = create_pages(&*buffer, 24);
+        let (pages, hints) = (create_pages(&*buffer, 24), Hints::default());
         let done: Vec<AtomicU64> = (0..24).map(AtomicU64::new).collect();
         std::thread::scope(|scope| {
             for thread in 0..4_u64 {
-                let (buffer, pages, done) = (&buffer, &pages, &done);
+                let (buffer, pages, hints, done) = (&buffer, &pages, &hints, &done);
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
                         let i = ((round + thread).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % pages.len();
-                        let mut page = buffer.write(pages[i]).unwrap();
+                        let child = Child { no: pages[i], slot: i, slots: 24 };
+                        let mut page = buffer.pin_child(hints, child).unwrap().write();
                         assert_eq!(page.no(), pages[i]);
                         let next = number(&page) + 1;
                         page[..8].copy_from_slice(&next.to_le_bytes());
@@ -121,6 +125,46 @@ fn threads_never_lose_an_increment() {
         for (&page, done) in pages.iter().zip(&done) {
             assert_eq!(number(&buffer.read(page).unwrap()), done.load(Ordering::Relaxed), "{kind:?}");
         }
+    }
+}
+
+#[test]
+fn wrong_hints_lead_to_the_right_pages() {
+    for kind in BufferKind::ALL {
+        let (_dir, buffer) = buffer(kind, 3);
+        let pages = create_pages(&*buffer, 30);
+        let hints = Hints::default();
+        for round in 0..200_u64 {
+            // The slots get other pages in each round, and frames other pages between the rounds.
+            let i = (round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 30;
+            let child = Child { no: pages[i as usize], slot: round as usize % 2, slots: 2 };
+            let page = buffer.pin_child(&hints, child).unwrap().read();
+            assert_eq!((page.no(), number(&page)), (child.no, i), "{kind:?}");
+        }
+        assert_eq!(hints.get(Child { no: 0, slot: 0, slots: 2 }).is_some(), kind == BufferKind::Swizzled, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_page_that_is_loaded_again_has_no_hints() {
+    let (_dir, buffer) = buffer(BufferKind::Swizzled, 2);
+    let pages = create_pages(&*buffer, 10);
+    let child = Child { no: pages[1], slot: 0, slots: 1 };
+    {
+        let parent = buffer.read(pages[0]).unwrap();
+        drop(buffer.pin_child(parent.hints(), child).unwrap());
+        assert!(parent.hints().get(child).is_some());
+    }
+    assert!(buffer.read(pages[0]).unwrap().hints().get(child).is_some(), "the page was not evicted");
+    pages[2..].iter().for_each(|&page| drop(buffer.read(page).unwrap()));
+    let mut parent = buffer.read(pages[0]).unwrap();
+    assert!(parent.hints().get(child).is_none(), "the page was evicted");
+    // The child is loaded without the latch of the parent, and then found in the table.
+    for is_in_memory in [false, true] {
+        let released = buffer.pin_child_unlatched(parent, child).unwrap();
+        assert_eq!(released.child.read().no(), child.no);
+        parent = released.parent.read();
+        assert_eq!(parent.hints().get(child).is_some(), is_in_memory);
     }
 }
 

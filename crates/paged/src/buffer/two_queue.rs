@@ -11,7 +11,7 @@
 //! mutex inside.
 //!
 //! Locks: the state, then the queues, then the room of the store. A latch is taken under these locks only when the frame
-//! is unpinned, so that no thread can hold it.
+//! is empty, so that no thread can hold it.
 
 use std::path::Path;
 
@@ -80,11 +80,9 @@ impl TwoQueue {
                 }
             };
             let frame = self.store.frames.get(frame_no);
-            debug_assert!(frame.is_unpinned(), "an empty frame is not pinned");
-            let pinned = frame.pin();
-            let mut latch = frame.latch.write();
-            frame.holds.store(page, Ordering::Relaxed);
+            let mut latch = frame.latch_empty();
             table.insert(page, frame_no);
+            let pinned = frame.occupy(page);
             self.queues.lock().touch(frame_no);
             drop(table);
             self.store.load(frame, page, &mut latch, fresh)?;
@@ -110,7 +108,9 @@ impl TwoQueue {
 
     /// Removes the page of an unpinned, clean frame.
     fn remove(&self, table: &mut Table, frame: u32) {
-        let holds = self.store.frames.get(frame).holds.load(Ordering::Relaxed);
+        let victim = self.store.frames.get(frame).pin();
+        let holds = victim.frame().holds.load(Ordering::Relaxed);
+        assert!(victim.try_empty(), "no thread pins a page while the table is locked exclusively");
         let removed = table.remove(&holds);
         assert_eq!(removed, Some(frame), "the table leads to the victim");
         self.queues.lock().remove(frame);

@@ -161,6 +161,10 @@ impl Page {
         let content = front.content.get_mut();
         let Some(FrontLayout { front: layout, buffer }) = &content.shape else { return };
         let count = header::messages(&content.bytes);
+        if count == 0 {
+            // An evicting thread may find that another one was faster. The node may have another layout by now.
+            return;
+        }
         assert!(header::messages(bytes) + count <= buffer.slots, "the buffer has free slots for its front");
         buffer.merge_newer(bytes, count, |i| layout.get(&content.bytes, i));
         layout.init(&mut content.bytes);
@@ -249,6 +253,28 @@ mod tests {
         let page = frame.pin().read();
         let mut front = page.lock_front();
         front.put(&page, &layout.buffer, Message { key, stamp, op: Op::Update, value: &1_u64.to_le_bytes() })
+    }
+
+    #[test]
+    fn an_empty_front_of_an_old_layout_is_not_folded() {
+        let layout = Layout::dynamic(Sizes { page: 1024, value: 8, epsilon: 0.9 }).unwrap();
+        let frame = Frame::default();
+        {
+            let mut page = frame.latch.write();
+            page.bytes = Block::zeroed(1024);
+            layout.first().init(&mut page.bytes, 1, 7);
+        }
+        drop(frame.occupy(0));
+        assert!(put(&frame, layout.first(), 1, 1));
+        let mut page = frame.pin().write();
+        layout.move_to(&mut page, &layout.nodes()[0]);
+        for key in 2..layout.most_slots() as u64 {
+            let message = Message { key, stamp: key, op: Op::Update, value: &[1; 8] };
+            assert!(layout.nodes()[0].buffer.put(&mut page, message), "the narrower node has room");
+        }
+        assert!(header::messages(&page) > layout.first().buffer.slots, "more than the old layout has");
+        drop(page);
+        frame.latch.try_write().unwrap().fold_evicted();
     }
 
     #[test]

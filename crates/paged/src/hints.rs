@@ -44,7 +44,7 @@ impl Hints {
     /// The frame in which the child was found last.
     #[inline]
     pub(crate) fn get(&self, child: Child) -> Option<u32> {
-        let frame = self.0.get()?[child.slot].load(Ordering::Relaxed);
+        let frame = self.0.get()?.get(child.slot)?.load(Ordering::Relaxed);
         (frame != NONE).then_some(frame)
     }
 

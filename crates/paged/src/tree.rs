@@ -165,7 +165,7 @@ pub enum FanOut {
     },
 }
 
-/// Where the messages of a node are that single upserts put into (000 §8.1).
+/// Where a node keeps the messages of single upserts (000 §8.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Buffers {
     /// In the bytes of its page, under the latch of the page, as in the source.
@@ -185,7 +185,7 @@ pub struct BeOptions {
     pub root: RootKind,
     /// Which messages leave a full buffer.
     pub policy: FlushPolicy,
-    /// Who chooses the fan-out of a node.
+    /// Whether the fan-out of a node is fixed.
     pub fan_out: FanOut,
     /// Where new messages are.
     pub buffers: Buffers,

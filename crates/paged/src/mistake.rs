@@ -1,8 +1,8 @@
 //! Mistakes on purpose, which test the tests of this crate. At most one is active in a process.
 //!
-//! Each mistake has one site: an operand `Mistake::X.is_on()` in the expression that it breaks. `tests/mistakes.rs`
-//! activates one after the other and expects that a check fails. Without debug assertions `is_on` is the constant
-//! `false`.
+//! A mistake is an operand `Mistake::X.is_on()` in the expression that it breaks. `tests/mistakes.rs` activates one after
+//! the other and expects that a check fails; those that need a rare schedule are found by `tests/explore.rs`. Without debug
+//! assertions `is_on` is the constant `false`.
 
 macro_rules! mistakes {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {

@@ -11,7 +11,7 @@ Repeats experiments of source 000 on a B+-tree and a Bε-tree in a page buffer, 
 are not durable and not part of the store. Each ratio of the source is printed beside the measured one. Trees that are \
 compared are measured in turns. `reads` and `writes` are pages per operation, `flushes` \
 batches of messages per operation, and `flushed` messages per batch; `width` are the pages \
-of one level that get one in the same flush. `moves` are nodes that got another epsilon. `instead` are the splits of inner nodes that a flush \
+of one level that get a batch in the same flush, on average. `moves` are nodes that got another epsilon. `instead` are the splits of inner nodes that a flush \
 policy made instead of a flush.
 
   inserts    inserts into a preloaded tree, data four times memory (§6.4)

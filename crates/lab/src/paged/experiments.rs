@@ -12,7 +12,7 @@ const EPSILONS: [f64; 11] = [0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99,
 
 const BTREE_OPTIMISTIC: TreeKind = TreeKind::BTree(Coupling::Optimistic);
 const BETREE_OPTIMISTIC: TreeKind = TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..BeOptions::SOURCE });
-/// With ten children there is an inner node for every six leaves.
+/// With pages of 16 KiB and values of 100 bytes, the narrowest of these nodes has up to ten children.
 const DYNAMIC: TreeKind = TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { least: 8 }, ..BeOptions::SOURCE });
 const APART: TreeKind = TreeKind::BeTree(BeOptions { buffers: Buffers::Apart, ..BeOptions::SOURCE });
 const APART_OPTIMISTIC: TreeKind =

@@ -31,14 +31,13 @@
 //! is split during a flush moves to a narrower class only if the class has a free slot for each of its children. Any other
 //! node keeps one free slot, which is enough for a flush of one message too many; for more it is split first.
 
+use super::choose::{SPLIT_CHILDREN, Span};
 use super::{BeTree, count};
 use crate::batch::Batch;
-use crate::frame::WritePage;
+use crate::frame::{ReadPage, WritePage};
 use crate::layout::{Layout, NodeLayout, header};
 use crate::mistake::Mistake;
 use crate::tree::FanOut;
-
-use super::choose::{SPLIT_CHILDREN, Span};
 
 /// Another class must cost less than this share of the present one.
 const GAIN: f64 = 0.9;
@@ -53,7 +52,7 @@ fn cost(node: &NodeLayout, reads: f64, passed: f64) -> f64 {
     reads * (1.0 + 1.0 / (children - 1.0)) + passed * 2.0 * children / (2.0 * slots + children)
 }
 
-/// The class that a node of `class` wants. Nodes with fewer than `least` children are not wanted.
+/// The class that a node of `class` wants. It has room for at least `least` children, if any class has.
 fn wanted(layout: &Layout, least: usize, class: usize, reads: u64, passed: u64) -> usize {
     let cost = |node: &NodeLayout| cost(node, reads as f64, passed as f64);
     let allowed = || layout.nodes().iter().filter(|node| node.fan_out() >= least);
@@ -66,14 +65,10 @@ fn wanted(layout: &Layout, least: usize, class: usize, reads: u64, passed: u64) 
 }
 
 impl BeTree {
-    fn is_dynamic(&self) -> bool {
-        self.options.fan_out != FanOut::Fixed
-    }
-
-    /// Counts a lookup in a node.
+    /// Counts a lookup in a node, if nodes choose their ε.
     #[inline]
-    pub fn note_read(&self, node: &crate::frame::ReadPage<'_>) {
-        if self.is_dynamic() {
+    pub fn note_read(&self, node: &ReadPage<'_>) {
+        if self.options.fan_out != FanOut::Fixed {
             node.note_read();
         }
     }
@@ -124,11 +119,8 @@ impl BeTree {
     /// The blocks that must leave for the rest to fit into `wider`, in descending order of keys. `None` if the largest
     /// blocks are not enough, or if the node would have too few free pivot slots for them.
     pub fn blocks_for(&self, node: &[u8], arrived: &Batch, wider: &NodeLayout) -> Option<Vec<Span>> {
-        let most = self.batch_limit();
-        let chosen = self.largest_until(node, arrived, wider.buffer.slots);
-        let total = self.layout.node(node).buffer.merged_len(node, arrived);
-        let taken: usize = chosen.iter().map(|span| span.len.min(most)).sum();
-        let fits = total - taken <= wider.buffer.slots;
+        let (chosen, stay) = self.largest_until(node, arrived, wider.buffer.slots);
+        let fits = stay <= wider.buffer.slots;
         (fits && header::count(node) + chosen.len() <= wider.inner.pivots_max).then_some(chosen)
     }
 }

@@ -139,11 +139,13 @@ impl BeTree {
         (spans, total)
     }
 
-    /// The largest blocks whose removal leaves at most `slots` messages, if the largest blocks are enough for that; in
-    /// descending order of keys.
-    pub fn largest_until(&self, node: &[u8], arrived: &Batch, slots: usize) -> Vec<Span> {
-        let (spans, total) = self.all_spans(node, arrived);
-        take_largest(spans, self.batch_limit(), |_, taken| taken + slots < total)
+    /// The largest blocks, until at most `slots` messages stay or no block is left, in descending order of keys; and the
+    /// number of messages that stay.
+    pub fn largest_until(&self, node: &[u8], arrived: &Batch, slots: usize) -> (Vec<Span>, usize) {
+        let ((spans, total), most) = (self.all_spans(node, arrived), self.batch_limit());
+        let chosen = take_largest(spans, most, |_, taken| taken + slots < total);
+        let taken: usize = chosen.iter().map(|span| span.len.min(most)).sum();
+        (chosen, total - taken)
     }
 
     /// The largest block of a full buffer and one message with another key. This is the most frequent case, so the list

@@ -53,8 +53,8 @@ impl Engine {
     /// For a store without background threads: the writer itself does steps of background work until it has processed
     /// as many bytes as the price of its write.
     ///
-    /// A step that only reads or closes pages processes few bytes. So the number of steps is limited too, to twice the
-    /// number that the price needs; what is left stays due and the next writes pay for it.
+    /// A step that only reads or closes pages processes few bytes. So the number of steps is limited too: to twice the
+    /// number of steps of [`sched::FOREGROUND_STEP`] that all due bytes need. The remaining bytes stay due.
     fn work_off(&self, price: u64) -> Result<()> {
         let account = self.background.scheduler.account();
         let steps = 2 * account.charge(price).div_ceil(sched::FOREGROUND_STEP);

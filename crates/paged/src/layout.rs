@@ -424,7 +424,9 @@ mod tests {
             assert!(matches!(error, Error::Layout(_)), "{error}");
         }
         for page in 120..1000 {
-            let _ = Layout::new(Sizes { page, value: 8, epsilon: 0.9 });
+            let sizes = Sizes { page, value: 8, epsilon: 0.9 };
+            // Both accept the same sizes, and neither panics.
+            assert_eq!(Layout::new(sizes).is_ok(), Layout::dynamic(sizes).is_ok(), "{page}");
         }
     }
 }

@@ -254,8 +254,8 @@ impl TreeKind {
 /// Creates an empty tree. The page size of `config` must be that of `sizes`.
 ///
 /// # Errors
-/// [`Error::Layout`](crate::Error::Layout), also for reserved slots with [`FanOut::Dynamic`], and the errors of creating
-/// the file at `path`.
+/// [`Error::Layout`](crate::Error::Layout), also for [`FanOut::Dynamic`] with another policy than
+/// [`FlushPolicy::Largest`], and the errors of creating the file at `path`.
 ///
 /// ```
 /// # #[cfg(not(feature = "explore"))] {
@@ -274,8 +274,9 @@ impl TreeKind {
 pub fn create(kind: TreeKind, sizes: Sizes, config: &BufferConfig, path: &Path) -> Result<Box<dyn Tree>> {
     let layout = match kind {
         TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { .. }, policy, .. }) => {
-            if policy == FlushPolicy::Reserved {
-                return Err(Error::Layout("reserved slots need nodes with the same epsilon".to_owned()));
+            if policy != FlushPolicy::Largest {
+                let text = format!("the flush policy {} needs nodes with the same epsilon", policy.name());
+                return Err(Error::Layout(text));
             }
             Layout::dynamic(sizes)?
         }

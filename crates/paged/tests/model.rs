@@ -4,7 +4,9 @@
 mod common;
 
 use common::{DYNAMIC, Model, Random, TREES, apply, compare, run, tree, value};
-use pandodb_paged::{BeOptions, BufferKind, Buffers, FanOut, FlushPolicy, Op, RootKind, TreeKind};
+use pandodb_paged::{
+    BeOptions, BufferConfig, BufferKind, Buffers, FanOut, FlushPolicy, Op, RootKind, Sizes, TreeKind, create,
+};
 
 const SEPARATE: TreeKind = TreeKind::BeTree(BeOptions::SOURCE);
 
@@ -32,7 +34,7 @@ fn every_epsilon_and_page_size_agrees_with_the_model() {
                 let policy = Random(seed).below(3) as usize;
                 drawn[policy] += 1;
                 let policy = FlushPolicy::ALL[policy];
-                let is_dynamic = policy != FlushPolicy::Reserved && seed % 2 == 0;
+                let is_dynamic = policy == FlushPolicy::Largest && seed % 2 == 0;
                 let fan_out = if is_dynamic { FanOut::Dynamic { least: 4 } } else { FanOut::Fixed };
                 let buffers = [Buffers::Inside, Buffers::Apart][Random(!seed).below(2) as usize];
                 let kind = TreeKind::BeTree(BeOptions { root, policy, fan_out, buffers, ..BeOptions::SOURCE });
@@ -173,4 +175,14 @@ fn the_separate_root_is_distributed_to_several_nodes() {
         inner_before = shape.inner;
     }
     assert!(heights.starts_with(&[1, 3, 4]), "one level after the other: {heights:?}");
+}
+
+#[test]
+fn a_flush_policy_that_needs_equal_nodes_is_refused_with_a_dynamic_epsilon() {
+    let sizes = Sizes { page: 256, value: 8, epsilon: 0.5 };
+    let config = BufferConfig { kind: BufferKind::Optimal, page: 256, frames: 0, direct: false };
+    for policy in FlushPolicy::ALL {
+        let tree = create(TreeKind::BeTree(BeOptions { policy, ..DYNAMIC }), sizes, &config, "".as_ref());
+        assert_eq!(tree.is_ok(), policy == FlushPolicy::Largest, "{}", policy.name());
+    }
 }

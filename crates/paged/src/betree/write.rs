@@ -151,6 +151,7 @@ impl BeTree {
         below.copy_from_slice(root);
         self.layout.first().init(root, level, below.no());
         root.forget_hints();
+        root.forget_accesses();
         root.note_change();
         Ok(())
     }

@@ -23,7 +23,9 @@
 //! * If all frames are pinned, a request gets a frame above the capacity (counted); later misses evict until the
 //!   capacity is kept again. The source stops with an error instead. A flush pins a node of each branch that it has
 //!   reached, so a small buffer would fail.
-//! * After a failed read or write all further requests fail.
+//! * After a failed read or write all further requests fail. A request that already waits for the latch of a page whose
+//!   read fails may see an incomplete page. So a tree has to be dropped after an error, and no result of other threads
+//!   since then is valid.
 
 pub mod optimal;
 mod queues;

@@ -119,8 +119,8 @@ impl Store {
     /// Writes the page of a frame to disk, after `unlock` has released the lock of the caller. The frame is pinned by
     /// the caller, and clean afterwards, unless it was changed meanwhile.
     ///
-    /// Messages of the front are in the page that is written. If another thread holds the latch, nothing is written. To wait for it could be a deadlock: that thread may wait
-    /// for a page below, which the calling thread has latched.
+    /// Messages of the front are in the page that is written. If another thread holds the latch, nothing is written. To
+    /// wait for it could be a deadlock: that thread may wait for a page below, which the calling thread has latched.
     pub fn write_back(&self, frame: &Frame, unlock: impl FnOnce()) -> Result<()> {
         let page = frame.try_clean();
         unlock();

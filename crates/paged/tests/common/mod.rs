@@ -32,7 +32,7 @@ pub const TREES: [TreeKind; 18] = [
     TreeKind::BeTree(BeOptions { root: RootKind::Textbook, policy: FlushPolicy::Reserved, ..BeOptions::SOURCE }),
     TreeKind::BeTree(DYNAMIC),
     TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, root: RootKind::Textbook, ..DYNAMIC }),
-    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, policy: FlushPolicy::Threshold, ..DYNAMIC }),
+    TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..DYNAMIC }),
     TreeKind::BeTree(APART),
     TreeKind::BeTree(BeOptions { coupling: Coupling::Optimistic, ..APART }),
     TreeKind::BeTree(BeOptions { root: RootKind::Textbook, policy: FlushPolicy::Threshold, ..APART }),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use crate::base::{Result, events};
-use crate::sched::{self, Load, Turn};
+use crate::sched::{FOREGROUND_STEP, Load, Turn};
 
 /// If more sealed memtables than this number wait, writers are throttled hard.
 pub(super) const MAX_SEALED: u64 = 3;
@@ -54,17 +54,25 @@ impl Engine {
     /// as many bytes as the price of its write.
     ///
     /// A step that only reads or closes pages processes few bytes. So the number of steps is limited too: to twice the
-    /// number of steps of [`sched::FOREGROUND_STEP`] that all due bytes need. The remaining bytes stay due.
+    /// number of steps that all due bytes need at full size. The remaining bytes stay due.
+    ///
+    /// A checkpoint is one long piece of work. So the write that takes one leaves the last two steps to later writes,
+    /// and the write whose step requests one leaves the checkpoint to the next write.
     fn work_off(&self, price: u64) -> Result<()> {
-        let account = self.background.scheduler.account();
-        let steps = 2 * account.charge(price).div_ceil(sched::FOREGROUND_STEP);
-        for _ in 0..steps {
-            if account.due() == 0 {
+        let (account, step) = (self.background.scheduler.account(), self.background.scheduler.step(FOREGROUND_STEP));
+        let most = 2 * account.charge(price).div_ceil(step);
+        for done in 0..most {
+            let (due, takes_checkpoint) = (account.due(), self.checkpointer.is_due());
+            let may_leave = due <= 2 * step;
+            if due == 0 || takes_checkpoint && may_leave && done > 0 {
                 break;
             }
-            match self.turn_alone(sched::FOREGROUND_STEP) {
+            match self.turn_alone(FOREGROUND_STEP) {
                 Turn::Worked(bytes) => account.earn(bytes.max(1)),
                 Turn::Idle | Turn::Stuck => account.clear(),
+            }
+            if takes_checkpoint && may_leave {
+                break;
             }
         }
         Ok(())

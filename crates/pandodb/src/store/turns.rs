@@ -43,7 +43,8 @@ impl Engine {
         turn.map_or(Turn::Idle, |turn| self.take_checkpoint(turn))
     }
 
-    /// Takes a checkpoint if one is due. REQUIRES: the caller has the checkpointer's turn.
+    /// Takes a checkpoint if one is due. It counts as a turn that worked, so a writer that does the work itself does no
+    /// step in the same turn. REQUIRES: the caller has the checkpointer's turn.
     fn take_checkpoint(&self, _turn: MutexGuard<'_, ()>) -> Turn {
         if self.writer.poison.is_set() || self.access.is_closed() {
             return Turn::Stuck;
@@ -53,7 +54,7 @@ impl Engine {
         }
         self.checkpointer.begin();
         self.share_dead_ranges();
-        self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Idle)
+        self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Worked(1))
     }
 
     /// If a keyspace found no memory for a dead range, drops the ranges that are not used in all keyspaces.

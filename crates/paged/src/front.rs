@@ -11,8 +11,8 @@
 //! front, not of the whole buffer. And it is a lock inside the node: writers share the latch of the page with readers, so
 //! the pivots and the messages in the bytes are read while messages arrive.
 //!
-//! 1. A writer latches the page shared, locks the front exclusively, takes the next timestamp, and puts its message into the
-//!    front.
+//! 1. A writer latches the page shared, locks the front exclusively, takes the next timestamp, and puts its message into
+//!    the front.
 //! 2. A reader latches the page shared and looks in the front first. Both parts can have a message of a key.
 //! 3. A thread that latches the page exclusively *folds* the front: its messages are merged into the buffer in the bytes.
 //!    [`Pinned::write`](crate::frame::Pinned::write) does this for all of them, so a flush, a split or a copy of a page

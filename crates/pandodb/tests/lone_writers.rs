@@ -1,5 +1,5 @@
-//! A writer of a store without background threads does the background work itself. One write does a limited part of it
-//! (`docs/decisions/0089-limits-of-one-writer.md`), and the memory of the memtables stays limited.
+//! A writer of a store without background threads does the background work itself. A small write does a limited part of
+//! it (`docs/decisions/0089-limits-of-one-writer.md`), and the memory of the memtables stays limited.
 
 use pandodb::base::random::mix;
 use pandodb::device::counting::FileClass;

@@ -56,23 +56,21 @@ impl Engine {
     /// A step that only reads or closes pages processes few bytes. So the number of steps is limited too: to twice the
     /// number of steps that all due bytes need at full size. The remaining bytes stay due.
     ///
-    /// A checkpoint is one long piece of work. So the write that takes one leaves the last two steps to later writes,
-    /// and the write whose step requests one leaves the checkpoint to the next write.
+    /// A checkpoint is one long piece of work. So a write that takes one leaves the last two steps to later writes, and a
+    /// write whose step requests one leaves the checkpoint to the next write if at most two steps are due.
     fn work_off(&self, price: u64) -> Result<()> {
         let (account, step) = (self.background.scheduler.account(), self.background.scheduler.step(FOREGROUND_STEP));
         let most = 2 * account.charge(price).div_ceil(step);
+        let mut sees_checkpoint = false;
         for done in 0..most {
-            let (due, takes_checkpoint) = (account.due(), self.checkpointer.is_due());
-            let may_leave = due <= 2 * step;
-            if due == 0 || takes_checkpoint && may_leave && done > 0 {
+            let due = account.due();
+            sees_checkpoint |= self.checkpointer.is_due();
+            if due == 0 || sees_checkpoint && done > 0 && due <= 2 * step {
                 break;
             }
             match self.turn_alone(FOREGROUND_STEP) {
                 Turn::Worked(bytes) => account.earn(bytes.max(1)),
                 Turn::Idle | Turn::Stuck => account.clear(),
-            }
-            if takes_checkpoint && may_leave {
-                break;
             }
         }
         Ok(())

@@ -5,7 +5,7 @@
 //!   checkpoint thread:  row cache shrinks ─▶ log segments are preallocated ─▶ a checkpoint, if one is due
 //!   worker:             disk full? relief ─▶ too much uncovered? checkpoint ─▶ a step of the keyspace with the most debt
 //!                       ─▶ nothing to do for some time? idle-time work
-//!   no threads:         a writer does both, in small steps
+//!   no threads:         a writer does both; a turn is a checkpoint or a small step
 //! ```
 //!
 //! Every turn holds the lock `gate` shared, so a close waits until the turn ends.
@@ -44,7 +44,8 @@ impl Engine {
     }
 
     /// Takes a checkpoint if one is due. It counts as a turn that worked, so a writer that does the work itself does no
-    /// step in the same turn. REQUIRES: the caller has the checkpointer's turn.
+    /// step in the same turn, unless another thread takes the checkpoint or the disk is full. REQUIRES: the caller has
+    /// the checkpointer's turn.
     fn take_checkpoint(&self, _turn: MutexGuard<'_, ()>) -> Turn {
         if self.writer.poison.is_set() || self.access.is_closed() {
             return Turn::Stuck;
@@ -191,7 +192,7 @@ impl Engine {
         self.config.background_threads > 0 && self.background.has_rested(self.device.now(), self.snapshots.visible())
     }
 
-    /// Does one turn of a store without background threads: all kinds of work, each with a step of at most `most`
+    /// Does one turn of a store without background threads: a checkpoint if one is due, otherwise a step of at most `most`
     /// bytes.
     pub(crate) fn turn_alone(&self, most: u64) -> Turn {
         let budget = self.background.scheduler.step(most);

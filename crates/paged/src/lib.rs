@@ -1,6 +1,7 @@
 //! The trees of source 000 as published: a page buffer, a B+-tree, and a concurrent Bε-tree, for measurements.
 //!
 //! ```text
+//!   create       options ─▶ a tree
 //!   tree         Tree: upsert, get, range, verify
 //!                btree::BTree            betree::BeTree
 //!                     └── leaf, inner, layout, column ──┘      fields in the bytes of a page
@@ -33,6 +34,7 @@ mod block;
 pub mod btree;
 pub mod buffer;
 mod column;
+mod create;
 mod error;
 mod frame;
 mod front;
@@ -49,12 +51,11 @@ mod verify;
 
 pub use buffer::{BufferConfig, BufferKind, Counts, PageBuffer};
 pub use column::Column;
+pub use create::create;
 pub use error::{Error, Result};
 pub use frame::{PageNo, Pinned, ReadPage, WritePage};
 pub use hints::{Child, Hints};
 pub use layout::Sizes;
 pub use message::Op;
 pub use segment::Segments;
-pub use tree::{
-    BeOptions, Buffers, Coupling, FanOut, FlushCounts, FlushPolicy, RootKind, Shape, Tree, TreeKind, create,
-};
+pub use tree::{BeOptions, Buffers, Coupling, FanOut, FlushCounts, FlushPolicy, RootKind, Shape, Tree, TreeKind};

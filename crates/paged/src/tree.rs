@@ -1,12 +1,8 @@
-//! What both trees offer, and how they are created.
+//! What both trees offer, and their options.
 
-use std::path::Path;
-
-use crate::betree::BeTree;
-use crate::btree::BTree;
-use crate::buffer::{self, BufferConfig, PageBuffer};
-use crate::error::{Error, Result};
-use crate::layout::{Layout, Sizes};
+use crate::buffer::PageBuffer;
+use crate::error::Result;
+use crate::layout::Layout;
 use crate::message::Op;
 
 /// An ordered map from numbers to values of fixed size, in pages.
@@ -154,7 +150,7 @@ pub enum Coupling {
 /// The number of children of the nodes of a Bε-tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FanOut {
-    /// All nodes have the ε of [`Sizes`].
+    /// All nodes have the ε of [`Sizes`](crate::Sizes).
     #[default]
     Fixed,
     /// New nodes have this ε. Later each node chooses its own by its reads and writes (000 §8.2).
@@ -249,43 +245,4 @@ impl TreeKind {
             TreeKind::BeTree(options) => Some(options.policy),
         }
     }
-}
-
-/// Creates an empty tree. The page size of `config` must be that of `sizes`.
-///
-/// # Errors
-/// [`Error::Layout`](crate::Error::Layout), also for [`FanOut::Dynamic`] with another policy than
-/// [`FlushPolicy::Largest`], and the errors of creating the file at `path`.
-///
-/// ```
-/// # #[cfg(not(feature = "explore"))] {
-/// use pandodb_paged::{BeOptions, BufferConfig, BufferKind, Op, Sizes, TreeKind, create};
-///
-/// let sizes = Sizes { page: 4096, value: 8, epsilon: 0.5 };
-/// let config = BufferConfig { kind: BufferKind::Optimal, page: 4096, frames: 0, direct: false };
-/// let tree = create(TreeKind::BeTree(BeOptions::SOURCE), sizes, &config, "".as_ref())?;
-/// tree.upsert(7, Op::Insert, &40_u64.to_le_bytes())?;
-/// tree.upsert(7, Op::Update, &2_u64.to_le_bytes())?;
-/// let mut value = Vec::new();
-/// assert!(tree.get(7, &mut value)? && value == 42_u64.to_le_bytes());
-/// # }
-/// # Ok::<(), pandodb_paged::Error>(())
-/// ```
-pub fn create(kind: TreeKind, sizes: Sizes, config: &BufferConfig, path: &Path) -> Result<Box<dyn Tree>> {
-    let layout = match kind {
-        TreeKind::BeTree(BeOptions { fan_out: FanOut::Dynamic { .. }, policy, .. }) => {
-            if policy != FlushPolicy::Largest {
-                let text = format!("the flush policy {} needs nodes with the same epsilon", policy.name());
-                return Err(Error::Layout(text));
-            }
-            Layout::dynamic(sizes)?
-        }
-        _ => Layout::new(sizes)?,
-    };
-    assert_eq!(config.page, sizes.page, "the buffer has the pages of the tree");
-    let pages = buffer::create(config, path)?;
-    Ok(match kind {
-        TreeKind::BTree(coupling) => Box::new(BTree::create(layout, pages, coupling)?),
-        TreeKind::BeTree(options) => Box::new(BeTree::create(layout, pages, options)?),
-    })
 }

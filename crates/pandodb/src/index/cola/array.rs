@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::choose::{self, Growth, choose};
 use super::persist;
 use super::read::ColaView;
-use super::table::{Layer, LayerId, MOST_TOMBSTONES, Part, Table};
-use super::task::{Begun, Merge, Stuck, Task};
+use super::table::{Layer, LayerId, Table};
+use super::task::{Begun, Merge, Task};
 use super::world::World;
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Error, Extent, KeyRange, Result, SeededBug, Seqno};
@@ -17,7 +17,8 @@ use crate::filter::{FilterBuilder, Filters};
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::deferred_frees::DeferredFrees;
 use crate::index::owed::Owing;
-use crate::index::runs::{Forced, Output, PackJob, PackQueue, Packs};
+use crate::index::runs::sequence::MOST_TOMBSTONES;
+use crate::index::runs::{Forced, Output, PackJob, PackQueue, Packs, Part, Stuck};
 use crate::index::{Core, RootRecord, SealedBatch};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
@@ -290,7 +291,7 @@ impl Packs for Cola {
         if let Some(slice) = run {
             let part = Part { deletes: output.deletes.count(), ..Part::new(slice) };
             let id = inner.layer_id();
-            let table = world.table.with_newest(Layer { id, level: 0, parts: Arc::new(vec![part]) });
+            let table = world.table.with_newest(Layer { id, level: 0, parts: vec![part].into() });
             world.table = Arc::new(self.wipe(inner, table)?.with_covers_of_newest());
         }
         assert!(batch.through >= world.through, "memtables are attached in order");

@@ -14,9 +14,10 @@
 //! * Layers with disjoint key ranges become one layer without moving data. Such layers arise when data is loaded in key
 //!   order.
 
-use super::table::{Layer, LayerId, Part, Table};
-use crate::base::{KeyRange, SeededBug};
+use super::table::{Layer, LayerId, Table};
+use crate::index::runs::Part;
 use crate::index::runs::deletes::WASTE;
+use crate::index::runs::sequence::may_be_neighbours;
 use crate::run::RunSlice;
 
 /// Number of memtables in level 0 that form a batch.
@@ -139,16 +140,6 @@ pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
         let garbage = meta.deletes + meta.merges + meta.range_tombstones;
         garbage == 0 && meta.puts + meta.blob_puts == meta.keys && part.bytes * LEAST_MOVED >= growth.memtable_bytes
     };
-    let apart = slices.windows(2).all(|pair| pair[0].is_before(pair[1])) || SeededBug::LevelMovesOverlap.is_on();
+    let apart = slices.windows(2).all(|pair| may_be_neighbours(pair[0], pair[1]));
     parts.iter().all(plain) && apart
-}
-
-/// The key ranges of the parts in the joined layer, in key order, each with the index of its part. Each range reaches
-/// from the first key of its part to the first key of the next part, so that the ranges are disjoint.
-pub fn ranges_to_move(parts: &[&Part]) -> Vec<(usize, KeyRange)> {
-    let mut order: Vec<usize> = (0..parts.len()).collect();
-    order.sort_unstable_by_key(|&at| parts[at].slice.low());
-    let low = |at: usize| parts[order[at]].slice.low().to_vec();
-    let to = |at: usize| if at + 1 < order.len() { low(at + 1) } else { parts[order[at]].slice.range().to.clone() };
-    (0..order.len()).map(|at| (order[at], KeyRange::new(low(at), to(at)))).collect()
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use super::array::{Claim, Cola, Inner};
 use super::choose::{self, MAX_LEVEL};
-use super::table::{Layer, LayerId, Part, Table};
-use super::task::{Begun, Merge, Piece, Slot, Task, bytes_in, inputs_of, next_piece};
+use super::table::{Layer, LayerId, Table};
+use super::task::{Begun, Merge, Piece, Slot, Task, inputs_of, next_piece};
 use crate::Error;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, Result, SeededBug, events};
 use crate::index::Progress;
-use crate::index::runs::{Inputs, MergeJob, Output};
+use crate::index::runs::sequence::joined_ranges;
+use crate::index::runs::{Inputs, MergeJob, Output, Part};
 use crate::resolve::Stripes;
 use crate::run::{Compression, RunSlice};
 
@@ -71,7 +72,7 @@ impl Cola {
             return Ok(false);
         }
         let mut moved = Vec::with_capacity(parts.len());
-        for (at, range) in choose::ranges_to_move(&parts) {
+        for (at, range) in joined_ranges(&parts) {
             match parts[at].slice.clip(&range) {
                 Ok(slice) => moved.extend(slice.map(Part::new)),
                 Err(e) if e.is_damage() => return Ok(false),
@@ -82,7 +83,7 @@ impl Cola {
         let first = layers.iter().position(|layer| choice.layers.contains(&layer.id)).expect("chosen from this table");
         layers.retain(|layer| !choice.layers.contains(&layer.id));
         assert!(first <= layers.len(), "the inputs were neighbours");
-        layers.insert(first, Layer { id: inner.layer_id(), level: choice.level, parts: Arc::new(moved) });
+        layers.insert(first, Layer { id: inner.layer_id(), level: choice.level, parts: moved.into() });
         let mut world = inner.world.clone();
         world.table = Arc::new(Table::new(layers));
         self.counters.moved.fetch_add(1, Relaxed);
@@ -146,7 +147,7 @@ impl Cola {
         let bottom = !older || SeededBug::LevelTombstoneDropped.is_on();
         // The merge takes its inputs oldest first.
         let slices: Vec<Arc<RunSlice>> = inputs.iter().rev().map(|part| part.slice.clone()).collect();
-        let bytes = inputs.iter().map(|part| bytes_in(part, &range)).sum();
+        let bytes = inputs.iter().map(|part| part.bytes_in(&range)).sum();
         let from = Inputs { slices: slices.clone(), live: vec![range.clone()], bottom, bytes };
         inner.keep = keep();
         assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");

@@ -9,11 +9,11 @@ use super::check::{self, PinnedTable};
 use super::persist;
 use super::read::ColaView;
 use super::table::Table;
-use super::task::{Slot, Stuck};
+use super::task::Slot;
 use super::world::World;
 use crate::base::sync::{Counter, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno};
-use crate::index::runs::{Forced, Packs, blobs_of, describe_run};
+use crate::index::runs::{Forced, Packs, Stuck, blobs_of, describe_run};
 use crate::index::{
     Checkpoint, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room, RootRecord,
     SalvagePiece, SealedBatch, SortedLoader, Verification,

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 
 use super::array::{Cola, Inner};
-use super::choose;
 use super::index::TableCheckpoint;
-use super::table::{Layer, Part};
+use super::table::Layer;
 use super::world::World;
 use crate::base::Result;
 use crate::base::sync::Ordering::Relaxed;
 use crate::index::Checkpoint;
-use crate::index::runs::{LoadedRuns, LoadsRuns};
+use crate::index::runs::sequence::joined_ranges;
+use crate::index::runs::{LoadedRuns, LoadsRuns, Part};
 use crate::rows::IndexRows;
 use crate::run::RunBuilder;
 
@@ -27,14 +27,14 @@ impl Cola {
         assert!(loaded.at() > world.through, "a load is newer than every message of the array");
         let whole: Vec<Part> = loaded.slices().iter().cloned().map(Part::new).collect();
         let mut parts = Vec::with_capacity(whole.len());
-        for (at, range) in choose::ranges_to_move(&whole.iter().collect::<Vec<_>>()) {
+        for (at, range) in joined_ranges(&whole.iter().collect::<Vec<_>>()) {
             parts.extend(whole[at].slice.clip(&range)?.map(Part::new));
         }
         assert_eq!(parts.len(), whole.len(), "each run of a load has rows");
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let of_size = self.sizes.growth.level_for(bytes);
         let level = world.table.layers.first().map_or(of_size, |newest| of_size.min(newest.level));
-        let layer = Layer { id: inner.layer_id(), level, parts: Arc::new(parts) };
+        let layer = Layer { id: inner.layer_id(), level, parts: parts.into() };
         world.table = Arc::new(world.table.with_newest(layer));
         world.through = loaded.at();
         world.blobs.insert_all(loaded.blobs());

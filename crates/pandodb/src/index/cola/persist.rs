@@ -14,13 +14,12 @@
 //! If several parts belong to the same run, each of them has a description of the run. An opening makes one object from
 //! these descriptions. Decoding trusts no field: order and bounds are checked before a table is used.
 
-use std::sync::Arc;
-
 use super::choose::MAX_LEVEL;
-use super::table::{Layer, LayerId, Part, Table};
+use super::table::{Layer, LayerId, Table};
 use crate::base::codec::{Reader, put_varint};
 use crate::base::{BlockAddr, Result, SeededBug};
 use crate::index::blobs::{BlobMap, MapRoot};
+use crate::index::runs::Part;
 use crate::index::runs::codec::Runs;
 use crate::index::stored::Stored;
 use crate::index::{Core, RootRecord};
@@ -138,7 +137,7 @@ fn decode(reader: &mut Reader<'_>, runs: &mut Runs<'_>) -> Result<Vec<Layer>> {
             let run = runs.meet(RunMeta::decode(reader)?, false, reader)?;
             parts.push(Part::new(RunSlice::restore(run, reader)?));
         }
-        layers.push(Layer { id: LayerId(id), level, parts: Arc::new(parts) });
+        layers.push(Layer { id: LayerId(id), level, parts: parts.into() });
     }
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));

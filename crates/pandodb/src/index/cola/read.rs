@@ -12,7 +12,7 @@ use super::world::World;
 use crate::base::sync::Once;
 use crate::base::{HashedKey, KeyRange, PAGE, RangeTombstone, Result, Seqno};
 use crate::index::deferred_frees::DeferredFrees;
-use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop, changed_on};
+use crate::index::runs::{Part, Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop, changed_on};
 use crate::index::{Changes, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
 use crate::run::{ScanHabits, Spare};
@@ -144,7 +144,7 @@ struct LayersPath<'v> {
 }
 
 fn stop_in<'v>(layer: &'v Layer, key: &[u8]) -> Option<Stop<'v>> {
-    layer.part_for(key).map(|part| Stop { slice: &part.slice, route: None })
+    layer.parts.part_for(key).map(|part| Stop { slice: &part.slice, route: None })
 }
 
 impl<'v> Path<'v> for LayersPath<'v> {
@@ -195,7 +195,7 @@ impl Pieces for ColaView {
         debug_assert!(!range.is_empty(), "a piece has keys of the rest");
         let mut slices = Vec::new();
         for layer in &self.table.layers {
-            let with_bytes = |part: &super::table::Part| {
+            let with_bytes = |part: &Part| {
                 // The other parts of the oldest layer that overlap this part get an equal number of its bytes.
                 let guides = self.table.layers.last().map_or(0, |oldest| oldest.parts_in(part.slice.range()).len());
                 (part.slice.clone(), part.slice.bytes() / guides.max(1) as u64)

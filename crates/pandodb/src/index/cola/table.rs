@@ -18,8 +18,8 @@
 use std::sync::Arc;
 
 use crate::base::sync::OnceLock;
-use crate::base::{KeyRange, OwnerId, RangeTombstone, Result, SeededBug};
-use crate::index::runs::deletes::Deletes;
+use crate::base::{KeyRange, OwnerId, RangeTombstone, Result};
+use crate::index::runs::{Part, Sequence};
 use crate::index::stored::Stored;
 use crate::run::RunSlice;
 use crate::space::DataFile;
@@ -27,58 +27,6 @@ use crate::space::DataFile;
 /// The identity of a layer while the store is open. A compaction finds its inputs by their identities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LayerId(pub u64);
-
-/// A slice of a run in a layer.
-#[derive(Clone)]
-pub struct Part {
-    /// The run and the key range of the slice.
-    pub slice: Arc<RunSlice>,
-    /// Estimated bytes of the slice.
-    pub bytes: u64,
-    /// The point deletes in the slice.
-    pub deletes: u64,
-    /// Estimated bytes of older layers that the slice's range tombstones covered when the part was added.
-    pub covers: u64,
-}
-
-/// If a run has more range tombstones than this limit, the tombstones count as covering nothing, because they are
-/// probably small.
-pub const MOST_TOMBSTONES: u64 = 256;
-
-impl Part {
-    /// Makes the part for a slice.
-    pub fn new(slice: Arc<RunSlice>) -> Part {
-        let bytes = slice.bytes();
-        let deletes = Deletes::guess(&slice, bytes).count();
-        Part { slice, bytes, deletes, covers: 0 }
-    }
-
-    /// This part, with `covers` computed for the layers `older`. Unreadable tombstones cover nothing.
-    pub fn over(self, older: &[Layer]) -> Part {
-        let count = self.slice.run().meta().range_tombstones;
-        if count == 0 || count > MOST_TOMBSTONES || older.is_empty() {
-            return self;
-        }
-        let tombstones = self.slice.tombstones(self.slice.range()).unwrap_or_default();
-        let of_part = |part: &Part, range: &KeyRange| match range.covers(part.slice.range()) {
-            true => part.bytes.max(1),
-            false => part.slice.estimate(range).map_or(0, |(bytes, _)| bytes),
-        };
-        let of_range = |range: &KeyRange| {
-            older.iter().flat_map(|layer| layer.parts_in(range)).map(|part| of_part(part, range)).sum::<u64>()
-        };
-        let covers = tombstones.iter().map(|tombstone| of_range(&tombstone.range)).sum();
-        Part { covers, ..self }
-    }
-
-    /// This part clipped to `range`; `None` if nothing is left.
-    fn clip(&self, range: &KeyRange) -> Result<Option<Part>> {
-        if range.is_empty() {
-            return Ok(None);
-        }
-        Ok(self.slice.clip(range)?.map(Part::new))
-    }
-}
 
 /// A sorted sequence of disjoint slices.
 #[derive(Clone)]
@@ -88,60 +36,18 @@ pub struct Layer {
     /// The level that the layer belongs to.
     pub level: u32,
     /// The parts in key order. They are disjoint. The layer has no keys between two parts.
-    pub parts: Arc<Vec<Part>>,
+    pub parts: Sequence,
 }
 
 impl Layer {
     /// Estimated bytes of the layer.
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes).sum()
-    }
-
-    /// The part that may hold `key`.
-    #[inline]
-    pub fn part_for(&self, key: &[u8]) -> Option<&Part> {
-        let after = self.parts.partition_point(|part| part.slice.range().from.as_slice() <= key);
-        let missed = usize::from(SeededBug::LevelPartMissed.is_on() && after > 1);
-        after.checked_sub(1 + missed).map(|at| &self.parts[at]).filter(|part| part.slice.contains(key))
+        self.parts.bytes()
     }
 
     /// The parts that overlap `range`. Costs O(log n).
     pub fn parts_in(&self, range: &KeyRange) -> &[Part] {
-        let ends_before = |part: &Part| !part.slice.range().to.is_empty() && part.slice.range().to <= range.from;
-        let first = self.parts.partition_point(ends_before);
-        let end = self.parts.partition_point(|part| range.is_above(&part.slice.range().from));
-        &self.parts[first.min(end)..end]
-    }
-
-    /// Removes everything in `range` from the layer.
-    fn remove(&mut self, range: &KeyRange) -> Result<()> {
-        if self.parts_in(range).is_empty() {
-            return Ok(());
-        }
-        let mut left = Vec::with_capacity(self.parts.len() + 1);
-        for part in self.parts.iter() {
-            let own = part.slice.range();
-            if !own.overlaps(range) {
-                left.push(part.clone());
-                continue;
-            }
-            if own.from < range.from {
-                left.extend(part.clip(&KeyRange::new(own.from.clone(), range.from.clone()))?);
-            }
-            if !range.to.is_empty() {
-                left.extend(part.clip(&KeyRange::new(range.to.clone(), []).intersect(own))?);
-            }
-        }
-        self.parts = Arc::new(left);
-        debug_assert!(self.parts_in(range).is_empty(), "nothing of the range is left");
-        Ok(())
-    }
-
-    /// Inserts a part into the gap that [`Layer::remove`] made.
-    fn insert(&mut self, part: Part) {
-        debug_assert!(self.parts_in(part.slice.range()).is_empty(), "the part fits into the gap");
-        let at = self.parts.partition_point(|other| other.slice.range().from < part.slice.range().from);
-        Arc::make_mut(&mut self.parts).insert(at, part);
+        self.parts.within(range)
     }
 }
 
@@ -194,11 +100,7 @@ impl Table {
         if self.layers.iter().any(|layer| layer.parts.is_empty()) {
             return Some("a layer without parts");
         }
-        let apart = |pair: &[Part]| {
-            let (left, right) = (pair[0].slice.range(), pair[1].slice.range());
-            !left.to.is_empty() && left.to <= right.from
-        };
-        let sorted = |layer: &Layer| layer.parts.windows(2).all(apart);
+        let sorted = |layer: &Layer| layer.parts.is_sorted();
         (!self.layers.iter().all(sorted)).then_some("the parts of a layer are not in order")
     }
 
@@ -230,7 +132,9 @@ impl Table {
         let (newer, older) = self.layers.split_at_mut(at + 1);
         let layer = &mut newer[at];
         if layer.parts.iter().any(|part| part.slice.run().meta().range_tombstones > 0) {
-            layer.parts = Arc::new(layer.parts.iter().map(|part| part.clone().over(older)).collect());
+            let older = older.iter().map(|layer| &layer.parts);
+            let parts = layer.parts.iter().map(|part| part.clone().over(older.clone()));
+            layer.parts = parts.collect::<Vec<_>>().into();
         }
     }
 
@@ -255,11 +159,11 @@ impl Table {
         let of_inputs = |layer: &Layer| inputs.contains(&layer.id);
         let oldest = layers.iter().rposition(of_inputs).expect("the inputs of a compaction stay in the table");
         for layer in layers.iter_mut().filter(|layer| of_inputs(layer)) {
-            layer.remove(range)?;
+            layer.parts.remove(range)?;
         }
         if let Some(output) = output.and_then(|slice| slice.clip(range).transpose()) {
-            let part = Part::new(output?).over(&layers[oldest + 1..]);
-            layers[oldest].insert(part);
+            let part = Part::new(output?).over(layers[oldest + 1..].iter().map(|layer| &layer.parts));
+            layers[oldest].parts.insert(part);
         }
         // An older layer may have a smaller level if damage excluded that layer from the task.
         let most = layers.get(oldest + 1).map_or(level, |older| level.min(older.level));
@@ -273,7 +177,7 @@ impl Table {
         debug_assert!(!range.is_empty(), "a range tombstone has keys");
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().skip(1) {
-            layer.remove(range)?;
+            layer.parts.remove(range)?;
         }
         layers.retain(|layer| !layer.parts.is_empty());
         Ok(Table::new(layers))
@@ -283,14 +187,7 @@ impl Table {
     pub fn cut(&self, id: LayerId, range: &KeyRange) -> Result<Table> {
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().filter(|layer| layer.id == id) {
-            let middle: Vec<Part> = layer
-                .parts_in(range)
-                .iter()
-                .map(|part| part.clip(range))
-                .filter_map(Result::transpose)
-                .collect::<Result<_>>()?;
-            layer.remove(range)?;
-            middle.into_iter().for_each(|part| layer.insert(part));
+            layer.parts.cut(range)?;
         }
         layers.retain(|layer| !layer.parts.is_empty());
         Ok(Table::new(layers))

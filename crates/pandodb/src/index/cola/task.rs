@@ -17,19 +17,14 @@
 //!
 //! Invariant: a message is in the inputs or in the output of a task, never in both.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::table::{Layer, LayerId, Part, Table};
+use super::table::{Layer, LayerId, Table};
 use super::world::World;
-use crate::base::{KeyRange, OwnerId, PAGE, Result};
-use crate::index::runs::MergeJob;
+use crate::base::{KeyRange, OwnerId, Result};
+use crate::index::runs::sequence::cut_to;
+use crate::index::runs::{MergeJob, Part, Stuck};
 use crate::run::RunSlice;
-
-/// If the rest of a task is at most 6/4 of a piece, it is processed as one piece.
-const LAST_PIECE_QUARTERS: u64 = 6;
-
-const _: () = assert!(LAST_PIECE_QUARTERS >= 4, "a rest of one piece is not split");
 
 /// A task: layers to join into one.
 #[derive(Default)]
@@ -74,27 +69,6 @@ pub struct Merge {
     pub(super) slices: Vec<Arc<RunSlice>>,
     pub(super) bytes: u64,
     pub(super) job: MergeJob,
-}
-
-/// Slices of runs that could not be read. A slice that was clipped to another range is tried again, because the damage
-/// may be outside that range.
-#[derive(Default)]
-pub struct Stuck(HashSet<(OwnerId, KeyRange)>);
-
-impl Stuck {
-    pub(super) fn add(&mut self, slice: &RunSlice) {
-        self.0.insert((slice.run().meta().id, slice.range().clone()));
-    }
-
-    /// Whether no damaged slice is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether the slice is excluded.
-    pub fn holds(&self, slice: &RunSlice) -> bool {
-        !self.0.is_empty() && self.0.contains(&(slice.run().meta().id, slice.range().clone()))
-    }
 }
 
 impl Task {
@@ -143,15 +117,6 @@ impl Task {
     }
 }
 
-/// Estimated bytes of a part in a range. The result is exact if the range covers the part; otherwise it is an average
-/// share.
-pub(super) fn bytes_in(part: &Part, range: &KeyRange) -> u64 {
-    if range.covers(part.slice.range()) {
-        return part.bytes;
-    }
-    part.slice.estimate(range).map_or(part.bytes, |(bytes, _)| bytes)
-}
-
 /// The next piece of a task, of about `target` bytes; `None` if nothing in the rest of the task can be compacted.
 pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<Option<Piece>> {
     let mut rest = task.rest.clone();
@@ -175,7 +140,8 @@ pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64)
             false => from_newer(&usable, &until).filter(|_| with_data > usize::from(is_blocked)),
         };
         if let Some(wanted) = wanted {
-            let range = cut_to(&usable, &wanted, target)?;
+            let sequences: Vec<&[Part]> = usable.iter().map(|layer| layer.parts_in(&wanted)).collect();
+            let range = cut_to(&sequences, &wanted, target)?;
             return Ok(Some(Piece { layers: usable.iter().map(|layer| layer.id).collect(), range }));
         }
         // The keys before the piece need no compaction.
@@ -194,37 +160,4 @@ fn from_newer(layers: &[&Layer], range: &KeyRange) -> Option<KeyRange> {
     let first = lows.min()?.max(&range.from);
     let rest = KeyRange::new(first, range.to.clone());
     (!rest.is_empty()).then_some(rest)
-}
-
-/// The beginning of `range` that contains about `target` bytes of these layers.
-fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> {
-    let of_layer = |layer: &Layer| layer.parts_in(range).iter().map(|part| bytes_in(part, range)).sum::<u64>();
-    let bytes: Vec<u64> = layers.iter().map(|layer| of_layer(layer)).collect();
-    let total: u64 = bytes.iter().sum();
-    if total * 4 <= target * LAST_PIECE_QUARTERS {
-        return Ok(range.clone());
-    }
-    assert!(total > 0, "an empty piece is not cut");
-    let largest = (0..layers.len()).max_by_key(|&at| bytes[at]).expect("a task has layers");
-    // Cut the piece at the key up to which it has its share of the largest layer.
-    let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
-    let mut before = 0;
-    for part in layers[largest].parts_in(range) {
-        let own = bytes_in(part, range).max(1);
-        if before + own < share {
-            before += own;
-            continue;
-        }
-        debug_assert!(before <= share, "the cut lies in this part");
-        let pieces = (part.bytes / (share - before).max(PAGE as u64)).max(1) as usize;
-        let keys = match part.slice.split_keys(pieces) {
-            Err(e) if e.is_damage() => Vec::new(),
-            keys => keys?,
-        };
-        let inside = keys.into_iter().find(|key| *key > range.from && range.contains(key));
-        let end = inside.unwrap_or_else(|| part.slice.range().to.clone());
-        let end_is_inside = !end.is_empty() && end > range.from && range.is_above(&end);
-        return Ok(if end_is_inside { KeyRange::new(range.from.clone(), end) } else { range.clone() });
-    }
-    Ok(range.clone())
 }

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use super::choose::{BATCH, Growth, MAX_LEVEL};
-use super::table::{Part, Table};
+use super::table::Table;
 use super::{Cola, Sizes};
 use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Seqno};
 use crate::device::{Device, OpenHow};
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
+use crate::index::runs::Part;
 use crate::index::testing::{Bench, changes_are_found, operator, suspend_jobs};
 use crate::index::{Core, Index, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};

@@ -4,6 +4,7 @@
 //! | file | contents |
 //! | --- | --- |
 //!  `queue`, `job` | packs sealed memtables into runs; compacts slices of runs |
+//!  `sequence` | sorted sequences of disjoint slices, which are replaced piece by piece
 //!  `load` | builds runs from rows in key order
 //!  `deletes` | number and approximate position of the deletes of a slice |
 //!  `probe`, `cursor` | lookups and scans over the slices of a view |
@@ -28,6 +29,7 @@ mod load;
 mod probe;
 mod queue;
 pub mod relief;
+pub mod sequence;
 
 pub use self::changes::changed_on;
 pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
@@ -39,3 +41,4 @@ pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
 pub use self::load::{LoadedRuns, LoadsRuns};
 pub use self::probe::{MapletRef, Path, PathProbe, Stop};
 pub use self::queue::{PackQueue, Packs};
+pub use self::sequence::{Part, Sequence, Stuck};

@@ -142,7 +142,7 @@ pub use filter::Filters;
 #[doc(inline)]
 pub use index::{
     BetreeOptions, BtreeOptions, ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions,
-    IndexStats, Mode, OptionSpec, StbeOptions, Values,
+    IndexStats, Mode, NbtreeOptions, OptionSpec, StbeOptions, Values,
 };
 #[doc(inline)]
 pub use pool::PoolPolicy;

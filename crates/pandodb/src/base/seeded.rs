@@ -375,6 +375,29 @@ bugs! {
     LevelMovesOverlap,
     /// A checkpoint writes the table without its newest layer.
     LevelNotWritten,
+
+    // ---- nested B-trees ----
+    /// A key that equals an s-key is searched in the child on the left, so it is not found.
+    EqualKeyGoesLeft,
+    /// A flush does not raise the low-water key of the source, so the flushed messages are in two nodes, and operands
+    /// are applied twice.
+    SourceKeepsFlushed,
+    /// A flush raises the low-water key of an inner node to its end, so messages that were not flushed yet are lost.
+    SourceDropped,
+    /// A flush of the root also removes memtables that arrived after it had begun.
+    ArrivalsTakenToo,
+    /// A split of an inner node leaves the child at the raised s-key in the left half, too.
+    SplitKeyInBothHalves,
+    /// When two small nodes are joined, the data of the right one is lost.
+    JoinForgetsRight,
+    /// When the root takes the children of its only child, the child's data is lost.
+    SinkingForgets,
+    /// A flush into an inner node drops tombstones, so deleted keys in lower nodes reappear.
+    TreeTombstoneDropped,
+    /// Data that a range tombstone covers is dropped although a snapshot still needs it.
+    TreeWipedForSnapshots,
+    /// A checkpoint does not write the newest slice of the root.
+    NewestSliceNotWritten,
     /// The pages that a job has replaced are freed at once, while readers of older roots still need them.
     TreePagesFreedAtOnce,
     /// A job drops the versions that only snapshots need.

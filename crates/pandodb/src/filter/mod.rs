@@ -140,6 +140,8 @@ pub enum FilterBuilder {
     /// Collects for a quotient filter. The fingerprints will be long enough for a maplet of this many runs of the same
     /// size.
     Quotient(QuotientBuilder, u64),
+    /// Collects nothing: the run gets no filter.
+    Nothing,
 }
 
 impl FilterBuilder {
@@ -164,6 +166,7 @@ impl FilterBuilder {
         match self {
             FilterBuilder::Bloom(builder) => builder.add(hash),
             FilterBuilder::Quotient(builder, _) => builder.add(hash),
+            FilterBuilder::Nothing => {}
         }
     }
 
@@ -176,6 +179,7 @@ impl FilterBuilder {
                 let room = if together > 1 { builder.len() as u64 * together } else { 0 };
                 FilterMaker::Pages(builder.with_room(room).pages())
             }
+            FilterBuilder::Nothing => FilterMaker::Bloom(0, AlignedBuf::zeroed(0)),
         }
     }
 }

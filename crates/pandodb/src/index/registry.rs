@@ -25,11 +25,20 @@ use crate::base::{Error, Result};
 
 /// Every type of index. The first type is the default.
 #[cfg(not(test))]
-pub static TYPES: [&IndexType; 4] = [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE];
+pub static TYPES: [&IndexType; 5] =
+    [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE, &super::nbtree::TYPE];
 /// Every type of index, and test indexes for the unit tests of the store.
 #[cfg(test)]
-pub static TYPES: [&IndexType; 7] =
-    [&super::stbe::TYPE, &super::cola::TYPE, &super::btree::TYPE, &super::betree::TYPE, &STUB, &DIRECT, &ORDERED];
+pub static TYPES: [&IndexType; 8] = [
+    &super::stbe::TYPE,
+    &super::cola::TYPE,
+    &super::btree::TYPE,
+    &super::betree::TYPE,
+    &super::nbtree::TYPE,
+    &STUB,
+    &DIRECT,
+    &ORDERED,
+];
 
 impl IndexKind {
     /// All types of this build. The default comes first.

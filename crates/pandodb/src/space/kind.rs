@@ -61,6 +61,8 @@ pub enum BlockKind {
     /// The table of levels of an index that has levels. The kinds from 16 on belong to single types of indexes, eight
     /// kinds to each type.
     LevelTable = 16,
+    /// A node of an index that is a tree of nodes with sorted data.
+    NestedNode = 24,
 }
 
 impl BlockKind {
@@ -82,6 +84,7 @@ impl BlockKind {
             BlockKind::TreeRoot => "description of a tree",
             BlockKind::TreeCompressedLeaf => "compressed leaf page",
             BlockKind::LevelTable => "level table",
+            BlockKind::NestedNode => "nested node",
         }
     }
 
@@ -94,7 +97,7 @@ impl BlockKind {
 
     /// Whether blocks of this kind describe the runs of which an index consists.
     pub fn is_node(self) -> bool {
-        matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable | BlockKind::TreeRoot)
+        matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable | BlockKind::TreeRoot | BlockKind::NestedNode)
     }
 
     /// Decodes a persisted kind.
@@ -116,6 +119,7 @@ impl BlockKind {
             TreeRoot,
             TreeCompressedLeaf,
             LevelTable,
+            NestedNode,
         ];
         kinds.into_iter().find(|&kind| kind as u8 == byte)
     }

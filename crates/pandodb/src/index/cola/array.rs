@@ -289,7 +289,7 @@ impl Packs for Cola {
         assert!(run.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
         let mut world = inner.world.clone();
         if let Some(slice) = run {
-            let part = Part { deletes: output.deletes.count(), ..Part::new(slice) };
+            let part = Part { deletes: output.deletes.clone(), ..Part::new(slice) };
             let id = inner.layer_id();
             let table = world.table.with_newest(Layer { id, level: 0, parts: vec![part].into() });
             world.table = Arc::new(self.wipe(inner, table)?.with_covers_of_newest());

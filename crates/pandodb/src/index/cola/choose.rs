@@ -115,7 +115,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
 fn is_shadowed_by_deletes(table: &Table) -> bool {
     let Some((oldest, newer)) = table.layers.split_last() else { return false };
     let newer = || newer.iter().flat_map(|layer| layer.parts.iter());
-    let deletes: u64 = newer().map(|part| part.deletes).sum();
+    let deletes: u64 = newer().map(|part| part.deletes.count()).sum();
     let covered: u64 = newer().map(|part| part.covers).sum();
     let entries = oldest.parts.iter().map(|part| part.slice.entries()).sum();
     deletes > 0 && deletes * WASTE >= entries || covered > 0 && covered * WASTE >= table.bytes()
@@ -125,7 +125,7 @@ fn is_shadowed_by_deletes(table: &Table) -> bool {
 /// could hide, so rewriting the layer drops them and frees much space.
 pub fn is_mostly_deletes(table: &Table) -> bool {
     let [only] = table.layers.as_slice() else { return false };
-    let deletes: u64 = only.parts.iter().map(|part| part.deletes).sum();
+    let deletes: u64 = only.parts.iter().map(|part| part.deletes.count()).sum();
     let entries: u64 = only.parts.iter().map(|part| part.slice.entries()).sum();
     deletes > 0 && only.level == 0 && deletes * WASTE >= entries
 }

@@ -182,7 +182,7 @@ fn dead_in(table: &Table, range: &KeyRange, entry_bytes: u64) -> (u64, u64) {
     let of = |layer: &Layer| {
         layer.parts_in(range).iter().fold((0, 0, 0), |(bytes, deletes, ranges), part| {
             let meta = part.slice.run().meta();
-            (bytes + part.bytes, deletes + part.deletes, ranges + meta.range_tombstones)
+            (bytes + part.bytes, deletes + part.deletes.count(), ranges + meta.range_tombstones)
         })
     };
     let (mut bytes, mut dead, mut newer_ranges) = (0, 0, 0);

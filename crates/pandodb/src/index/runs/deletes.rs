@@ -15,7 +15,7 @@
 
 use std::sync::Arc;
 
-use crate::base::PAGE;
+use crate::base::{KeyRange, PAGE};
 use crate::run::RunSlice;
 
 /// Compact when at least 1/WASTE of the entries are garbage.
@@ -45,6 +45,25 @@ impl Stretch {
     }
 }
 
+impl Stretch {
+    /// The estimated number of the stretch's deletes in `range`.
+    fn count_in(&self, range: &KeyRange) -> u64 {
+        match (range.contains(&self.from), range.contains(&self.to)) {
+            (true, true) => self.count,
+            (false, false) if !(*self.from < *range.from && range.is_above(&self.from) && *self.to > *range.from) => 0,
+            _ => self.count.div_ceil(2),
+        }
+    }
+
+    /// The part of the stretch in `range`; `None` if no delete is there.
+    fn part_in(&self, range: &KeyRange) -> Option<Stretch> {
+        let count = self.count_in(range);
+        let from = if *self.from < *range.from { range.from.as_slice().into() } else { self.from.clone() };
+        let to = if range.is_above(&self.to) { self.to.clone() } else { range.to.as_slice().into() };
+        (count > 0).then_some(Stretch { from, to, count })
+    }
+}
+
 /// The point deletes of a slice, in key order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deletes(Arc<[Stretch]>);
@@ -65,6 +84,16 @@ impl Deletes {
     /// The stretches in key order.
     pub fn stretches(&self) -> impl Iterator<Item = &Stretch> {
         self.0.iter()
+    }
+
+    /// The deletes in `range`. Of a stretch that is partly in the range, half of the deletes count.
+    pub fn clipped(&self, range: &KeyRange) -> Deletes {
+        Deletes(self.stretches().filter_map(|stretch| stretch.part_in(range)).collect())
+    }
+
+    /// The number of deletes in `range`, as [`Deletes::clipped`] estimates it.
+    pub fn within(&self, range: &KeyRange) -> u64 {
+        self.stretches().map(|stretch| stretch.count_in(range)).sum()
     }
 
     /// The total number of deletes.

@@ -34,7 +34,7 @@ pub struct Part {
     /// Estimated bytes of the slice.
     pub bytes: u64,
     /// The point deletes in the slice.
-    pub deletes: u64,
+    pub deletes: Deletes,
     /// Estimated bytes of older data that the slice's range tombstones covered when the part was added.
     pub covers: u64,
 }
@@ -43,7 +43,7 @@ impl Part {
     /// Makes the part for a slice.
     pub fn new(slice: Arc<RunSlice>) -> Part {
         let bytes = slice.bytes();
-        let deletes = Deletes::guess(&slice, bytes).count();
+        let deletes = Deletes::guess(&slice, bytes);
         Part { slice, bytes, deletes, covers: 0 }
     }
 
@@ -74,7 +74,8 @@ impl Part {
         if range.is_empty() {
             return Ok(None);
         }
-        Ok(self.slice.clip(range)?.map(Part::new))
+        let clipped = self.slice.clip(range)?;
+        Ok(clipped.map(|slice| Part { deletes: self.deletes.clipped(range), ..Part::new(slice) }))
     }
 
     /// Estimated bytes of the part in a range. The result is exact if the range covers the part; otherwise it is an

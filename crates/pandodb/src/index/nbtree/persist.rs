@@ -1,0 +1,269 @@
+//! The tree on disk: one block per node, in two copies ([`crate::space::mirrored`]). The first checkpoint that includes a
+//! node writes the node's block. The block is never changed afterwards.
+//!
+//! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages.
+//!
+//! Root record (integers varint): `version (1) | f | σ | address of the root | map of large values`. f and σ are the
+//! smallest that were ever in force; a verification checks the sizes of nodes with them. The last two fields are defined
+//! in [`crate::index::stored`] and [`crate::index::blobs`].
+//!
+//! Body of a node block ([`crate::index::stored`]):
+//!
+//! ```text
+//!  from | to | height | slice count | child count
+//!  for each slice, in key order, but in the root newest first: run description | slice
+//!  for each child, in key order: address of its block
+//! ```
+//!
+//! A run that several nodes share is described in each of these nodes. An opening makes one object from these
+//! descriptions. Decoding trusts no field: depth and order are bounded and checked before a node is used.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::node::Node;
+use super::shape::Limits;
+use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::{BlockAddr, Error, KeyRange, PageNo, Result, SeededBug};
+use crate::index::blobs::{BlobMap, MapRoot};
+use crate::index::runs::Part;
+use crate::index::runs::codec::Runs;
+use crate::index::stored::Stored;
+use crate::index::{Core, RootRecord};
+use crate::run::{RunMeta, RunSlice};
+use crate::space::{BlockKind, Prefetch};
+
+const VERSION: u64 = 1;
+/// Upper limit of f in a record.
+const MAX_FANOUT: u64 = 1 << 16;
+/// Upper limit of σ in a record.
+const MAX_DTREE: u64 = 1 << 48;
+/// Upper limit of the height of a tree. Even with a fan-out of 2, a tree of this height has more leaves than any store
+/// needs.
+const MAX_HEIGHT: u64 = 64;
+
+/// Writes the nodes under `root` and the nodes of the map of large values, unless they are already on disk. Returns the
+/// root record.
+pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, least: Limits) -> Result<Vec<u8>> {
+    let stored = store_node(core, root)?;
+    Ok(encode_root(stored, blobs.store(core)?, least))
+}
+
+fn encode_root(stored: Stored, blobs: MapRoot, least: Limits) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, VERSION);
+    put_varint(&mut out, least.fanout as u64);
+    put_varint(&mut out, least.dtree_bytes);
+    stored.encode(&mut out);
+    blobs.encode(&mut out);
+    out
+}
+
+/// Writes children first, because a node's block contains their addresses.
+fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
+    if let Some(stored) = node.stored() {
+        return Ok(stored);
+    }
+    assert!(node.lost.is_none(), "a lost node is never written");
+    let children = node.children.iter().map(|child| store_node(core, child)).collect::<Result<Vec<_>>>()?;
+    let stored = Stored::write(core, BlockKind::NestedNode, |body| encode(node, &children, body))?;
+    node.set_stored(stored, &core.data);
+    Ok(stored)
+}
+
+fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
+    assert_eq!(node.children.len(), children.len(), "an address for every child");
+    debug_assert_eq!(node.problem(), None, "a node is checked before it is written");
+    put_bytes(out, &node.range.from);
+    put_bytes(out, &node.range.to);
+    put_varint(out, node.height.into());
+    let missed = usize::from(SeededBug::NewestSliceNotWritten.is_on() && node.is_root && node.parts.len() > 1);
+    let parts = &node.parts[missed..];
+    put_varint(out, parts.len() as u64);
+    put_varint(out, children.len() as u64);
+    for part in parts {
+        part.slice.run().meta().encode(out);
+        part.slice.encode(out);
+    }
+    children.iter().for_each(|child| child.encode(out));
+}
+
+/// A tree read from disk.
+pub struct Loaded {
+    /// The root.
+    pub root: Arc<Node>,
+    /// The smallest f and σ that were in force.
+    pub least: Limits,
+    /// The map of the pages of large values.
+    pub blobs: BlobMap,
+}
+
+/// A decoded root record.
+struct Root {
+    stored: Stored,
+    least: Limits,
+    blobs: MapRoot,
+}
+
+fn decode_root(record: &RootRecord) -> Result<Root> {
+    let mut reader = Reader::new(&record.bytes, "root record");
+    if reader.varint()? != VERSION {
+        return Err(reader.corrupt("unknown version"));
+    }
+    let fanout = reader.varint_max(MAX_FANOUT)? as usize;
+    let least = Limits { fanout, dtree_bytes: reader.varint_max(MAX_DTREE)? };
+    let root = Root { least, stored: Stored::decode(&mut reader)?, blobs: MapRoot::decode(&mut reader)? };
+    if !reader.is_empty() {
+        return Err(reader.corrupt("trailing bytes"));
+    }
+    Ok(root)
+}
+
+/// The blocks that loading a tree reads first; no blocks if the record is damaged.
+pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
+    decode_root(record)
+        .map_or(Vec::new(), |root| root.stored.first_reads(core).chain(root.blobs.first_blocks(core)).collect())
+}
+
+/// Reads the tree of a root record.
+pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
+    let Root { stored, least, blobs } = decode_root(record)?;
+    let mut loader = Loader { core, prefetch, runs: Runs::new(core), seen: HashSet::new() };
+    let root = match loader.node(stored, None, &KeyRange::all()) {
+        Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
+        root => root?,
+    };
+    loader.runs.take_ownership();
+    let blobs = BlobMap::load(core, blobs, prefetch)?;
+    Ok(Loaded { root, least, blobs })
+}
+
+struct Loader<'a> {
+    core: &'a Core,
+    prefetch: &'a mut Prefetch,
+    runs: Runs<'a>,
+    /// The first pages of the nodes that were read. A node with two parents could make the load exponentially long.
+    seen: HashSet<PageNo>,
+}
+
+impl Loader<'_> {
+    /// Reads a node and everything below it. The recursion ends, because every child must be exactly one level below
+    /// its parent.
+    fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
+        let (core, kind) = (self.core, BlockKind::NestedNode);
+        if !self.seen.insert(stored.copies.0[0].page) {
+            return Err(stored.corrupt(&core.data, kind, "a node has two parents"));
+        }
+        let buf = stored.read(core, self.prefetch, kind)?;
+        let node = stored.decode_body(&buf, &core.data, kind, |reader| self.decode(reader, height, within))?;
+        if let Some(problem) = node.problem() {
+            return Err(stored.corrupt(&core.data, kind, problem));
+        }
+        stored.copies.adopt(&core.data);
+        node.set_stored(stored, &core.data);
+        Ok(Arc::new(node))
+    }
+
+    fn decode(&mut self, reader: &mut Reader<'_>, height: Option<u32>, within: &KeyRange) -> Result<Node> {
+        let range = KeyRange::new(reader.bytes()?, reader.bytes()?);
+        if range.is_empty() || !within.covers(&range) {
+            return Err(reader.corrupt("the node lies outside its parent"));
+        }
+        // If the root had a smaller range, a scan would never find the end of the keys.
+        if height.is_none() && range != *within {
+            return Err(reader.corrupt("the range of the root does not include all keys"));
+        }
+        let own = reader.varint_max(MAX_HEIGHT)? as u32;
+        if height.is_some_and(|height| height != own) {
+            return Err(reader.corrupt(format!("height {own} where {height:?} was expected")));
+        }
+        let slices = reader.count(4)?;
+        let child_count = reader.count(4)?;
+        if (own == 0) != (child_count == 0) {
+            return Err(reader.corrupt("a node must have children exactly if it is not a leaf"));
+        }
+        let mut node = Node::new(range, own);
+        node.is_root = height.is_none();
+        let mut parts = Vec::with_capacity(slices);
+        for _ in 0..slices {
+            let run = self.runs.meet(RunMeta::decode(reader)?, false, reader)?;
+            parts.push(Part::new(RunSlice::restore(run, reader)?));
+        }
+        node.parts = parts.into();
+        let below = (0..child_count).map(|_| Stored::decode(reader)).collect::<Result<Vec<Stored>>>()?;
+        if !reader.is_empty() {
+            return Err(reader.corrupt("trailing bytes"));
+        }
+        let blocks: Vec<BlockAddr> = below.iter().flat_map(|stored| stored.first_reads(self.core)).collect();
+        self.prefetch.ask(&blocks);
+        for stored in below {
+            match self.node(stored, Some(own - 1), &node.range) {
+                Err(e) if self.may_lose(&e) => adopt(&mut node, Err(e)),
+                child => adopt(&mut node, Ok(child?)),
+            }
+        }
+        Ok(node)
+    }
+
+    /// Whether the opening continues after this error, which means that both copies of a node are damaged. A store that
+    /// is open for reading continues without the node. A store that is open for writing must know every page in use.
+    fn may_lose(&self, error: &Error) -> bool {
+        !self.core.repair && error.is_damage()
+    }
+}
+
+/// Adds the next child to a node. Neighbouring lost children become one lost child.
+fn adopt(node: &mut Node, child: Result<Arc<Node>>) {
+    let last = node.children.last_mut();
+    match (child, last) {
+        (Ok(child), Some(last)) if last.lost.is_some() => {
+            let hole = Arc::get_mut(last).expect("not shared yet");
+            Arc::make_mut(&mut hole.range).to.clone_from(&child.range.from);
+            node.children.push(child);
+        }
+        (Ok(child), _) => node.children.push(child),
+        (Err(_), Some(last)) if last.lost.is_some() => {}
+        (Err(e), last) => {
+            let from = last.map_or(&node.range.from, |last| &last.range.to).clone();
+            let range = KeyRange::new(from, node.range.to.clone());
+            node.children.push(Arc::new(Node::lost(range, node.height - 1, e)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::OwnerId;
+    use crate::space::MirroredBlock;
+
+    fn stored(id: u64, page: u64) -> Stored {
+        let place = |page| BlockAddr { page: PageNo(page), pages: 1 };
+        Stored { id: OwnerId(id), copies: MirroredBlock([place(page), place(page + 64)]) }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn golden_bytes_of_a_root_record() {
+        let least = Limits { fanout: 8, dtree_bytes: 1 << 16 };
+        assert_eq!(
+            hex(&encode_root(stored(9, 200), MapRoot::default(), least)),
+            "010880800409 01c80188 0200".replace(' ', "")
+        );
+    }
+
+    #[test]
+    fn golden_bytes_of_a_node() {
+        let root = Node::empty_root();
+        let bytes = |node: &Node, children: &[Stored]| {
+            let mut out = Vec::new();
+            encode(node, children, &mut out);
+            hex(&out)
+        };
+        assert_eq!(bytes(&root.children[0], &[]), "0000000000");
+        assert_eq!(bytes(&root, &[stored(5, 33)]), "00000100010501 2161".replace(' ', ""));
+    }
+}

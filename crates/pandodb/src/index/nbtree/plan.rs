@@ -1,0 +1,235 @@
+//! Decides which task comes next, and how much work the flushes owe.
+//!
+//! ```text
+//!   root over σ ─▶ flush the first σ bytes of the root ─▶ advanced: flush the largest child over σ ─▶ … ─▶ leaves
+//!                                                         basic: flush every child over σ
+//! ```
+//!
+//! 1. A flush of the root and the flushes that follow it are a *cascade*: at most one flush for each level (001 §5.1,
+//!    "Single Recursive Call"). A level receives about σ bytes and passes about σ bytes on, so that the d-trees of
+//!    siblings have at most (f+1)σ bytes together.
+//! 2. The work of a cascade must be done before the root is full again. The index reports it as a deadline
+//!    ([`Deadline`]), so each write pays the share of its bytes in σ ("Deamortization").
+//! 3. Requests of callers, and leaves that hold much garbage, are swept. The pieces of sweeps and flushes take turns.
+//! 4. The basic version (§3) flushes every child over σ, and writes the rest of the source anew after each flush.
+
+use std::sync::Arc;
+
+use super::garbage;
+use super::node::{Node, run_of};
+use super::task::{Kind, Search, Slot, Task};
+use super::tree::{Inner, Nbtree};
+use super::world::World;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{KeyRange, Result, Seqno};
+use crate::index::runs::Forced;
+use crate::index::runs::sequence::cut_to;
+use crate::index::{Deadline, Mode};
+use crate::run::RunSlice;
+
+/// A root with this many slices more than σ holds memtables is rewritten, if damage keeps the slices from going down.
+const MOST_SLICES: u64 = 16;
+/// The minimum and maximum number of bytes of a piece.
+const PIECE: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
+
+/// What follows a flush.
+#[derive(Clone, Debug)]
+pub(super) enum Next {
+    /// Flush the node of this height that contains the lower bound of the range, if it is over σ.
+    Flush(u32, KeyRange),
+    /// Write the rest of the node of this height anew.
+    Rewrite(u32, KeyRange),
+}
+
+impl Nbtree {
+    /// The bytes of a piece: a d-tree, so that a piece is written sequentially; but not so much that the temporary space
+    /// of a merge matters.
+    pub(super) fn piece_bytes(&self) -> u64 {
+        self.sizes.limits.dtree_bytes.clamp(*PIECE.start(), *PIECE.end())
+    }
+
+    /// Begins the next flush and the next sweep, if there is none in progress. Returns whether a task began. REQUIRES: the
+    /// caller holds `inner`.
+    pub(super) fn begin_tasks(&self, inner: &mut Inner) -> Result<bool> {
+        let is_sweep = |task: &Task| matches!(task.kind, Kind::Sweep { .. });
+        let (mut sweeps, mut flushes) = (0, 0);
+        inner.tasks.iter().for_each(|task| if is_sweep(task) { sweeps += 1 } else { flushes += 1 });
+        let begun = (flushes == 0 && self.begin_flush(inner)?) | (sweeps == 0 && self.begin_sweep(inner));
+        // What was not worth a task any more is no debt either.
+        self.recount(inner);
+        Ok(begun)
+    }
+
+    /// Begins the flush that follows the last one, or a flush of the root.
+    fn begin_flush(&self, inner: &mut Inner) -> Result<bool> {
+        let root = inner.world.root.clone();
+        while let Some(next) = inner.cascade.pop() {
+            match next {
+                Next::Rewrite(at, range) => {
+                    inner.add_task(Kind::Rewrite { at }, range, Seqno::MAX);
+                    return Ok(true);
+                }
+                Next::Flush(from, range) => {
+                    let node = *root.path_to(&range.from, from).last().expect("a path has nodes");
+                    let is_full = node.height == from && !node.is_root && node.bytes() > self.sizes.limits.dtree_bytes;
+                    if is_full {
+                        let rest = self.first_of(node)?;
+                        inner.add_task(Kind::Flush { from }, rest, Seqno::MAX);
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        inner.deadline = None;
+        if self.is_flush_due(inner) {
+            inner.deadline = Some(self.deadline(&root));
+            let (rest, upto) = (self.first_of(&root)?, inner.world.through);
+            inner.add_task(Kind::Flush { from: u32::MAX }, rest, upto);
+            return Ok(true);
+        }
+        let has_piled_up = self.has_piled_up(inner);
+        if has_piled_up {
+            inner.add_task(Kind::Rewrite { at: u32::MAX }, KeyRange::all(), Seqno::MAX);
+        }
+        Ok(has_piled_up)
+    }
+
+    /// Begins a sweep for a request, or of a leaf with much garbage.
+    fn begin_sweep(&self, inner: &mut Inner) -> bool {
+        let root = inner.world.root.clone();
+        if let Some(request) = inner.world.forced.iter().find(|request| inner.requested(request) > 0).cloned() {
+            inner.add_task(Kind::Sweep { before: Some(request.before) }, request.range, Seqno::MAX);
+            inner.tasks[0].request = Some(request.before);
+            return true;
+        }
+        while let Some(range) = inner.garbage.pop_front() {
+            let leaf = *root.path_to(&range.from, 0).last().expect("a path has nodes");
+            if *leaf.range == range && garbage::leaves(&root, &range).contains(&range) {
+                inner.add_task(Kind::Sweep { before: None }, range, Seqno::MAX);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the root is over σ, and a flush would move something.
+    pub(super) fn is_flush_due(&self, inner: &Inner) -> bool {
+        let is_full = inner.world.root.bytes() >= self.sizes.limits.dtree_bytes;
+        is_full && inner.fruitless != Some(inner.world.through)
+    }
+
+    /// Whether damage keeps too many slices in the root.
+    pub(super) fn has_piled_up(&self, inner: &Inner) -> bool {
+        let usual = self.sizes.limits.dtree_bytes / self.sizes.memtable_bytes.max(1);
+        let root = &inner.world.root;
+        let above = root.parts.iter().take_while(|part| !inner.stuck.holds(&part.slice)).count() as u64;
+        !inner.stuck.is_empty() && above > 2 * usual + MOST_SLICES && inner.fruitless != Some(inner.world.through)
+    }
+
+    /// The range of the first σ bytes of a node (001 §4.1); all of it, if it has little more.
+    fn first_of(&self, node: &Node) -> Result<KeyRange> {
+        let sequences: Vec<&[crate::index::runs::Part]> = match node.is_root {
+            true => node.parts.iter().map(std::slice::from_ref).collect(),
+            false => vec![&node.parts],
+        };
+        cut_to(&sequences, &node.range, self.sizes.limits.dtree_bytes)
+    }
+
+    /// The work of a flush of the root and of the flushes that may follow: on each level, σ and what the children have.
+    fn deadline(&self, root: &Arc<Node>) -> Deadline {
+        let full = self.sizes.limits.dtree_bytes;
+        let mut node = root;
+        let mut work_bytes = 0;
+        while let Some(largest) = node.children.iter().max_by_key(|child| child.bytes()) {
+            work_bytes += full + node.children.iter().map(|child| child.bytes()).sum::<u64>();
+            node = largest;
+        }
+        Deadline { work_bytes, within_bytes: full.max(self.sizes.memtable_bytes) }
+    }
+
+    /// Ends a task. After a flush, the flushes of its children follow. REQUIRES: the caller holds `inner`.
+    pub(super) fn end_task(&self, inner: &mut Inner, world: &mut World, at: usize) {
+        let task = inner.tasks.remove(at);
+        assert!(matches!(task.slot, Slot::Idle), "a task ends between two pieces");
+        world.forced.retain(|request| task.request != Some(request.before));
+        let is_of_root = matches!(task.kind, Kind::Flush { from: u32::MAX } | Kind::Rewrite { at: u32::MAX });
+        if is_of_root && !task.has_worked {
+            inner.fruitless = Some(world.through);
+        }
+        let Kind::Flush { .. } = task.kind else { return };
+        self.counters.flushes.fetch_add(1, Relaxed);
+        let height = task.source_height(&world.root);
+        if height >= 2 {
+            inner.cascade.extend(self.followers(&world.root, height, &task.whole));
+        }
+        if self.sizes.mode == Mode::Paper && height < world.root.height {
+            inner.cascade.push(Next::Rewrite(height, task.whole));
+        }
+    }
+
+    /// The children to flush after a flush of the nodes of height `height` in `range`.
+    fn followers(&self, root: &Arc<Node>, height: u32, range: &KeyRange) -> Vec<Next> {
+        let mut full: Vec<&Arc<Node>> = Vec::new();
+        let mut search = vec![root];
+        while let Some(node) = search.pop() {
+            if node.height + 1 == height {
+                full.extend((node.bytes() > self.sizes.limits.dtree_bytes).then_some(node));
+            } else {
+                search.extend(node.children_in(range));
+            }
+        }
+        if self.sizes.mode == Mode::Product {
+            full.sort_by_key(|node| std::cmp::Reverse(node.bytes()));
+            full.truncate(1);
+        }
+        full.into_iter().map(|node| Next::Flush(node.height, KeyRange::clone(&node.range))).collect()
+    }
+
+    /// Recomputes the debt after a change. REQUIRES: the caller holds `inner`.
+    pub(super) fn recount(&self, inner: &mut Inner) {
+        let root = &inner.world.root;
+        let full = self.sizes.limits.dtree_bytes;
+        let working: u64 = inner.tasks.iter().map(|task| task.bytes(root).max(1)).sum();
+        let is_flushing = inner.tasks.iter().any(|task| !matches!(task.kind, Kind::Sweep { .. }));
+        let following: u64 = inner.cascade.iter().map(|_| full).sum();
+        let waiting = if self.is_flush_due(inner) && !is_flushing { root.bytes().max(1) } else { 0 };
+        let piled = u64::from(self.has_piled_up(inner) && !is_flushing);
+        let garbage: u64 = inner.garbage.iter().map(|_| full).sum();
+        let requested: u64 = inner.world.forced.iter().map(|request| inner.requested(request)).sum();
+        let deadline = inner.deadline.filter(|_| is_flushing || !inner.cascade.is_empty());
+        self.owing.change(|own| {
+            own.work_bytes = working + following + waiting + piled + garbage;
+            own.requested_bytes = requested;
+            own.deadline = deadline;
+        });
+    }
+}
+
+impl Inner {
+    /// Adds a task in front of the others. REQUIRES: the caller holds `inner`.
+    pub(super) fn add_task(&mut self, kind: Kind, range: KeyRange, upto: Seqno) {
+        debug_assert!(!range.is_empty(), "a task has keys");
+        self.tasks.insert(0, Task::new(self.next_task, kind, range, upto));
+        self.next_task += 1;
+    }
+
+    /// Bytes that still have to be rewritten for a request. These are the bytes of the readable old runs in the range of
+    /// the request.
+    pub(super) fn requested(&self, request: &Forced) -> u64 {
+        let mut bytes = 0;
+        self.world.root.walk(&mut |node| {
+            let old = node.parts_in(&request.range).filter(|part| self.is_old(&part.slice, request));
+            bytes += old.map(|part| part.bytes.max(1)).sum::<u64>();
+        });
+        bytes
+    }
+
+    fn is_old(&self, slice: &RunSlice, request: &Forced) -> bool {
+        run_of(slice) < request.before && !self.stuck.holds(slice)
+    }
+
+    /// A search for pieces in the current tree.
+    pub(super) fn search<'s>(&'s self, root: &'s Arc<Node>, tree: &Nbtree, target: u64) -> Search<'s> {
+        Search { root, limits: tree.sizes.limits, stuck: &self.stuck, target }
+    }
+}

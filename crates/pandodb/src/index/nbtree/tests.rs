@@ -1,0 +1,239 @@
+//! Tests of the shape, the flushes and their bounds. Pieces are suspended at every point while memtables arrive. The
+//! behaviour that a user sees is covered by test suites that run with every index.
+
+use std::sync::Arc;
+
+use super::node::Node;
+use super::shape::Limits;
+use super::{Nbtree, Sizes};
+use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Seqno};
+use crate::device::{Device, OpenHow};
+use crate::filter::Filters;
+use crate::index::blobs::tests::an_index_never_walks_its_map;
+use crate::index::testing::{Bench, changes_are_found, operator, suspend_jobs};
+use crate::index::{Core, Index, Mode, SealedBatch};
+use crate::memtable::{ChunkPool, Memtable};
+use crate::resolve::Stripes;
+use crate::run::Compression;
+use crate::space::Prefetch;
+
+const MEMTABLE: u64 = 8 << 10;
+
+fn sizes(fanout: usize, dtree_bytes: u64, mode: Mode) -> Sizes {
+    Sizes {
+        limits: Limits { fanout, dtree_bytes },
+        memtable_bytes: MEMTABLE,
+        mode,
+        filters: Some(Filters::Bloom),
+        compression: Compression::None,
+        operator: Some(operator()),
+    }
+}
+
+fn bench_of(seed: u64, sizes: &Sizes) -> Bench<Nbtree> {
+    let sizes = sizes.clone();
+    Bench::of(seed, move |core| Nbtree::create(core, sizes, Seqno(0)))
+}
+
+fn bench(seed: u64, fanout: usize) -> Bench<Nbtree> {
+    bench_of(seed, &sizes(fanout, 16 << 10, Mode::Product))
+}
+
+/// The root, after a check of every invariant.
+fn root(tree: &Nbtree) -> Arc<Node> {
+    let root = tree.inner.lock().world.root.clone();
+    let limits = tree.sizes.limits;
+    root.walk(&mut |node| {
+        node.assert_valid();
+        assert!(node.children.len() <= limits.fanout, "{} children", node.children.len());
+        if node.children.len() > 1 {
+            let small = node.children.iter().find(|child| limits.is_small(child));
+            assert!(small.is_none(), "a small node of {} bytes", small.map_or(0, |node| node.bytes()));
+        }
+    });
+    root
+}
+
+/// A batch of rows with these keys.
+fn batch(bench: &mut Bench<Nbtree>, keys: impl Iterator<Item = Vec<u8>>, kind: Kind) -> SealedBatch {
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    for (i, key) in keys.enumerate() {
+        bench.seqno += 1;
+        let value = (i as i64).to_le_bytes();
+        let value: &[u8] = if kind == Kind::Put { &value } else { &[] };
+        memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind, value });
+        match kind {
+            Kind::Put => bench.model.insert(key, i as i64),
+            _ => bench.model.remove(&key),
+        };
+    }
+    SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno))
+}
+
+#[test]
+fn changes_since_a_snapshot_are_found() {
+    (0..6).for_each(|seed| changes_are_found(&mut bench(seed, 3)));
+}
+
+#[test]
+fn the_map_of_large_values_is_never_fully_walked() {
+    an_index_never_walks_its_map(bench(1, 3), |tree, map| tree.inner.lock().world.blobs = map);
+}
+
+#[test]
+fn suspended_pieces_survive_arriving_memtables() {
+    let (product, paper) = (Mode::Product, Mode::Paper);
+    for (seed, fanout, mode) in [(0, 3, product), (1, 3, paper), (2, 4, product), (3, 5, paper), (4, 8, product)] {
+        let mut bench = bench_of(seed, &sizes(fanout, 16 << 10, mode));
+        let mut highest = 0;
+        suspend_jobs(&mut bench, seed, 70, |tree| highest = highest.max(root(tree).height));
+        let stats = bench.tree.stats();
+        assert!(stats.compactions > 5, "seed {seed}: {stats:?}");
+        assert!(highest > 1 || fanout == 8, "seed {seed}: height {highest}");
+    }
+}
+
+#[test]
+fn a_load_in_key_order_moves_without_being_rewritten() {
+    let mut bench = bench(1, 4);
+    for at in 0..40u64 {
+        let keys = (0..400u64).map(move |i| format!("k{:07}", at * 400 + i).into_bytes());
+        let batch = batch(&mut bench, keys, Kind::Put);
+        bench.tree.ingest(batch);
+        bench.drain();
+    }
+    bench.check();
+    let stats = bench.tree.stats();
+    assert_eq!((stats.compactions, stats.figure("runs")), (0, 40), "{stats:?}");
+    assert!(root(&bench.tree).height > 1 && stats.figure("moves") > 10, "{stats:?}");
+    // A request rewrites data that earlier flushes only moved.
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    bench.check();
+    assert!(root(&bench.tree).parts.is_empty());
+    assert!(bench.tree.stats().compactions > 0);
+}
+
+#[test]
+fn deletes_trigger_the_merge_of_the_data_that_they_hide() {
+    let mut bench = bench(4, 4);
+    (0..24).for_each(|_| bench.put(600, 20_000));
+    bench.drain();
+    let before = bench.tree.stats().disk_bytes;
+    let keys: Vec<Vec<u8>> = bench.model.keys().cloned().collect();
+    for some in keys.chunks(700) {
+        let batch = batch(&mut bench, some.iter().cloned(), Kind::Delete);
+        bench.tree.ingest(batch);
+        bench.drain();
+    }
+    bench.check();
+    let after = bench.tree.stats();
+    assert!(after.disk_bytes * 2 < before, "{before} bytes before, {after:?}");
+    assert_eq!(root(&bench.tree).height, 1, "small nodes are joined, and the root sinks");
+}
+
+#[test]
+fn a_range_tombstone_over_everything_frees_all_pages_at_once() {
+    let mut bench = bench(5, 4);
+    let empty = bench.core.data.stats().allocated_bytes;
+    (0..30).for_each(|_| bench.put(600, 20_000));
+    bench.drain();
+    bench.seqno += 1;
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    memtable.insert_range(&RangeTombstone { range: KeyRange::all(), seqno: Seqno(bench.seqno) });
+    bench.model.clear();
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    let merges = bench.tree.stats().compactions;
+    bench.pack_all();
+    let only = root(&bench.tree);
+    assert_eq!((only.parts.len(), only.children.len()), (1, 1), "only the tombstone is left");
+    assert_eq!(bench.tree.stats().compactions, merges);
+    drop(only);
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    bench.check();
+    let stats = bench.tree.stats();
+    assert_eq!((stats.figure("runs"), stats.entries), (0, 0), "{stats:?}");
+    for _ in 0..3 {
+        bench.core.data.begin_checkpoint();
+        bench.core.data.finish_checkpoint().unwrap();
+    }
+    assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
+}
+
+#[test]
+fn a_reopened_tree_equals_the_stored_one() {
+    for seed in 0..4 {
+        let mut bench = bench(seed, 3);
+        for _ in 0..20 {
+            bench.feed(700, 20_000, 10);
+            bench.step(32 << 10);
+        }
+        bench.pack_all();
+        let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
+        let again = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
+        assert_eq!(cut.root, again.root, "an unchanged tree keeps its pages");
+        let open = |record: &crate::index::RootRecord| {
+            let core = Core { data: reopened(&bench), ..bench.core.clone() };
+            let mut prefetch = Prefetch::new(core.data.clone());
+            Nbtree::open(core, sizes(3, 16 << 10, Mode::Product), record, &mut prefetch)
+        };
+        let shape = |tree: &Nbtree| {
+            let mut shape: Vec<(u32, KeyRange, Vec<(OwnerId, KeyRange)>)> = Vec::new();
+            root(tree).walk(&mut |node| {
+                let parts =
+                    node.parts.iter().map(|part| (super::node::run_of(&part.slice), part.slice.range().clone()));
+                shape.push((node.height, KeyRange::clone(&node.range), parts.collect()));
+            });
+            shape
+        };
+        assert_eq!(shape(&open(&cut.root).unwrap()), shape(&bench.tree));
+        for at in 1..cut.root.bytes.len() {
+            let mut record = cut.root.clone();
+            record.bytes.truncate(at);
+            assert!(open(&record).is_err(), "cut at {at}");
+        }
+    }
+}
+
+/// Reopens the data file of a bench. No page of the reopened file is marked as used.
+fn reopened(bench: &Bench<Nbtree>) -> Arc<crate::space::DataFile> {
+    let file = bench.device.open("data", OpenHow { write: true, ..OpenHow::default() }).unwrap();
+    crate::space::DataFile::open(file, bench.core.data.store_id()).unwrap()
+}
+
+/// Damage excludes only the keys of the piece in which it was found. Everything else is merged until no work is left.
+/// Newer data of the excluded keys stays above, and does not pile up in the root.
+#[test]
+fn a_damaged_leaf_excludes_only_its_piece_from_merges() {
+    for seed in 0..4 {
+        let mut bench = bench(seed, 3);
+        (0..40).for_each(|_| bench.put(600, 40_000));
+        bench.drain();
+        let leaf = root(&bench.tree).path_to(b"k0020000", 0).last().map(|leaf| leaf.parts[0].slice.clone()).unwrap();
+        let extent = leaf.run().owned()[0];
+        let file = bench.device.open("data", OpenHow { write: true, ..OpenHow::default() }).unwrap();
+        crate::device::write_all_at(&*file, extent.start.offset(), &[0x5A; 4096]).unwrap();
+        let pages = (0..u64::from(extent.pages)).map(|page| crate::base::PageNo(extent.start.0 + page));
+        pages.for_each(|page| bench.core.pool.forget(leaf.run().meta().id, page));
+        drop(leaf);
+        bench.tree.compact(&KeyRange::all()).unwrap();
+        let mut damages = 0;
+        for _ in 0..10_000 {
+            let stripes = bench.stripes();
+            let progress = bench.tree.step(1 << 20, &move || stripes.clone()).unwrap();
+            damages += u64::from(progress.damage.is_some());
+            if progress.idle {
+                break;
+            }
+        }
+        assert!(damages > 0 && bench.tree.debt().total() == 0, "seed {seed}: {damages} damages");
+        assert!(bench.tree.stats().damaged > 0);
+        for _ in 0..60 {
+            bench.put(600, 40_000);
+            while !bench.step(1 << 20).idle {}
+        }
+        let slices = bench.tree.stats().figure("root_runs");
+        assert!(slices < 40, "seed {seed}: {slices} slices in the root above a damaged leaf");
+    }
+}

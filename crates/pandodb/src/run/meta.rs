@@ -141,9 +141,8 @@ impl RunMeta {
     /// The positions of the inner blocks and the filter. A search reads these blocks before a leaf.
     pub(super) fn above_leaves(&self) -> Range<u64> {
         let filter = &self.filter;
-        // A run without a filter has no inner blocks.
-        let end = if filter.pages > 0 { filter.first + u64::from(filter.pages) } else { self.leaf_pages };
-        self.leaf_pages..end
+        // A run without leaves has neither inner blocks nor a position of a filter.
+        self.leaf_pages..(filter.first + u64::from(filter.pages)).max(self.leaf_pages)
     }
 
     /// The position of the footer, which follows all other blocks, and its number of pages.

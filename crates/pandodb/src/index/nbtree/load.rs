@@ -1,8 +1,9 @@
-//! Attaches the runs of a sorted load to a Nested B-tree: they become slices of the root. The flushes that follow move
-//! them down without writing them again, if nothing overlaps them.
+//! Attaches the runs of a sorted load to a Nested B-tree. In an empty tree they become leaves. Otherwise they become
+//! slices of the root, and the flushes that follow move them down without writing them again, if nothing overlaps them.
 
 use std::sync::Arc;
 
+use super::change;
 use super::index::TreeCheckpoint;
 use super::tree::{Inner, Nbtree};
 use super::world::World;
@@ -23,13 +24,15 @@ impl Nbtree {
         let mut world = inner.world.clone();
         assert!(loaded.at() > world.through, "a load is newer than every message of the tree");
         let whole: Vec<Part> = loaded.slices().iter().cloned().map(Part::new).collect();
-        let mut root = world.root.edit();
-        for (at, range) in joined_ranges(&whole.iter().collect::<Vec<_>>()).into_iter().rev() {
-            if let Some(part) = whole[at].clip(&range)? {
-                root.arrive(part);
-            }
+        let mut parts = Vec::with_capacity(whole.len());
+        for (at, range) in joined_ranges(&whole.iter().collect::<Vec<_>>()) {
+            parts.extend(whole[at].clip(&range)?);
         }
-        world.root = Arc::new(root);
+        assert_eq!(parts.len(), whole.len(), "each run of a load has rows");
+        world.root = match world.root.holds_nothing() {
+            true => Arc::new(self.sizes.limits.tree_of(parts)?),
+            false => parts.into_iter().rev().fold(world.root, |root, part| change::with_arrival(&root, part)),
+        };
         world.through = loaded.at();
         world.blobs.insert_all(loaded.blobs());
         Ok(world)

@@ -138,6 +138,18 @@ impl Limits {
         Ok(node)
     }
 
+    /// The root of a tree whose leaves hold these slices, which are disjoint and in key order.
+    ///
+    /// # Errors
+    /// If an inner block of a run cannot be read.
+    pub fn tree_of(self, parts: Vec<Part>) -> Result<Node> {
+        let mut root = Node::empty_root();
+        let mut leaf = root.children[0].edit();
+        leaf.parts = parts.into();
+        root.children = self.balance(&[Arc::new(leaf)], true)?;
+        self.settle_root(root)
+    }
+
     /// The root after its children have changed: it grows if it has too many children, and sinks if it has only one.
     ///
     /// # Errors

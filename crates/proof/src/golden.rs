@@ -8,6 +8,7 @@
 //! | `deep` | more keys and levels than `closed`, with range deletes and merges on several levels; closed |
 //! | `levels` | the contents of `deep`, in a lookahead array (`cola`); closed |
 //! | `pages` | the contents of `deep`, in a B+-tree (`btree`); closed |
+//! | `nested` | the contents of `deep`, in a Nested B-tree (`nbtree`); closed |
 //! | `buffers` | the contents of `deep`, in a Bε-tree (`betree`); closed |
 //!
 //! `golden/NAME-v3.bin` holds all files of the store's directory, without their holes. Integers are u32, little-endian:
@@ -59,12 +60,13 @@ macro_rules! golden {
 pub const REFUSED: &[u8] = include_bytes!("../golden/closed-v2.bin");
 
 /// All golden stores.
-pub const GOLDEN: [Golden; 6] = [
+pub const GOLDEN: [Golden; 7] = [
     golden!("closed", "stbe:fanout=3,maplet_width=2"),
     golden!("killed", "stbe:fanout=3,maplet_width=2"),
     golden!("deep", "stbe:fanout=3,maplet_width=2"),
     golden!("levels", "cola:growth=2"),
     golden!("pages", "btree:page_kib=4"),
+    golden!("nested", "nbtree:fanout=3"),
     golden!("buffers", "betree:node_kib=4,page_kib=4"),
 ];
 
@@ -127,7 +129,9 @@ pub fn digest(state: &State) -> u64 {
 /// log.
 fn script(name: &str) -> Script {
     let (seed, mix) = match name {
-        "deep" | "levels" | "pages" | "buffers" => (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 }),
+        "deep" | "levels" | "pages" | "buffers" | "nested" => {
+            (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 })
+        }
         "killed" => (2, Mix { steps: 40, blobs: 8, lazy: 20, buffered: 50, keys: 24 }),
         _ => (1, Mix { steps: 40, blobs: 8, lazy: 20, buffered: 50, keys: 24 }),
     };

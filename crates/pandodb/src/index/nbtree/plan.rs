@@ -23,7 +23,7 @@ use super::world::World;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, Result, Seqno};
 use crate::index::runs::Forced;
-use crate::index::runs::sequence::cut_to;
+use crate::index::runs::sequence::cut_above;
 use crate::index::{Deadline, Mode};
 use crate::run::RunSlice;
 
@@ -31,6 +31,9 @@ use crate::run::RunSlice;
 const MOST_SLICES: u64 = 16;
 /// The minimum and maximum number of bytes of a piece.
 const PIECE: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
+
+/// A flush takes the rest of a node along if it is at most 1/SMALL_REST of what the flush moves anyway.
+const SMALL_REST: u64 = 8;
 
 /// What follows a flush.
 #[derive(Clone, Debug)]
@@ -73,7 +76,8 @@ impl Nbtree {
                     let node = *root.path_to(&range.from, from).last().expect("a path has nodes");
                     let is_full = node.height == from && !node.is_root && node.bytes() > self.sizes.limits.dtree_bytes;
                     if is_full {
-                        let rest = self.first_of(node)?;
+                        let rest = self.first_of(node, inner.quantum)?;
+                        inner.quantum = bytes_of(node, &rest).max(self.sizes.limits.dtree_bytes);
                         inner.add_task(Kind::Flush { from }, rest, Seqno::MAX);
                         return Ok(true);
                     }
@@ -83,7 +87,10 @@ impl Nbtree {
         inner.deadline = None;
         if self.is_flush_due(inner) {
             inner.deadline = Some(self.deadline(&root));
-            let (rest, upto) = (self.first_of(&root)?, inner.world.through);
+            // Each level passes on at least as much as it has received, so that no level fills up.
+            let quantum = self.sizes.limits.dtree_bytes;
+            let (rest, upto) = (self.first_of(&root, quantum)?, inner.world.through);
+            inner.quantum = bytes_of(&root, &rest).max(quantum);
             inner.add_task(Kind::Flush { from: u32::MAX }, rest, upto);
             return Ok(true);
         }
@@ -126,13 +133,13 @@ impl Nbtree {
         !inner.stuck.is_empty() && above > 2 * usual + MOST_SLICES && inner.fruitless != Some(inner.world.through)
     }
 
-    /// The range of the first σ bytes of a node (001 §4.1); all of it, if it has little more.
-    fn first_of(&self, node: &Node) -> Result<KeyRange> {
+    /// The range of the first `bytes` bytes of a node (001 §4.1); all of it, if it has little more.
+    fn first_of(&self, node: &Node, bytes: u64) -> Result<KeyRange> {
         let sequences: Vec<&[crate::index::runs::Part]> = match node.is_root {
             true => node.parts.iter().map(std::slice::from_ref).collect(),
             false => vec![&node.parts],
         };
-        cut_to(&sequences, &node.range, self.sizes.limits.dtree_bytes)
+        cut_above(&sequences, &node.range, bytes, bytes + bytes / SMALL_REST)
     }
 
     /// The work of a flush of the root and of the flushes that may follow: on each level, σ and what the children have.
@@ -167,13 +174,14 @@ impl Nbtree {
         }
     }
 
-    /// The children to flush after a flush of the nodes of height `height` in `range`.
+    /// The children to flush after a flush of the nodes of height `height` in `range`. Also children outside of the range
+    /// count, which only an earlier flush has reached.
     fn followers(&self, root: &Arc<Node>, height: u32, range: &KeyRange) -> Vec<Next> {
         let mut full: Vec<&Arc<Node>> = Vec::new();
         let mut search = vec![root];
         while let Some(node) = search.pop() {
-            if node.height + 1 == height {
-                full.extend((node.bytes() > self.sizes.limits.dtree_bytes).then_some(node));
+            if node.height == height {
+                full.extend(node.children.iter().filter(|child| child.bytes() > self.sizes.limits.dtree_bytes));
             } else {
                 search.extend(node.children_in(range));
             }
@@ -203,6 +211,11 @@ impl Nbtree {
             own.deadline = deadline;
         });
     }
+}
+
+/// Estimated bytes of a node's own data in `range`.
+fn bytes_of(node: &Node, range: &KeyRange) -> u64 {
+    node.parts_in(range).map(|part| part.bytes_in(range)).sum()
 }
 
 impl Inner {

@@ -83,6 +83,8 @@ pub struct Inner {
     pub(super) tasks: Vec<Task>,
     /// What follows the flush that has just ended; the last element comes first.
     pub(super) cascade: Vec<Next>,
+    /// The bytes that the last flush passed on, at least σ. The flush that follows it passes on as much.
+    pub(super) quantum: u64,
     /// The ranges of leaves of which deletes above them hide much.
     pub(super) garbage: VecDeque<KeyRange>,
     /// Whether the last piece was one of a sweep. Sweeps and flushes take turns.
@@ -162,6 +164,7 @@ impl Nbtree {
                 world,
                 tasks: Vec::new(),
                 cascade: Vec::new(),
+                quantum: 0,
                 garbage: VecDeque::new(),
                 has_swept: false,
                 fruitless: None,

@@ -219,15 +219,23 @@ impl Stuck {
 }
 
 /// The beginning of `range` that contains about `target` bytes of these sequences. If the range holds at most half as
-/// much again, it is returned whole.
+/// much again, it is returned whole, so that no small rest is left.
 ///
 /// # Errors
 /// The errors of [`RunSlice::split_keys`], except damage.
 pub fn cut_to(sequences: &[&[Part]], range: &KeyRange, target: u64) -> Result<KeyRange> {
+    cut_above(sequences, range, target, target.saturating_mul(LAST_PIECE_QUARTERS) / 4)
+}
+
+/// Like [`cut_to`], but returns the whole range only if it holds at most `most` bytes.
+///
+/// # Errors
+/// The errors of [`cut_to`].
+pub fn cut_above(sequences: &[&[Part]], range: &KeyRange, target: u64, most: u64) -> Result<KeyRange> {
     let of_one = |parts: &[Part]| parts.iter().map(|part| part.bytes_in(range)).sum::<u64>();
     let bytes: Vec<u64> = sequences.iter().map(|parts| of_one(parts)).collect();
     let total: u64 = bytes.iter().sum();
-    if total * 4 <= target * LAST_PIECE_QUARTERS {
+    if total <= most {
         return Ok(range.clone());
     }
     assert!(total > 0, "an empty piece is not cut");

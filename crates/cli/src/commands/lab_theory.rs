@@ -63,7 +63,7 @@ fn one_theory(args: &TheoryArgs, index: &IndexOptions, is_one: bool) -> Outcome<
     if args.json {
         output::line(lines.join("\n"))?;
     } else {
-        if config.is_tree() {
+        if config.is_named() {
             output::line(format!("{index}\n"))?;
         }
         output::line(figures(&config, &points))?;

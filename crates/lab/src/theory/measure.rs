@@ -117,6 +117,11 @@ impl Config {
         Family::of(self.index.kind()) == Some(Family::Trees)
     }
 
+    /// Whether the results name the index with its options. The results of `stbe` do not, because its options are fixed.
+    pub fn is_named(&self) -> bool {
+        Family::of(self.index.kind()) != Some(Family::Stbe)
+    }
+
     fn open(&self, device: &Arc<MemDevice>, memory_budget: usize) -> Result<PandoEngine> {
         let (memtable, fanout) = (self.memtable_bytes, self.fanout);
         let device: Arc<dyn Device> = device.clone();
@@ -196,7 +201,7 @@ pub struct Load {
     pub affine: f64,
     /// The maximum number of bytes that one insert read and wrote, in all files.
     pub worst_insert_bytes: u64,
-    /// The same without the bytes that checkpoints wrote. Measured for trees of pages only.
+    /// The same without the bytes that checkpoints wrote. Not measured for `stbe`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst_job_bytes: Option<u64>,
     /// The average number of bytes that an insert read and wrote.
@@ -306,7 +311,7 @@ pub fn measure(config: &Config, records: u64) -> Result<Point> {
         Some(scan) => scan,
         None => scans(config, &shape, (None, &device), records)?,
     };
-    let index = if config.is_tree() { config.index.to_string() } else { String::new() };
+    let index = if config.is_named() { config.index.to_string() } else { String::new() };
     Ok(Point { index, records, load, load_seq, get, absent, get_small_pool, scan })
 }
 
@@ -335,7 +340,7 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
         let now = moved(&engine.device);
         worst = worst.max(now - last);
         // Only inserts that move more than a page can have written a checkpoint.
-        if config.is_tree() && now - last >= PAGE_BYTES {
+        if config.is_named() && now - last >= PAGE_BYTES {
             let total = engine.store.stats()?.written.checkpoint;
             worst_job = worst_job.max((now - last).saturating_sub(total - checkpointed));
             checkpointed = total;
@@ -364,7 +369,7 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
         transfers: config.memories().map(|memory| transfers(&accesses, memory)),
         affine: Affine::default().cost(&accesses),
         worst_insert_bytes: worst,
-        worst_job_bytes: config.is_tree().then_some(worst_job),
+        worst_job_bytes: config.is_named().then_some(worst_job),
         mean_insert_bytes,
     };
     close(engine)?;

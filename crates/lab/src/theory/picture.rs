@@ -25,7 +25,7 @@ pub fn plots(config: &Config, points: &[Point], checks: &[Check]) -> Vec<(String
             ((*file).to_owned(), ratios(title, &checks.iter().filter(concerned).collect::<Vec<_>>()))
         })
         .collect();
-    if config.is_tree() {
+    if config.is_named() {
         all.retain(|(_, plot)| !plot.series.is_empty());
         all.push(("theory-writes".to_owned(), tree_writes(config, points, checks)));
         return all;

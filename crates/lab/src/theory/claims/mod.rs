@@ -1,4 +1,5 @@
-//! The claims about the costs of the indexes, with their constants: [`mod@stbe`] and [`trees`] (`btree` and `betree`).
+//! The claims about the costs of the indexes, with their constants: [`mod@stbe`], [`nested`] (`nbtree`) and [`trees`]
+//! (`btree` and `betree`).
 //!
 //! ```text
 //!   Config ─▶ configurations, one for each ε or page size ─▶ measure … ─▶ judge: the claims of the family ─▶ Check …
@@ -6,10 +7,11 @@
 //!
 //! An index without claims is refused, because the claims about another index would say nothing about it.
 
+pub mod nested;
 pub mod stbe;
 pub mod trees;
 
-use pandodb::{BetreeOptions, BtreeOptions, IndexKind, IndexOptions};
+use pandodb::{BetreeOptions, BtreeOptions, IndexKind, IndexOptions, NbtreeOptions};
 
 use super::check::{Check, Claim, Sample, Slope};
 use super::measure::{Config, Point};
@@ -22,6 +24,8 @@ pub const TOLERANCE: f64 = 0.05;
 pub enum Family {
     /// The size-tiered Bε-tree.
     Stbe,
+    /// The Nested B-tree.
+    Nested,
     /// The trees of pages: `btree` and `betree`.
     Trees,
 }
@@ -31,6 +35,7 @@ impl Family {
     pub fn of(kind: IndexKind) -> Option<Family> {
         match kind.name() {
             "stbe" => Some(Family::Stbe),
+            "nbtree" => Some(Family::Nested),
             "btree" | "betree" => Some(Family::Trees),
             _ => None,
         }
@@ -65,6 +70,7 @@ pub fn judge(config: &Config, points: &[Point]) -> Vec<Check> {
     };
     let claims = match Family::of(config.index.kind()).expect("there are claims about the index") {
         Family::Stbe => stbe::claims(config),
+        Family::Nested => nested::claims(config),
         Family::Trees => trees::claims(config),
     };
     claims.into_iter().filter_map(judge).collect()
@@ -79,8 +85,8 @@ fn size_of(block: u64) -> String {
     if kib < 1024 { format!("{kib}K") } else { format!("{}M", kib >> 10) }
 }
 
-/// The configurations that are measured for an index: one, if the caller has chosen options. Otherwise three page sizes
-/// of a `btree`, or three values of ε of a `betree`. Its nodes are so small that a tree has several levels.
+/// The configurations that are measured for an index: one, if the caller has chosen options. Otherwise two fan-outs of an
+/// `nbtree`, and one without filters; or three page sizes of a `btree`, or three values of ε of a `betree`. Its nodes are so small that a tree has several levels.
 ///
 /// # Errors
 /// If there are no claims about the index, or about its options.
@@ -88,12 +94,16 @@ pub fn configurations(index: &IndexOptions) -> Result<Vec<IndexOptions>, String>
     let name = index.kind().name();
     let has_options = index.chosen().next().is_some() || index.mode().is_some();
     match Family::of(index.kind()) {
-        None => Err(format!("there are no claims about the costs of `{name}`; choose stbe, btree or betree")),
+        None => Err(format!("there are no claims about the costs of `{name}`; choose stbe, btree, betree or nbtree")),
         Some(Family::Stbe) if has_options => {
             Err("the claims about `stbe` are for its default options; leave the options out".to_owned())
         }
         Some(Family::Stbe) => Ok(vec![index.clone()]),
-        Some(Family::Trees) if has_options => Ok(vec![index.clone()]),
+        Some(Family::Nested | Family::Trees) if has_options => Ok(vec![index.clone()]),
+        Some(Family::Nested) => {
+            let fanouts = [3, 8].map(|fanout| NbtreeOptions::new().fanout(fanout).into());
+            Ok(fanouts.into_iter().chain([NbtreeOptions::new().filters(None).into()]).collect())
+        }
         Some(Family::Trees) if name == "btree" => {
             Ok([4, 8, 16].map(|kib| BtreeOptions::new().page_kib(kib).into()).to_vec())
         }

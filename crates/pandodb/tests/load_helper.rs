@@ -161,7 +161,7 @@ impl World {
 
 #[test]
 fn a_helper_builds_large_loads_only() {
-    for index in ["stbe", "cola"] {
+    for index in ["stbe", "cola", "nbtree"] {
         for (threads, helpers) in [(0, 0), (1, 1)] {
             let world = world(index, threads);
             assert_eq!(world.keyspace.load_sorted(rows().take(100)).unwrap(), 100);
@@ -184,7 +184,7 @@ fn a_load_needs_no_helper() {
 
 #[test]
 fn an_error_of_the_helper_is_returned() {
-    for index in ["stbe", "cola"] {
+    for index in ["stbe", "cola", "nbtree"] {
         let world = world(index, 1);
         let used = world.used();
         world.fate.what.store(FAILS, SeqCst);

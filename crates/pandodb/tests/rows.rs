@@ -3,7 +3,7 @@
 use pandodb::{Append, IndexOptions, Keyspace, KeyspaceOptions, Store};
 
 /// Every index that uses the row cache.
-const INDEXES: [&str; 4] = ["stbe", "cola", "btree", "betree"];
+const INDEXES: [&str; 5] = ["stbe", "cola", "btree", "betree", "nbtree"];
 
 /// The options of a keyspace with an index.
 fn options(index: &str) -> KeyspaceOptions {

@@ -294,7 +294,7 @@ fn a_fault_during_a_load_leaves_all_or_nothing() {
         FaultKind::IoError(OpClass::Write),
         FaultKind::IoError(OpClass::Sync),
     ];
-    let indexes = ["stbe:fanout=3", "cola", "btree:page_kib=4", "betree:page_kib=4"];
+    let indexes = ["stbe:fanout=3", "cola", "btree:page_kib=4", "betree:page_kib=4", "nbtree:fanout=3"];
     for (index, kind) in indexes.iter().flat_map(|index| kinds.map(|kind| (index, kind))) {
         let (mut refused, mut poisoned, mut places, mut nth) = (0, 0, 0, 0);
         let done = loop {

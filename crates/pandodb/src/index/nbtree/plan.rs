@@ -84,11 +84,10 @@ impl Nbtree {
                 }
             }
         }
-        inner.deadline = None;
         if self.is_flush_due(inner) {
-            inner.deadline = Some(self.deadline(&root));
             // Each level passes on at least as much as it has received, so that no level fills up.
-            let quantum = self.sizes.limits.dtree_bytes;
+            // After a burst of writes the root has several times σ, and half of it goes down at once.
+            let quantum = self.sizes.limits.dtree_bytes.max(root.bytes() / 2);
             let (rest, upto) = (self.first_of(&root, quantum)?, inner.world.through);
             inner.quantum = bytes_of(&root, &rest).max(quantum);
             inner.add_task(Kind::Flush { from: u32::MAX }, rest, upto);
@@ -142,16 +141,33 @@ impl Nbtree {
         cut_above(&sequences, &node.range, bytes, bytes + bytes / SMALL_REST)
     }
 
-    /// The work of a flush of the root and of the flushes that may follow: on each level, σ and what the children have.
+    /// The work that must be done before the root receives σ more bytes: for each σ that the root has, a flush of the root
+    /// and the flushes that may follow. On each level, these move σ, and rewrite what the children have.
     fn deadline(&self, root: &Arc<Node>) -> Deadline {
         let full = self.sizes.limits.dtree_bytes;
         let mut node = root;
-        let mut work_bytes = 0;
+        let mut work = 0;
         while let Some(largest) = node.children.iter().max_by_key(|child| child.bytes()) {
-            work_bytes += full + node.children.iter().map(|child| child.bytes()).sum::<u64>();
+            work += full + node.children.iter().map(|child| child.bytes()).sum::<u64>();
             node = largest;
         }
-        Deadline { work_bytes, within_bytes: full.max(self.sizes.memtable_bytes) }
+        let times = u128::from(root.bytes().max(full));
+        let work_bytes = u64::try_from(u128::from(work) * times / u128::from(full)).unwrap_or(u64::MAX);
+        Deadline { work_bytes, within_bytes: full }
+    }
+
+    /// Sets the deadline after a change. A deadline stays until the flushes are done, also when the root has passed its
+    /// data on already; it gets closer when more data arrives. REQUIRES: the caller holds `inner`.
+    fn set_deadline(&self, inner: &mut Inner, is_flushing: bool) {
+        if !self.is_flush_due(inner) {
+            inner.deadline = inner.deadline.filter(|_| is_flushing || !inner.cascade.is_empty());
+            return;
+        }
+        let new = self.deadline(&inner.world.root);
+        let is_new = !is_flushing && inner.cascade.is_empty();
+        if is_new || inner.deadline.is_none_or(|old| old.rate() < new.rate()) {
+            inner.deadline = Some(new);
+        }
     }
 
     /// Ends a task. After a flush, the flushes of its children follow. REQUIRES: the caller holds `inner`.
@@ -195,16 +211,17 @@ impl Nbtree {
 
     /// Recomputes the debt after a change. REQUIRES: the caller holds `inner`.
     pub(super) fn recount(&self, inner: &mut Inner) {
+        let is_flushing = inner.tasks.iter().any(|task| !matches!(task.kind, Kind::Sweep { .. }));
+        self.set_deadline(inner, is_flushing);
         let root = &inner.world.root;
         let full = self.sizes.limits.dtree_bytes;
         let working: u64 = inner.tasks.iter().map(|task| task.bytes(root).max(1)).sum();
-        let is_flushing = inner.tasks.iter().any(|task| !matches!(task.kind, Kind::Sweep { .. }));
         let following: u64 = inner.cascade.iter().map(|_| full).sum();
         let waiting = if self.is_flush_due(inner) && !is_flushing { root.bytes().max(1) } else { 0 };
         let piled = u64::from(self.has_piled_up(inner) && !is_flushing);
         let garbage: u64 = inner.garbage.iter().map(|_| full).sum();
         let requested: u64 = inner.world.forced.iter().map(|request| inner.requested(request)).sum();
-        let deadline = inner.deadline.filter(|_| is_flushing || !inner.cascade.is_empty());
+        let deadline = inner.deadline;
         self.owing.change(|own| {
             own.work_bytes = working + following + waiting + piled + garbage;
             own.requested_bytes = requested;

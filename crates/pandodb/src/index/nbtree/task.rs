@@ -29,7 +29,7 @@ use crate::index::runs::sequence::{cut_to, joined_ranges, may_be_neighbours};
 use crate::index::runs::{MergeJob, Part, Stuck};
 use crate::run::RunSlice;
 
-/// A part that has fewer bytes than σ/LEAST_MOVED is not moved but rewritten, because every part uses memory.
+/// Parts that have on average fewer bytes than σ/LEAST_MOVED are not moved but rewritten, because every part uses memory.
 const LEAST_MOVED: u64 = 16;
 
 /// The purpose of a task.
@@ -299,8 +299,8 @@ impl Search<'_> {
         for part in source {
             clipped.extend(part.clip(range)?);
         }
-        let is_small = |part: &Part| part.bytes * LEAST_MOVED < self.limits.dtree_bytes;
-        if clipped.is_empty() || clipped.iter().any(is_small) {
+        let bytes: u64 = clipped.iter().map(|part| part.bytes).sum();
+        if clipped.is_empty() || bytes * LEAST_MOVED < self.limits.dtree_bytes * clipped.len() as u64 {
             return Ok(None);
         }
         let own = child.parts.clipped(range)?;

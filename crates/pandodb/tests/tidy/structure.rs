@@ -13,8 +13,10 @@ use super::{CODE, assert_none, code_only, ident, line_of, read, words};
 const SHARED: [&str; 6] = ["runs", "blobs", "pages", "tree", "hot", "parts"];
 /// The places outside of its own folder where an index type may be named. Each has a file and the statements that are
 /// allowed there.
-const REGISTRY: [(&str, &[&str]); 2] =
-    [("index/registry.rs", &["pub static TYPES", "[&super::"]), ("index/mod.rs", &["pub mod ", "pub use self::"])];
+const REGISTRY: [(&str, &[&str]); 2] = [
+    ("index/registry.rs", &["pub static TYPES", "[&super::", "&super::"]),
+    ("index/mod.rs", &["pub mod ", "pub use self::"]),
+];
 
 /// The circles of imports that already exist. No further circle may be added to this list.
 const CIRCLES: [(&str, &[&str]); 2] = [("device/sim", &["machine", "queue"]), ("filter", &["maplet", "quotient"])];

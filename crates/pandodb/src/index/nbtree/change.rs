@@ -82,7 +82,7 @@ pub fn wiped(root: &Arc<Node>, range: &KeyRange, seqno: Seqno, limits: Limits) -
     if !may_wipe(root, range, seqno) {
         return Ok(None);
     }
-    let new = wipe(root, range, seqno, limits)?;
+    let new = wipe(root, range, limits)?;
     Ok(Some(Arc::new(limits.settle_root(new)?)))
 }
 
@@ -97,14 +97,14 @@ fn may_wipe(node: &Node, range: &KeyRange, seqno: Seqno) -> bool {
         && node.children_in(range).iter().all(|child| may_wipe(child, range, seqno))
 }
 
-fn wipe(node: &Arc<Node>, range: &KeyRange, seqno: Seqno, limits: Limits) -> Result<Node> {
+fn wipe(node: &Arc<Node>, range: &KeyRange, limits: Limits) -> Result<Node> {
     let mut new = node.edit();
     let runs: Vec<OwnerId> =
         node.parts_in(range).skip(usize::from(node.is_root)).map(|part| part.slice.run().meta().id).collect();
     new.remove(range, &runs)?;
     for child in &mut new.children {
         if child.range.overlaps(range) {
-            *child = Arc::new(wipe(child, range, seqno, limits)?);
+            *child = Arc::new(wipe(child, range, limits)?);
         }
     }
     if !new.is_leaf() {

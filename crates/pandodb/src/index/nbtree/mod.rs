@@ -11,9 +11,9 @@
 //! ```
 //!
 //! 1. A sealed memtable is packed into a run, which becomes the newest slice of the root (`Nbtree::attach`).
-//! 2. When the root has σ bytes, [`plan`] begins a flush: the first σ bytes of the root are merged with the d-trees of its
+//! 2. When the root has σ bytes, `plan` begins a flush: the first σ bytes of the root are merged with the d-trees of its
 //!    children, in key order, one child at a time. Each merge is a piece of the task, and is published by one swap of the
-//!    root ([`change`]). The source is only clipped ([`node`]).
+//!    root (`change`). The source is only clipped ([`node`]).
 //! 3. After a flush, the largest child over σ is flushed, and so on down to the leaves.
 //! 4. Leaves over σ split, and nodes that are too small are joined, without moving data ([`shape`]).
 //! 5. Deletes and operands are messages like all others. They are resolved when they reach a leaf.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use super::garbage;
 use super::node::{Node, run_of};
-use super::task::{Kind, Search, Slot, Task};
+use super::task::{Kind, Next, Search, Slot, Task};
 use super::tree::{Inner, Nbtree};
 use super::world::World;
 use crate::base::sync::Ordering::Relaxed;
@@ -34,15 +34,6 @@ const PIECE: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 
 /// A flush takes the rest of a node along if it is at most 1/SMALL_REST of what the flush moves anyway.
 const SMALL_REST: u64 = 8;
-
-/// What follows a flush.
-#[derive(Clone, Debug)]
-pub(super) enum Next {
-    /// Flush the node of this height that contains the lower bound of the range, if it is over σ.
-    Flush(u32, KeyRange),
-    /// Write the rest of the node of this height anew.
-    Rewrite(u32, KeyRange),
-}
 
 impl Nbtree {
     /// The bytes of a piece: a d-tree, so that a piece is written sequentially; but not so much that the temporary space

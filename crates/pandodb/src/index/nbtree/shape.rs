@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::node::Node;
-use crate::base::{KeyRange, PAGE, Result, SeededBug};
+use crate::base::{KeyRange, PAGE, Result, SeededBug, seeded};
 use crate::index::runs::{Part, Sequence};
 
 /// A part is split into at most this many pieces to find a key near the wanted place.
@@ -127,7 +127,7 @@ impl Limits {
     fn joined(self, left: &Node, right: &Node) -> Result<Node> {
         assert_eq!(left.height, right.height, "siblings are of one height");
         let mut node = Node::new(KeyRange::new(left.range.from.clone(), right.range.to.clone()), left.height);
-        let of_right: &[Part] = if SeededBug::JoinForgetsRight.is_on() { &[] } else { &right.parts };
+        let of_right: &[Part] = seeded!(JoinForgetsRight: &[], &right.parts);
         node.parts = left.parts.iter().chain(of_right).cloned().collect::<Vec<_>>().into();
         node.children = left.children.iter().chain(&right.children).cloned().collect();
         if !node.is_leaf() {
@@ -174,7 +174,7 @@ impl Limits {
         {
             let only = only.clone();
             // The data of the child is older than all data of the root.
-            let sunk: &[Part] = if SeededBug::SinkingForgets.is_on() { &[] } else { &only.parts };
+            let sunk: &[Part] = seeded!(SinkingForgets: &[], &only.parts);
             root.parts = root.parts.iter().chain(sunk).cloned().collect::<Vec<_>>().into();
             root.children.clone_from(&only.children);
             root.height = only.height;

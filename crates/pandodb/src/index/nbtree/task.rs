@@ -52,6 +52,15 @@ pub enum Kind {
     },
 }
 
+/// What follows a flush.
+#[derive(Clone, Debug)]
+pub enum Next {
+    /// Flush the node of this height that contains the lower bound of the range, if it is over σ.
+    Flush(u32, KeyRange),
+    /// Write the rest of the node of this height anew.
+    Rewrite(u32, KeyRange),
+}
+
 /// A task.
 pub struct Task {
     /// The number of the task, unique in the index.

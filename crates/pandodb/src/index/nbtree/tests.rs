@@ -19,6 +19,9 @@ use crate::space::Prefetch;
 
 const MEMTABLE: u64 = 8 << 10;
 
+/// The runs and the ranges of slices.
+type Slices = Vec<(OwnerId, KeyRange)>;
+
 fn sizes(fanout: usize, dtree_bytes: u64, mode: Mode) -> Sizes {
     Sizes {
         limits: Limits { fanout, dtree_bytes },
@@ -179,7 +182,7 @@ fn a_reopened_tree_equals_the_stored_one() {
             Nbtree::open(core, sizes(3, 16 << 10, Mode::Product), record, &mut prefetch)
         };
         let shape = |tree: &Nbtree| {
-            let mut shape: Vec<(u32, KeyRange, Vec<(OwnerId, KeyRange)>)> = Vec::new();
+            let mut shape: Vec<(u32, KeyRange, Slices)> = Vec::new();
             root(tree).walk(&mut |node| {
                 let parts =
                     node.parts.iter().map(|part| (super::node::run_of(&part.slice), part.slice.range().clone()));

@@ -87,7 +87,7 @@ const ANY: (u64, u64) = (0, 1);
 /// Seeds of [`Kind::Corrupt`] that damage closed stores generated from the seed.
 const CLOSED: (u64, u64) = (6, 8);
 /// Seeds of [`Kind::Corrupt`] that damage killed stores generated from the seed.
-const KILLED: (u64, u64) = (7, 8);
+const KILLED: (u64, u64) = (55, 8);
 /// Seeds of [`Kind::Faults`] in which one sync fails.
 const FORGOTTEN: (u64, u64) = (8, 27);
 /// Seeds of [`Kind::Faults`] in which one sync fails in a checkpoint that removes a dropped keyspace.
@@ -223,7 +223,7 @@ pub const HUNTS: &[Hunt] = {
             BUSY,
             "a get does not find a key of a run that arrived while a maplet was built",
         ),
-        hunt(UnreadMapletDenies, Corrupt, (270, 8), "a flipped bit in a maplet hides a key"),
+        hunt(UnreadMapletDenies, Corrupt, (630, 8), "a flipped bit in a maplet hides a key"),
         hunt(OperandsBackwards, Model, ANY, "a list has another order when scanned backward"),
         hunt(ScanStartsOver, Model, ANY, "a scan that was kept open returns keys again"),
         hunt(ScanOverlooksTie, Model, ANY, "a scan returns an old value"),
@@ -284,7 +284,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(SinkingForgets, Model, ANY, "keys are lost when the tree gets lower"),
         hunt(TreeTombstoneDropped, Model, ANY, "a deleted key reappears"),
         hunt(TreeWipedForSnapshots, Model, ANY, "a snapshot misses a key that was deleted later"),
-        hunt(NewestSliceNotWritten, Crash, ANY, "a crash loses the newest memtable"),
+        hunt(NewestSliceNotWritten, Crash, (11, 1), "a crash loses the newest memtable"),
         hunt(TreePagesFreedAtOnce, Model, ANY, "an old reader finds other pages"),
         hunt(TreeSnapshotsIgnored, Model, ANY, "a snapshot reads a newer value"),
         hunt(TreeTombstonesForgotten, Model, ANY, "a deleted key reappears"),

@@ -23,7 +23,7 @@ use super::table::{Layer, LayerId, Table};
 use super::world::World;
 use crate::base::{KeyRange, OwnerId, Result};
 use crate::index::runs::sequence::cut_to;
-use crate::index::runs::{MergeJob, Part, Stuck};
+use crate::index::runs::{MergeJob, Sequence, Stuck};
 use crate::run::RunSlice;
 
 /// A task: layers to join into one.
@@ -140,7 +140,7 @@ pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64)
             false => from_newer(&usable, &until).filter(|_| with_data > usize::from(is_blocked)),
         };
         if let Some(wanted) = wanted {
-            let sequences: Vec<&[Part]> = usable.iter().map(|layer| layer.parts_in(&wanted)).collect();
+            let sequences: Vec<Sequence> = usable.iter().map(|layer| layer.parts_in(&wanted).to_vec().into()).collect();
             let range = cut_to(&sequences, &wanted, target)?;
             return Ok(Some(Piece { layers: usable.iter().map(|layer| layer.id).collect(), range }));
         }

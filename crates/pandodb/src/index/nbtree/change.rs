@@ -30,7 +30,7 @@ impl Change<'_> {
         let mut new = node.edit();
         let stays = SeededBug::SourceKeepsFlushed.is_on() && node.height > *to;
         if node.height <= *from && !stays {
-            // Also what the source has behind the piece: what a lost low-water key would do.
+            // The seeded bug also removes what the source has behind the piece.
             let taken = SeededBug::SourceDropped.is_on() && node.height > *to && !node.is_root;
             new.remove(if taken { &node.range } else { range }, &self.runs)?;
         }
@@ -68,7 +68,7 @@ fn with_rewritten(
 /// The tree with a new slice in the root.
 pub fn with_arrival(root: &Node, part: Part) -> Arc<Node> {
     let mut new = root.edit();
-    new.arrive(part);
+    new.arrive([part]);
     Arc::new(new)
 }
 

@@ -81,12 +81,22 @@ fn check_node(checker: &mut Checker<'_>, (node, stored): &Placed) {
     }
 }
 
-/// The first node that is smaller than the structure allows (001 §3.1.1): an inner node with fewer than ⌈f/2⌉ children,
-/// or a leaf with less than half of σ. The children of the root are exempt if there is only one.
+/// The first node that is smaller than the structure allows (001 §3.1.1): an inner node with fewer than ⌈f/2⌉ children, or
+/// a leaf with less than half of σ, less the slack of a cut. An only child is exempt. A leaf is also exempt if it cannot be
+/// joined with a neighbour, because large rows can make cuts uneven.
 fn small_node(root: &Arc<Node>, least: Limits) -> Option<String> {
     let mut found = None;
     root.walk(&mut |node| {
-        let small = node.children.iter().filter(|_| node.children.len() > 1).find(|child| least.is_small(child));
+        let fits = |at: usize| {
+            let pair = [at.checked_sub(1), Some(at + 1)].into_iter().flatten().filter_map(|at| node.children.get(at));
+            pair.map(|other| node.children[at].bytes() + other.bytes()).all(|both| both <= least.dtree_bytes)
+        };
+        let is_small = |at: &usize| {
+            let child = &node.children[*at];
+            least.is_small(child) && (!child.is_leaf() || fits(*at))
+        };
+        let small = (0..node.children.len()).filter(|_| node.children.len() > 1).find(is_small);
+        let small = small.map(|at| &node.children[at]);
         if let Some(small) = small.filter(|_| found.is_none()) {
             let (from, height) = (short(&small.range.from), small.height);
             let size = match small.is_leaf() {

@@ -223,7 +223,7 @@ impl Inner {
         self.tasks.iter().all(|task| matches!(task.slot, Slot::Idle))
     }
 
-    /// Whether the tree has a slice that could not be read.
+    /// The number of runs that could not be read.
     pub(super) fn damaged(&self) -> u64 {
         let mut runs = std::collections::HashSet::new();
         if !self.stuck.is_empty() {

@@ -1,38 +1,45 @@
-//! Finds leaves of which the deletes above them hide much. Deletes have few bytes, so the sizes of nodes alone would not
-//! bring them down to the data that they hide.
+//! Finds leaves much of whose data is hidden by deletes above them. Deletes have few bytes, so the sizes of nodes alone
+//! would not bring them down to the data that they hide.
 //!
-//! A leaf is swept once the point deletes on its path are a quarter ([`WASTE`]) of all entries in its range, or once
-//! range tombstones in the root cover a quarter of all data. The sweep drops the deletes with what they hide, so each
-//! delete causes only one sweep of a leaf.
+//! A leaf is swept once the point deletes on its path are a quarter ([`WASTE`]) of the entries in its range, or once range
+//! tombstones above it cover a quarter of its bytes. The sweep merges the leaf with everything above it. No deletes are
+//! above the leaf afterwards, so they cause no second sweep of it.
 
 use std::sync::Arc;
 
 use super::node::Node;
-use crate::base::KeyRange;
+use crate::base::range::successor;
+use crate::base::{KeyRange, RangeTombstone};
 use crate::index::runs::Part;
 use crate::index::runs::deletes::WASTE;
+use crate::index::runs::sequence::MOST_TOMBSTONES;
 
-/// The smallest range that holds all deletes of a part; `None` if it has none that would cause a sweep.
-pub fn hull_of_deletes(part: &Part) -> Option<KeyRange> {
-    if part.covers > 0 {
-        return Some(part.slice.range().clone());
-    }
+/// The ranges of keys that the deletes of a new part may hide.
+pub fn hulls(part: &Part) -> Vec<KeyRange> {
+    let mut hulls: Vec<KeyRange> = tombstones(part).into_iter().map(|tombstone| tombstone.range).collect();
     let mut stretches = part.deletes.stretches();
-    let first = stretches.next()?;
-    let last = stretches.last().unwrap_or(first);
-    let end = crate::base::range::successor(&last.to);
-    Some(KeyRange::new(first.from.to_vec(), &*end))
+    if let Some(first) = stretches.next() {
+        let last = stretches.last().unwrap_or(first);
+        hulls.push(KeyRange::new(first.from.to_vec(), &*successor(&last.to)));
+    }
+    hulls
 }
 
-/// The ranges of the leaves in `range` of which deletes hide much.
+/// The range tombstones of a part. They count as none if they are many, because then they are probably small, or if they
+/// cannot be read.
+fn tombstones(part: &Part) -> Vec<RangeTombstone> {
+    let count = part.slice.run().meta().range_tombstones;
+    if count == 0 || count > MOST_TOMBSTONES {
+        return Vec::new();
+    }
+    part.slice.tombstones(part.slice.range()).unwrap_or_default()
+}
+
+/// The ranges of the leaves in `range` much of whose data is hidden.
 pub fn leaves(root: &Arc<Node>, range: &KeyRange) -> Vec<KeyRange> {
-    let covered: u64 = root.parts.iter().map(|part| part.covers).sum();
-    let mut bytes = 0;
-    root.walk(&mut |node| bytes += node.bytes());
-    let is_covered = covered > 0 && covered * WASTE >= bytes;
     let mut found = Vec::new();
     visit(root, range, &mut Vec::new(), &mut |path, leaf| {
-        if is_covered || is_hidden(path, leaf) {
+        if is_hidden(path, leaf) || is_covered(path, leaf) {
             found.push(KeyRange::clone(&leaf.range));
         }
     });
@@ -52,17 +59,50 @@ fn visit<'n>(node: &'n Node, range: &KeyRange, path: &mut Vec<&'n Node>, see: &m
     path.pop();
 }
 
+/// The estimated number of leaves below the first node of a path that `range` overlaps.
+fn leaves_in(path: &[&Node], range: &KeyRange) -> u64 {
+    path.iter().map(|node| node.children_in(range).len().max(1) as u64).product()
+}
+
+/// The estimated number of point deletes in the range of a leaf, in the nodes of the path above it. Deletes whose exact
+/// positions are unknown are assumed to be evenly spread over leaves.
+pub fn deletes_above(path: &[&Node], leaf: &Node) -> u64 {
+    let mut deletes = 0;
+    for (depth, node) in path.iter().enumerate() {
+        for stretch in node.parts_in(&leaf.range).flat_map(|part| part.deletes.stretches()) {
+            deletes += match stretch.is_inside(&leaf.range) {
+                None => 0,
+                Some(true) => stretch.count(),
+                Some(false) => {
+                    let hull = KeyRange::new(stretch.from.to_vec(), &*successor(&stretch.to));
+                    stretch.count() / leaves_in(&path[depth..], &hull)
+                }
+            };
+        }
+    }
+    deletes
+}
+
 /// Whether the deletes on the path to a leaf hide much of the data in its range.
 fn is_hidden(path: &[&Node], leaf: &Node) -> bool {
-    let above = || path.iter().flat_map(|node| node.parts_in(&leaf.range));
-    let deletes: u64 = above().map(|part| part.deletes.within(&leaf.range)).sum();
+    let deletes = deletes_above(path, leaf);
     if deletes == 0 {
         return false;
     }
     let own: u64 = leaf.parts.iter().map(|part| part.slice.entries()).sum();
-    // Each part above is assumed to be evenly spread over the leaves below its node.
-    let share =
-        |node: &Node, part: &Part| part.slice.entries() / node.children_in(part.slice.range()).len().max(1) as u64;
-    let entries: u64 = path.iter().flat_map(|node| node.parts_in(&leaf.range).map(move |part| share(node, part))).sum();
-    deletes.saturating_mul(WASTE) >= own + entries
+    let entries = path.iter().enumerate().flat_map(|(depth, node)| {
+        let share = move |part: &Part| part.slice.entries() / leaves_in(&path[depth..], part.slice.range());
+        node.parts_in(&leaf.range).map(share)
+    });
+    deletes.saturating_mul(WASTE) >= own + entries.sum::<u64>()
+}
+
+/// Whether range tombstones on the path to a leaf cover much of its data.
+fn is_covered(path: &[&Node], leaf: &Node) -> bool {
+    let above = path.iter().flat_map(|node| node.parts_in(&leaf.range)).flat_map(tombstones);
+    let mut covered = 0;
+    for range in above.map(|tombstone| tombstone.range.intersect(&leaf.range)).filter(|range| !range.is_empty()) {
+        covered += leaf.parts.within(&range).iter().map(|part| part.bytes_in(&range).max(1)).sum::<u64>();
+    }
+    covered > 0 && covered.saturating_mul(WASTE) >= leaf.bytes()
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use super::change;
 use super::index::TreeCheckpoint;
 use super::tree::{Inner, Nbtree};
 use super::world::World;
@@ -31,7 +30,11 @@ impl Nbtree {
         assert_eq!(parts.len(), whole.len(), "each run of a load has rows");
         world.root = match world.root.holds_nothing() {
             true => Arc::new(self.sizes.limits.tree_of(parts)?),
-            false => parts.into_iter().rev().fold(world.root, |root, part| change::with_arrival(&root, part)),
+            false => {
+                let mut root = world.root.edit();
+                root.arrive(parts);
+                Arc::new(root)
+            }
         };
         world.through = loaded.at();
         world.blobs.insert_all(loaded.blobs());

@@ -9,17 +9,18 @@
 //! ```
 //!
 //! The s-keys of a node are the lower bounds of its children's ranges, from the second child on. The *low-water key* of a
-//! node is the lower bound of its first slice: a flush clips the source, and moves no data out of it (001 §5.1, "Lazy
-//! removal"). A lookup asks the bounds of a slice before its filter, so it never sees what was flushed already.
+//! node is the lower bound of its first slice (in the root, of each slice): a flush only clips the source, and the data that
+//! went down stays in its run until the run is merged (001 §5.1, "Lazy removal"). A lookup asks the bounds of a slice before its filter, so it never sees what was flushed already.
 //!
 //! Nodes are immutable. A change clones the path from the root to the changed node, and swaps the root.
 //!
 //! Invariants ([`Node::problem`]; 001 §3.1.1): The children partition the node's range in order, and each child is one
-//! level below the node. The slices of a node are inside its range, so that K_{i−1} ≤ key < K_i holds for the s-keys and
-//! d-keys of the i-th child. Except in the root, they are disjoint and in key order. A leaf has no children, and every
+//! level below the node. The slices of a node are inside its range, so that all keys of a child
+//! lie between the s-keys on its two sides. Except in the root, they are disjoint and in key order. A leaf has no children, and every
 //! other node has some. On the path to a key, newer messages of the key are in higher nodes, and in the root in slices
 //! that come earlier.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::base::sync::OnceLock;
@@ -144,13 +145,14 @@ impl Node {
 
     /// Removes the slices of the runs `runs` in `range`.
     pub fn remove(&mut self, range: &KeyRange, runs: &[OwnerId]) -> Result<()> {
+        let runs: HashSet<&OwnerId> = runs.iter().collect();
         let is_taken = |part: &Part| runs.contains(&part.slice.run().meta().id) || SeededBug::ArrivalsTakenToo.is_on();
         if !self.is_root {
             return self.parts.remove(range);
         }
         let mut left = Vec::with_capacity(self.parts.len());
         for part in self.parts.iter() {
-            if !is_taken(part) || !part.slice.range().overlaps(range) {
+            if !part.slice.range().overlaps(range) || !is_taken(part) {
                 left.push(part.clone());
                 continue;
             }
@@ -162,11 +164,11 @@ impl Node {
         Ok(())
     }
 
-    /// Adds a new slice to the root, before the slices that are older.
-    pub fn arrive(&mut self, part: Part) {
+    /// Adds new slices to the root, before the slices that are older.
+    pub fn arrive(&mut self, new: impl IntoIterator<Item = Part>) {
         assert!(self.is_root, "memtables arrive in the root");
         let older = self.parts.iter().cloned();
-        self.parts = std::iter::once(part).chain(older).collect::<Vec<_>>().into();
+        self.parts = new.into_iter().chain(older).collect::<Vec<_>>().into();
     }
 
     /// The node's address on disk, if it was written.

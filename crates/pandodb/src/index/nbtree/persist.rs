@@ -174,6 +174,9 @@ impl Loader<'_> {
             return Err(reader.corrupt("the range of the root does not include all keys"));
         }
         let own = reader.varint_max(MAX_HEIGHT)? as u32;
+        if height.is_none() && own == 0 {
+            return Err(reader.corrupt("the root has no children"));
+        }
         if height.is_some_and(|height| height != own) {
             return Err(reader.corrupt(format!("height {own} where {height:?} was expected")));
         }

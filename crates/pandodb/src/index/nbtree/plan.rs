@@ -6,7 +6,7 @@
 //! ```
 //!
 //! 1. A flush of the root and the flushes that follow it are a *cascade*: at most one flush for each level (001 §5.1,
-//!    "Single Recursive Call"). A level receives about σ bytes and passes about σ bytes on, so that the d-trees of
+//!    "Single Recursive Call"); in paper mode, every full child is flushed. A level receives about σ bytes and passes about σ bytes on, so that the d-trees of
 //!    siblings have at most (f+1)σ bytes together.
 //! 2. The work of a cascade must be done before the root is full again. The index reports it as a deadline
 //!    ([`Deadline`]), so each write pays the share of its bytes in σ ("Deamortization").
@@ -23,15 +23,18 @@ use super::world::World;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, Result, Seqno};
 use crate::index::runs::Forced;
-use crate::index::runs::sequence::cut_above;
+use crate::index::runs::sequence::{cut_above, sequences_of};
 use crate::index::{Deadline, Mode};
 use crate::run::RunSlice;
 
-/// A root with this many slices more than σ holds memtables is rewritten, if damage keeps the slices from going down.
+/// If damage keeps slices in the root, they are merged with each other once there are this many more than twice the number
+/// of memtables that make σ.
 const MOST_SLICES: u64 = 16;
 /// The minimum and maximum number of bytes of a piece.
 const PIECE: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 
+/// After a cascade, nodes with more than 12/5 of σ are flushed, until they have less.
+const CROWDED_FIFTHS: u64 = 12;
 /// A flush takes the rest of a node along if it is at most 1/SMALL_REST of what the flush moves anyway.
 const SMALL_REST: u64 = 8;
 
@@ -42,16 +45,25 @@ impl Nbtree {
         self.sizes.limits.dtree_bytes.clamp(*PIECE.start(), *PIECE.end())
     }
 
-    /// Begins the next flush and the next sweep, if there is none in progress. Returns whether a task began. REQUIRES: the
-    /// caller holds `inner`.
-    pub(super) fn begin_tasks(&self, inner: &mut Inner) -> Result<bool> {
+    /// Begins the next flush and the next sweep, if there is none in progress. REQUIRES: the caller holds `inner`.
+    pub(super) fn begin_tasks(&self, inner: &mut Inner) -> Result<()> {
         let is_sweep = |task: &Task| matches!(task.kind, Kind::Sweep { .. });
         let (mut sweeps, mut flushes) = (0, 0);
         inner.tasks.iter().for_each(|task| if is_sweep(task) { sweeps += 1 } else { flushes += 1 });
-        let begun = (flushes == 0 && self.begin_flush(inner)?) | (sweeps == 0 && self.begin_sweep(inner));
-        // What was not worth a task any more is no debt either.
-        self.recount(inner);
-        Ok(begun)
+        let may_flush = !inner.cascade.is_empty() || self.is_flush_due(inner) || self.has_piled_up(inner);
+        let may_sweep = !inner.garbage.is_empty() || !inner.world.forced.is_empty();
+        let (may_flush, may_sweep) = (flushes == 0 && may_flush, sweeps == 0 && may_sweep);
+        if may_flush {
+            self.begin_flush(inner)?;
+        }
+        if may_sweep {
+            self.begin_sweep(inner);
+        }
+        if may_flush || may_sweep {
+            // Work that was counted but is not worth a task any more must not count as debt.
+            self.recount(inner);
+        }
+        Ok(())
     }
 
     /// Begins the flush that follows the last one, or a flush of the root.
@@ -67,7 +79,7 @@ impl Nbtree {
                     let node = *root.path_to(&range.from, from).last().expect("a path has nodes");
                     let is_full = node.height == from && !node.is_root && node.bytes() > self.sizes.limits.dtree_bytes;
                     if is_full {
-                        let rest = self.first_of(node, inner.quantum)?;
+                        let rest = self.first_of(inner, node, inner.quantum)?;
                         inner.quantum = bytes_of(node, &rest).max(self.sizes.limits.dtree_bytes);
                         inner.add_task(Kind::Flush { from }, rest, Seqno::MAX);
                         return Ok(true);
@@ -79,7 +91,7 @@ impl Nbtree {
             // Each level passes on at least as much as it has received, so that no level fills up.
             // After a burst of writes the root has several times σ, and half of it goes down at once.
             let quantum = self.sizes.limits.dtree_bytes.max(root.bytes() / 2);
-            let (rest, upto) = (self.first_of(&root, quantum)?, inner.world.through);
+            let (rest, upto) = (self.first_of(inner, &root, quantum)?, inner.world.through);
             inner.quantum = bytes_of(&root, &rest).max(quantum);
             inner.add_task(Kind::Flush { from: u32::MAX }, rest, upto);
             return Ok(true);
@@ -101,8 +113,12 @@ impl Nbtree {
         }
         while let Some(range) = inner.garbage.pop_front() {
             let leaf = *root.path_to(&range.from, 0).last().expect("a path has nodes");
-            if *leaf.range == range && garbage::leaves(&root, &range).contains(&range) {
-                inner.add_task(Kind::Sweep { before: None }, range, Seqno::MAX);
+            if garbage::leaves(&root, &range).contains(&leaf.range) {
+                // If the leaf was split or joined meanwhile, the rest of the range is looked at next.
+                if !leaf.range.to.is_empty() && (range.to.is_empty() || leaf.range.to < range.to) {
+                    inner.garbage.push_front(KeyRange::new(leaf.range.to.clone(), range.to));
+                }
+                inner.add_task(Kind::Sweep { before: None }, KeyRange::clone(&leaf.range), Seqno::MAX);
                 return true;
             }
         }
@@ -124,12 +140,12 @@ impl Nbtree {
     }
 
     /// The range of the first `bytes` bytes of a node (001 §4.1); all of it, if it has little more.
-    fn first_of(&self, node: &Node, bytes: u64) -> Result<KeyRange> {
-        let sequences: Vec<&[crate::index::runs::Part]> = match node.is_root {
-            true => node.parts.iter().map(std::slice::from_ref).collect(),
-            false => vec![&node.parts],
-        };
-        cut_above(&sequences, &node.range, bytes, bytes + bytes / SMALL_REST)
+    fn first_of(&self, inner: &Inner, node: &Node, bytes: u64) -> Result<KeyRange> {
+        if !inner.stuck.is_empty() {
+            // The first bytes may be those that cannot go down.
+            return Ok(KeyRange::clone(&node.range));
+        }
+        cut_above(&sequences_of(node.parts.iter()), &node.range, bytes, bytes + bytes / SMALL_REST)
     }
 
     /// The work that must be done before the root receives σ more bytes: for each σ that the root has, a flush of the root
@@ -142,9 +158,11 @@ impl Nbtree {
             work += full + node.children.iter().map(|child| child.bytes()).sum::<u64>();
             node = largest;
         }
-        let times = u128::from(root.bytes().max(full));
+        // At most twice the pace that the memtables need: what is left of a burst or a load may take longer.
+        let arrives = full.max(self.sizes.memtable_bytes);
+        let times = u128::from(root.bytes().clamp(full, 2 * arrives));
         let work_bytes = u64::try_from(u128::from(work) * times / u128::from(full)).unwrap_or(u64::MAX);
-        Deadline { work_bytes, within_bytes: full }
+        Deadline { work_bytes, within_bytes: arrives }
     }
 
     /// Sets the deadline after a change. A deadline stays until the flushes are done, also when the root has passed its
@@ -174,24 +192,43 @@ impl Nbtree {
         self.counters.flushes.fetch_add(1, Relaxed);
         let height = task.source_height(&world.root);
         if height >= 2 {
-            inner.cascade.extend(self.followers(&world.root, height, &task.whole));
+            // If the root has grown, the nodes that received data first are lower.
+            let least = task.began_at.min(height).max(2) - 1;
+            inner.cascade.extend(self.followers(&world.root, least, height, &task.whole));
+        }
+        if inner.cascade.is_empty() && task.has_worked {
+            inner.cascade.extend(self.crowded(&world.root));
         }
         if self.sizes.mode == Mode::Paper && height < world.root.height {
             inner.cascade.push(Next::Rewrite(height, task.whole));
         }
     }
 
+    /// The flush of the inner node with the most data, if it has more than a cascade should leave in it. Only bursts of
+    /// writes and sorted loads fill nodes so far.
+    fn crowded(&self, root: &Arc<Node>) -> Option<Next> {
+        let mut most: Option<&Arc<Node>> = None;
+        root.walk(&mut |node| {
+            let is_inner = !node.is_root && !node.is_leaf();
+            if is_inner && most.is_none_or(|most| most.bytes() < node.bytes()) {
+                most = Some(node);
+            }
+        });
+        let most = most.filter(|node| node.bytes() * 5 > self.sizes.limits.dtree_bytes * CROWDED_FIFTHS)?;
+        Some(Next::Flush(most.height, KeyRange::clone(&most.range)))
+    }
+
     /// The children to flush after a flush of the nodes of height `height` in `range`. Also children outside of the range
     /// count, which only an earlier flush has reached.
-    fn followers(&self, root: &Arc<Node>, height: u32, range: &KeyRange) -> Vec<Next> {
+    fn followers(&self, root: &Arc<Node>, least: u32, height: u32, range: &KeyRange) -> Vec<Next> {
         let mut full: Vec<&Arc<Node>> = Vec::new();
         let mut search = vec![root];
         while let Some(node) = search.pop() {
-            if node.height == height {
-                full.extend(node.children.iter().filter(|child| child.bytes() > self.sizes.limits.dtree_bytes));
-            } else {
-                search.extend(node.children_in(range));
-            }
+            let receives = |child: &&Arc<Node>| (least..height).contains(&child.height);
+            let is_full = |child: &&Arc<Node>| child.bytes() > self.sizes.limits.dtree_bytes;
+            let children = if node.height > height { node.children_in(range) } else { &node.children };
+            full.extend(children.iter().filter(receives).filter(is_full));
+            search.extend(children.iter().filter(|child| child.height > least));
         }
         if self.sizes.mode == Mode::Product {
             full.sort_by_key(|node| std::cmp::Reverse(node.bytes()));
@@ -206,7 +243,9 @@ impl Nbtree {
         self.set_deadline(inner, is_flushing);
         let root = &inner.world.root;
         let full = self.sizes.limits.dtree_bytes;
-        let working: u64 = inner.tasks.iter().map(|task| task.bytes(root).max(1)).sum();
+        // What a caller has requested is counted as such.
+        let own_tasks = inner.tasks.iter().filter(|task| task.request.is_none());
+        let working: u64 = own_tasks.map(|task| task.bytes(root).max(1)).sum();
         let following: u64 = inner.cascade.iter().map(|_| full).sum();
         let waiting = if self.is_flush_due(inner) && !is_flushing { root.bytes().max(1) } else { 0 };
         let piled = u64::from(self.has_piled_up(inner) && !is_flushing);
@@ -230,7 +269,7 @@ impl Inner {
     /// Adds a task in front of the others. REQUIRES: the caller holds `inner`.
     pub(super) fn add_task(&mut self, kind: Kind, range: KeyRange, upto: Seqno) {
         debug_assert!(!range.is_empty(), "a task has keys");
-        self.tasks.insert(0, Task::new(self.next_task, kind, range, upto));
+        self.tasks.insert(0, Task::new(self.next_task, kind, range, upto, &self.world.root));
         self.next_task += 1;
     }
 

@@ -13,6 +13,7 @@
 //! Unfinished outputs are discarded, because other work makes better use of their space. While another thread works on
 //! a piece, relief begins no new piece.
 
+use super::garbage;
 use super::node::Node;
 use super::task::{Kind, Slot};
 use super::tree::{Claim, Inner, Nbtree};
@@ -72,9 +73,10 @@ impl Nbtree {
                 fitting(room.bytes)
             } else {
                 let fits = fitting(beside);
-                if fits < room.spare || inner.tasks.is_empty() && !self.begin_tasks(&mut inner)? {
+                if fits < room.spare {
                     return Ok(idle);
                 }
+                self.begin_tasks(&mut inner)?;
                 fits
             };
             self.claim_piece(&mut inner, Some(most.max(PAGE as u64)), keep)?
@@ -117,8 +119,10 @@ impl Nbtree {
         });
         let Some(range) = at_or_after.or(before) else { return false };
         inner.relieved_to.clone_from(&range.to);
-        // What is left of an earlier sweep is found again later.
-        inner.tasks.retain(|task| !matches!(task.kind, Kind::Sweep { before: None }));
+        // What is left of an earlier sweep is looked at again later.
+        let earlier = inner.tasks.extract_if(.., |task| matches!(task.kind, Kind::Sweep { before: None }));
+        let earlier: Vec<KeyRange> = earlier.map(|task| task.rest).collect();
+        inner.garbage.extend(earlier);
         inner.add_task(Kind::Sweep { before: None }, range, Seqno::MAX);
         true
     }
@@ -136,18 +140,24 @@ fn is_worth(path: &[&Node], leaf: &Node, urgent: bool, inner: &Inner) -> bool {
 
 /// Returns the bytes in the range of a leaf, and the bytes that its merge with all levels above would probably drop. Three
 /// kinds of data are dropped: entries hidden by deletes above them, data covered by newer range tombstones, and deletes
-/// of the leaf.
+/// of the leaf. Both numbers are 0 if there is nothing to drop; then nothing is read.
 fn dead_in(path: &[&Node], leaf: &Node) -> (u64, u64) {
+    let parts = || path.iter().flat_map(|node| node.parts_in(&leaf.range));
+    let of_leaf: u64 = leaf.parts.iter().map(|part| part.deletes.count()).sum();
+    let deletes = of_leaf + garbage::deletes_above(&path[..path.len() - 1], leaf);
+    let ranges: u64 = parts().map(|part| part.slice.run().meta().range_tombstones).sum();
+    if deletes == 0 && ranges == 0 {
+        return (0, 0);
+    }
     let entries: u64 = leaf.parts.iter().map(|part| part.slice.entries()).sum();
     let entry_bytes = (leaf.bytes() / entries.max(1)).max(1);
-    let (mut bytes, mut dead, mut newer_ranges) = (0, 0, 0);
-    for part in path.iter().flat_map(|node| node.parts_in(&leaf.range)) {
+    let (mut bytes, mut dead, mut newer_ranges) = (0, deletes.saturating_mul(entry_bytes), 0);
+    for part in parts() {
         let own = part.bytes_in(&leaf.range);
         if newer_ranges > 0 {
             dead += own;
         }
         bytes += own;
-        dead += part.deletes.within(&leaf.range) * entry_bytes;
         newer_ranges += part.slice.run().meta().range_tombstones;
     }
     (bytes, dead.min(bytes))

@@ -1,7 +1,7 @@
 //! The shape of the s-tree: which nodes are too large or too small, and how they are split and joined (001 §3.2).
 //!
 //! ```text
-//!   leaf over σ                    ─split─▶  leaves of σ/2 to σ
+//!   leaf over σ                    ─split─▶  leaves of about σ/2 to σ
 //!   inner node, children over f    ─split─▶  two halves; the s-key between them is raised to the parent
 //!   leaf under σ/2, or inner node with fewer than ⌈f/2⌉ children  ─join─▶  with a neighbour; too large? split again
 //!   root with more than f children ─grow──▶  a root above, one level higher
@@ -11,8 +11,8 @@
 //! None of these changes moves data: slices are clipped, and both halves refer to the same run. 001 reads and writes a
 //! d-tree to split it.
 //!
-//! The s-key between two halves is the lower bound of the right half. It is in neither of them. The text of 001 leaves it
-//! in the right half, too, where it would be one pointer too many.
+//! The s-key between two halves of an inner node is the lower bound of the right half, and moves up to the parent. The text
+//! of 001 also leaves it in the right half. But a node with n children has n−1 s-keys, so it would be one too many there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -76,6 +76,15 @@ impl Limits {
             let is_joined = out.last().is_some_and(|last| self.joins(last, child));
             if is_joined && let Some(last) = out.pop() {
                 self.append(&mut out, self.joined(&last, child)?)?;
+                // The children of joined inner nodes may be joined in turn, so that few are left.
+                if let [.., before, last] = &out[..]
+                    && self.is_small(last)
+                    && self.joins(before, last)
+                {
+                    let joined = self.joined(before, last)?;
+                    out.truncate(out.len() - 2);
+                    self.append(&mut out, joined)?;
+                }
             } else if child.is_leaf() && !splits_leaves || !self.is_large(child) {
                 out.push(child.clone());
             } else {
@@ -101,7 +110,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Splits a leaf into leaves of about equal size, each at most σ.
+    /// Splits a leaf into leaves of about equal size, each at most σ and a little more. Large rows may make them uneven.
     fn split_leaf(self, leaf: &Node) -> Result<Vec<Node>> {
         let count = leaf.bytes().div_ceil(self.dtree_bytes.max(1));
         let mut cuts: Vec<Vec<u8>> = Vec::new();

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use super::node::{Node, run_of};
 use super::shape::Limits;
 use crate::base::{KeyRange, OwnerId, Result, Seqno};
-use crate::index::runs::sequence::{cut_to, joined_ranges, may_be_neighbours};
+use crate::index::runs::sequence::{cut_to, joined_ranges, may_be_neighbours, sequences_of};
 use crate::index::runs::{MergeJob, Part, Stuck};
 use crate::run::RunSlice;
 
@@ -42,7 +42,7 @@ pub enum Kind {
     },
     /// Merges all levels into the leaves.
     Sweep {
-        /// Only runs with a smaller identity are due, and what is above them. `None`: everything is.
+        /// A range is merged only if it has runs with a smaller identity than this. `None`: in any case.
         before: Option<OwnerId>,
     },
     /// Writes the data of the nodes of height `at` anew.
@@ -67,6 +67,8 @@ pub struct Task {
     pub id: u64,
     /// What the task does.
     pub kind: Kind,
+    /// The height of the source when the task began. The root may grow while it is flushed.
+    pub began_at: u32,
     /// The key range of the task when it began.
     pub whole: KeyRange,
     /// The key range that is still to be processed.
@@ -131,8 +133,12 @@ impl Piece {
 
 impl Task {
     /// A task that has not begun.
-    pub fn new(id: u64, kind: Kind, range: KeyRange, upto: Seqno) -> Task {
-        Task { id, kind, whole: range.clone(), rest: range, upto, request: None, has_worked: false, slot: Slot::Idle }
+    pub fn new(id: u64, kind: Kind, range: KeyRange, upto: Seqno, root: &Node) -> Task {
+        let (whole, rest) = (range.clone(), range);
+        let mut task =
+            Task { id, kind, began_at: 0, whole, rest, upto, request: None, has_worked: false, slot: Slot::Idle };
+        task.began_at = task.source_height(root);
+        task
     }
 
     /// The height of the node from which the task takes its data.
@@ -229,7 +235,9 @@ impl Search<'_> {
         let from = task.source_height(self.root);
         let source = *self.root.path_to(&rest.from, from).last().expect("a path has nodes");
         let span = rest.intersect(&source.range);
-        let is_due = |part: &&Part| !source.is_root || part.slice.run().meta().max_seqno <= task.upto;
+        let has_keys = |part: &Part| part.slice.run().meta().range_tombstones > 0 || part.slice.may_hold_some(&span);
+        let is_due =
+            |part: &&Part| has_keys(part) && (!source.is_root || part.slice.run().meta().max_seqno <= task.upto);
         let due = || source.parts_in(&span).filter(is_due);
         let Some(low) = due().map(|part| part.slice.low()).min() else {
             return Ok(Found::NothingUpTo(span.to));
@@ -249,13 +257,18 @@ impl Search<'_> {
         }
         let touched = self.touched(&source_parts, child, &until, &span.from);
         let (to, is_whole) = (child.height, touched.to == left.to || until.to == left.to);
-        if let Some(moved) = self.moved(&source_parts, child, &touched)? {
+        let moved = match self.moved(&source_parts, child, &touched) {
+            // A merge finds out which of the inputs is damaged.
+            Err(e) if e.is_damage() => None,
+            moved => moved?,
+        };
+        if let Some(moved) = moved {
             let inputs = inputs(source_parts, child.parts.within(&touched));
             let piece = Piece { range: touched, from, to, inputs, is_last: is_whole, moved: Some(moved) };
             return Ok(Found::piece(piece));
         }
-        let mut sequences: Vec<&[Part]> = source_parts.iter().map(|part| std::slice::from_ref(*part)).collect();
-        sequences.push(child.parts.within(&touched));
+        let mut sequences = sequences_of(source_parts.iter().copied());
+        sequences.push(child.parts.within(&touched).to_vec().into());
         let range = cut_to(&sequences, &touched, self.target)?;
         let is_last = range == touched && is_whole;
         let source_parts = source_parts.into_iter().filter(|part| part.slice.range().overlaps(&range)).collect();
@@ -286,7 +299,7 @@ impl Search<'_> {
         });
         if let Some(next) = next.map(|part| part.slice.range()) {
             let end = if next.contains(last) { &next.to } else { &next.from };
-            if !end.is_empty() && until.is_above(end) {
+            if !end.is_empty() && until.is_above(end) && *end > range.from {
                 range.to.clone_from(end);
             }
         }
@@ -337,7 +350,7 @@ impl Search<'_> {
         if !parts().any(is_old) || self.is_stuck(parts(), &until) {
             return Ok(Found::NothingUpTo(until.to));
         }
-        let sequences: Vec<&[Part]> = parts().map(std::slice::from_ref).collect();
+        let sequences = sequences_of(parts());
         let range = cut_to(&sequences, &until, self.target)?;
         let inputs = parts().filter(|part| part.slice.range().overlaps(&range)).cloned().collect();
         let is_last = range.to == leaf.range.to || range.to == rest.to;
@@ -355,7 +368,7 @@ impl Search<'_> {
         if is_idle {
             return Ok(Found::NothingUpTo(until.to));
         }
-        let sequences: Vec<&[Part]> = parts.iter().map(|part| std::slice::from_ref(*part)).collect();
+        let sequences = sequences_of(parts.iter().copied());
         let range = cut_to(&sequences, &until, self.target)?;
         let inputs = parts.into_iter().filter(|part| part.slice.range().overlaps(&range)).cloned().collect();
         Ok(Found::piece(Piece { range, from: at, to: at, inputs, is_last: true, moved: None }))
@@ -371,7 +384,7 @@ enum Found {
 
 impl Found {
     fn piece(piece: Piece) -> Found {
-        debug_assert!(!piece.range.is_empty() && !piece.inputs.is_empty(), "a piece has keys and inputs");
+        assert!(!piece.range.is_empty() && !piece.inputs.is_empty(), "a piece has keys and inputs");
         Found::Piece(Box::new(piece))
     }
 }

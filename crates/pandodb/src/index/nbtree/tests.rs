@@ -275,3 +275,68 @@ fn elements_are_written_as_often_as_the_source_says_and_no_node_grows_too_large(
         assert!(siblings < fanout as f64 + 1.0, "f {fanout}: siblings of {siblings} σ");
     }
 }
+
+/// A request to merge everything and the flushes of arriving memtables take turns, so that the root stays small.
+#[test]
+fn flushes_go_on_during_a_requested_merge() {
+    let mut bench = bench(3, 3);
+    (0..60).for_each(|_| bench.put(600, 40_000));
+    bench.drain();
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    let mut most = 0;
+    for _ in 0..60 {
+        bench.put(300, 40_000);
+        // Enough for a flush and a part of the request.
+        (0..12).for_each(|_| drop(bench.step(16 << 10)));
+        most = most.max(bench.tree.stats().figure("root_runs"));
+    }
+    assert!(most < 20, "{most} slices in the root");
+    bench.drain();
+    bench.check();
+}
+
+/// New data whose keys are all in the range of a damaged slice stays above it. The search for pieces ends, although the
+/// slices of the root reach beyond that range.
+#[test]
+fn data_above_a_damaged_slice_does_not_keep_the_search_busy() {
+    let mut bench = bench(6, 3);
+    (0..40).for_each(|_| bench.put(600, 40_000));
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    let leaf = root(&bench.tree).path_to(b"k0020000", 0).last().map(|leaf| leaf.parts[0].slice.clone()).unwrap();
+    bench.tree.inner.lock().stuck.add(&leaf);
+    let first = leaf.run().meta().first_key.clone();
+    for at in 0..40u64 {
+        let keys = (0..600u64).map(|i| [&first[..], &(at * 600 + i).to_be_bytes()].concat());
+        let batch = batch(&mut bench, keys.collect::<Vec<_>>().into_iter(), Kind::Put);
+        bench.tree.ingest(batch);
+        let idle = (0..2_000).any(|_| bench.step(1 << 20).idle);
+        assert!(idle && bench.tree.debt().total() == 0, "batch {at}: {:?}", bench.tree.debt());
+    }
+    assert!(bench.tree.stats().figure("root_runs") < 40);
+    bench.check();
+}
+
+/// A load that overlaps older data is flushed in pieces, not in one merge.
+#[test]
+fn a_load_beside_older_data_is_merged_in_pieces() {
+    let mut bench = bench(8, 3);
+    (0..10).for_each(|_| bench.put(600, 40_000));
+    bench.drain();
+    let before = bench.tree.stats().compactions;
+    for at in 0..30u64 {
+        let keys = (0..500u64).map(move |i| format!("k{:07}", (at * 500 + i) * 2).into_bytes());
+        let batch = batch(&mut bench, keys, Kind::Put);
+        bench.tree.ingest(batch);
+    }
+    bench.pack_all();
+    assert!(bench.tree.stats().figure("root_runs") >= 30, "the runs wait in the root");
+    bench.drain();
+    bench.check();
+    let stats = bench.tree.stats();
+    let merged = stats.compactions - before + stats.figure("moves");
+    assert!(merged >= 5, "{merged} pieces: {stats:?}");
+    let largest = stats.figure("largest_node_bytes");
+    assert!(largest <= (16 << 10) * 5 / 2, "no node keeps more than 2.4 σ: {largest} bytes");
+    root(&bench.tree);
+}

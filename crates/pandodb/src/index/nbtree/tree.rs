@@ -54,7 +54,7 @@ pub struct Nbtree {
     /// The rows of this index in the row cache.
     pub(super) rows: Arc<IndexRows>,
     pub(super) sizes: Sizes,
-    /// The smallest f and σ that were ever in force. Nodes that were written then may still be in the tree.
+    /// The smallest f and the smallest σ that were ever in force. Nodes that were written then may still be in the tree.
     pub(super) least: Limits,
     pub(super) published: ArcSwap<NbtreeView>,
     pub(super) inner: Mutex<Inner>,
@@ -78,17 +78,19 @@ pub(super) struct Counters {
 /// The state that `inner` guards.
 pub struct Inner {
     pub(super) world: World,
-    /// The tasks in progress: at most one flush, and sweeps. At most one of them has a piece in progress.
+    /// The tasks in progress: at most one flush or rewrite, and at most one sweep. At most one of them has a piece in
+    /// progress.
     pub(super) tasks: Vec<Task>,
     /// What follows the flush that has just ended; the last element comes first.
     pub(super) cascade: Vec<Next>,
-    /// The bytes that the last flush passed on, at least σ. The flush that follows it passes on as much.
+    /// The bytes that the last flush passed on, at least σ. The flush that follows it passes on at least as much.
     pub(super) quantum: u64,
-    /// The ranges of leaves of which deletes above them hide much.
+    /// The ranges of leaves much of whose data is hidden by deletes above them.
     pub(super) garbage: VecDeque<KeyRange>,
     /// Whether the last piece was one of a sweep. Sweeps and flushes take turns.
     pub(super) has_swept: bool,
-    /// A flush of the root found nothing that it could move when the root held everything up to this seqno.
+    /// The `through` of the tree when a flush of the root found nothing that it could move, because of damage. No other
+    /// flush of the root begins until more data has arrived.
     pub(super) fruitless: Option<Seqno>,
     /// The work of the last flush of the root and of what follows it, which must be done before the root is full again.
     pub(super) deadline: Option<Deadline>,
@@ -185,14 +187,8 @@ impl Nbtree {
         if let Some(job) = self.claim_pack(&mut inner, keep) {
             return Ok(Some(Claim::Pack(job)));
         }
-        loop {
-            if let Some(claim) = self.claim_piece(&mut inner, None, keep)? {
-                return Ok(Some(claim));
-            }
-            if !inner.is_idle() || !self.begin_tasks(&mut inner)? {
-                return Ok(None);
-            }
-        }
+        self.begin_tasks(&mut inner)?;
+        self.claim_piece(&mut inner, None, keep)
     }
 
     pub(super) fn filter(&self) -> FilterBuilder {
@@ -238,29 +234,15 @@ impl Nbtree {
 
     /// Adds the slice of new data as the newest slice of the root. REQUIRES: the caller holds `inner`.
     pub(super) fn arrive(&self, inner: &mut Inner, world: &mut World, part: Part) -> Result<()> {
-        let older = world.root.clone();
-        let part = part.over(all_sequences(&older).iter());
-        let hull = garbage::hull_of_deletes(&part);
-        world.root = self.wipe(inner, change::with_arrival(&older, part))?;
-        if let Some(hull) = hull {
-            for leaf in garbage::leaves(&world.root, &hull) {
-                if !inner.garbage.contains(&leaf) {
-                    inner.garbage.push_back(leaf);
-                }
+        let hulls = garbage::hulls(&part);
+        world.root = self.wipe(inner, change::with_arrival(&world.root, part))?;
+        for leaf in hulls.iter().flat_map(|hull| garbage::leaves(&world.root, hull)) {
+            if !inner.garbage.contains(&leaf) {
+                inner.garbage.push_back(leaf);
             }
         }
         Ok(())
     }
-}
-
-/// The d-trees of all nodes. The slices of the root, which may overlap, are sequences of their own.
-fn all_sequences(root: &Arc<Node>) -> Vec<crate::index::runs::Sequence> {
-    let mut all = Vec::new();
-    root.walk(&mut |node| match node.is_root {
-        true => all.extend(node.parts.iter().map(|part| vec![part.clone()].into())),
-        false => all.push(node.parts.clone()),
-    });
-    all
 }
 
 impl Packs for Nbtree {

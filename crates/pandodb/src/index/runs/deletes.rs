@@ -46,20 +46,22 @@ impl Stretch {
 }
 
 impl Stretch {
-    /// The estimated number of the stretch's deletes in `range`.
-    fn count_in(&self, range: &KeyRange) -> u64 {
-        match (range.contains(&self.from), range.contains(&self.to)) {
-            (true, true) => self.count,
-            (false, false) if !(*self.from < *range.from && range.is_above(&self.from) && *self.to > *range.from) => 0,
-            _ => self.count.div_ceil(2),
-        }
+    /// Whether all, some or none of the stretch is in `range`: `Some(true)`, `Some(false)`, `None`.
+    pub fn is_inside(&self, range: &KeyRange) -> Option<bool> {
+        let (begins, ends) = (range.contains(&self.from), range.contains(&self.to));
+        let spans = *self.from < *range.from && *self.to > *range.from;
+        if begins && ends { Some(true) } else { (begins || ends || spans).then_some(false) }
     }
 
-    /// The part of the stretch in `range`; `None` if no delete is there.
-    fn part_in(&self, range: &KeyRange) -> Option<Stretch> {
-        let count = self.count_in(range);
+    /// The part of the stretch in `range`, if any. If only a part of the stretch is there, it counts `of` times the deletes
+    /// divided by `all`.
+    fn part_in(&self, range: &KeyRange, (of, all): (u64, u64)) -> Option<Stretch> {
+        if self.is_inside(range)? {
+            return Some(self.clone());
+        }
         let from = if *self.from < *range.from { range.from.as_slice().into() } else { self.from.clone() };
         let to = if range.is_above(&self.to) { self.to.clone() } else { range.to.as_slice().into() };
+        let count = (u128::from(self.count) * u128::from(of.min(all)) / u128::from(all)) as u64;
         (count > 0).then_some(Stretch { from, to, count })
     }
 }
@@ -86,14 +88,10 @@ impl Deletes {
         self.0.iter()
     }
 
-    /// The deletes in `range`. Of a stretch that is partly in the range, half of the deletes count.
-    pub fn clipped(&self, range: &KeyRange) -> Deletes {
-        Deletes(self.stretches().filter_map(|stretch| stretch.part_in(range)).collect())
-    }
-
-    /// The number of deletes in `range`, as [`Deletes::clipped`] estimates it.
-    pub fn within(&self, range: &KeyRange) -> u64 {
-        self.stretches().map(|stretch| stretch.count_in(range)).sum()
+    /// The deletes in `range`, which holds `share.0` of `share.1` bytes of the slice. A stretch that is only partly in the
+    /// range counts with this share.
+    pub fn clipped(&self, range: &KeyRange, share: (u64, u64)) -> Deletes {
+        Deletes(self.stretches().filter_map(|stretch| stretch.part_in(range, share)).collect())
     }
 
     /// The total number of deletes.

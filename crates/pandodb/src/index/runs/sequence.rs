@@ -75,7 +75,11 @@ impl Part {
             return Ok(None);
         }
         let clipped = self.slice.clip(range)?;
-        Ok(clipped.map(|slice| Part { deletes: self.deletes.clipped(range), ..Part::new(slice) }))
+        Ok(clipped.map(|slice| {
+            let part = Part::new(slice);
+            let deletes = self.deletes.clipped(range, (part.bytes, self.bytes.max(1)));
+            Part { deletes, ..part }
+        }))
     }
 
     /// Estimated bytes of the part in a range. The result is exact if the range covers the part; otherwise it is an
@@ -223,7 +227,7 @@ impl Stuck {
 ///
 /// # Errors
 /// The errors of [`RunSlice::split_keys`], except damage.
-pub fn cut_to(sequences: &[&[Part]], range: &KeyRange, target: u64) -> Result<KeyRange> {
+pub fn cut_to(sequences: &[Sequence], range: &KeyRange, target: u64) -> Result<KeyRange> {
     cut_above(sequences, range, target, target.saturating_mul(LAST_PIECE_QUARTERS) / 4)
 }
 
@@ -231,8 +235,8 @@ pub fn cut_to(sequences: &[&[Part]], range: &KeyRange, target: u64) -> Result<Ke
 ///
 /// # Errors
 /// The errors of [`cut_to`].
-pub fn cut_above(sequences: &[&[Part]], range: &KeyRange, target: u64, most: u64) -> Result<KeyRange> {
-    let of_one = |parts: &[Part]| parts.iter().map(|part| part.bytes_in(range)).sum::<u64>();
+pub fn cut_above(sequences: &[Sequence], range: &KeyRange, target: u64, most: u64) -> Result<KeyRange> {
+    let of_one = |parts: &Sequence| parts.iter().map(|part| part.bytes_in(range)).sum::<u64>();
     let bytes: Vec<u64> = sequences.iter().map(|parts| of_one(parts)).collect();
     let total: u64 = bytes.iter().sum();
     if total <= most {
@@ -243,7 +247,7 @@ pub fn cut_above(sequences: &[&[Part]], range: &KeyRange, target: u64, most: u64
     // Cut at the key up to which the piece has its share of the largest sequence.
     let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
     let mut before = 0;
-    for part in sequences[largest] {
+    for part in sequences[largest].iter() {
         let own = part.bytes_in(range).max(1);
         if before + own < share {
             before += own;
@@ -261,6 +265,24 @@ pub fn cut_above(sequences: &[&[Part]], range: &KeyRange, target: u64, most: u64
         return Ok(if end_is_inside { KeyRange::new(range.from.clone(), end) } else { range.clone() });
     }
     Ok(range.clone())
+}
+
+/// Divides slices in any order into few sequences of disjoint slices. A cut by [`cut_to`] assumes that each sequence is
+/// spread over the whole range, which single slices of a sorted load are not.
+pub fn sequences_of<'p>(parts: impl Iterator<Item = &'p Part>) -> Vec<Sequence> {
+    let mut sorted: Vec<&Part> = parts.collect();
+    sorted.sort_by_key(|part| part.slice.low());
+    let mut groups: Vec<Vec<Part>> = Vec::new();
+    for part in sorted {
+        let ends_before = |group: &&mut Vec<Part>| {
+            group.last().is_some_and(|last| !last.slice.range().is_above(&part.slice.range().from))
+        };
+        match groups.iter_mut().find(ends_before) {
+            Some(group) => group.push(part.clone()),
+            None => groups.push(vec![part.clone()]),
+        }
+    }
+    groups.into_iter().map(Sequence::from).collect()
 }
 
 /// Whether two slices can be in one sequence without moving data, in the order of their keys.

@@ -237,7 +237,7 @@ pub fn cut_to(sequences: &[Sequence], range: &KeyRange, target: u64) -> Result<K
 /// The errors of [`cut_to`].
 pub fn cut_above(sequences: &[Sequence], range: &KeyRange, target: u64, most: u64) -> Result<KeyRange> {
     let of_one = |parts: &Sequence| parts.iter().map(|part| part.bytes_in(range)).sum::<u64>();
-    let bytes: Vec<u64> = sequences.iter().map(|parts| of_one(parts)).collect();
+    let bytes: Vec<u64> = sequences.iter().map(of_one).collect();
     let total: u64 = bytes.iter().sum();
     if total <= most {
         return Ok(range.clone());

@@ -97,12 +97,24 @@ fn is_hidden(path: &[&Node], leaf: &Node) -> bool {
     deletes.saturating_mul(WASTE) >= own + entries.sum::<u64>()
 }
 
-/// Whether range tombstones on the path to a leaf cover much of its data.
+/// Whether range tombstones on the path to a leaf cover much of the data in its range: of the leaf, and of older slices on
+/// the path.
 fn is_covered(path: &[&Node], leaf: &Node) -> bool {
-    let above = path.iter().flat_map(|node| node.parts_in(&leaf.range)).flat_map(tombstones);
-    let mut covered = 0;
-    for range in above.map(|tombstone| tombstone.range.intersect(&leaf.range)).filter(|range| !range.is_empty()) {
-        covered += leaf.parts.within(&range).iter().map(|part| part.bytes_in(&range).max(1)).sum::<u64>();
+    let newest_first = || path.iter().copied().chain([leaf]).flat_map(|node| node.parts_in(&leaf.range));
+    if !newest_first().any(|part| part.slice.run().meta().range_tombstones > 0) {
+        return false;
     }
-    covered > 0 && covered.saturating_mul(WASTE) >= leaf.bytes()
+    let (mut covers, mut covered, mut all): (Vec<KeyRange>, u64, u64) = (Vec::new(), 0, 0);
+    for part in newest_first() {
+        covered += covers.iter().map(|range| part_in(part, range)).sum::<u64>();
+        all += part_in(part, &leaf.range);
+        let ranges = tombstones(part).into_iter().map(|tombstone| tombstone.range.intersect(&leaf.range));
+        covers.extend(ranges.filter(|range| !range.is_empty()));
+    }
+    covered > 0 && covered.saturating_mul(WASTE) >= all
+}
+
+/// Estimated bytes of a part in a range, at least 1 if it may have entries there.
+fn part_in(part: &Part, range: &KeyRange) -> u64 {
+    if part.slice.may_hold_some(range) { part.bytes_in(range).max(1) } else { 0 }
 }

@@ -164,6 +164,26 @@ fn a_range_tombstone_over_everything_frees_all_pages_at_once() {
     assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
+/// Data that waits in the root, and that a snapshot keeps from being dropped at once, is swept when it is covered (found by
+/// `pando sim disk --seed 0 --index nbtree`, where large values did the same).
+#[test]
+fn covered_data_in_the_root_is_swept() {
+    let mut bench = bench(2, 4);
+    bench.put(300, 20_000);
+    bench.pack_all();
+    bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+    bench.seqno += 1;
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    memtable.insert_range(&RangeTombstone { range: KeyRange::all(), seqno: Seqno(bench.seqno) });
+    bench.model.clear();
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    bench.pack_all();
+    assert!(!bench.tree.inner.lock().garbage.is_empty(), "the only leaf is to be swept");
+    bench.drain();
+    bench.check();
+    assert!(root(&bench.tree).parts.is_empty(), "everything is in the leaf");
+}
+
 #[test]
 fn a_reopened_tree_equals_the_stored_one() {
     for seed in 0..4 {

@@ -12,7 +12,7 @@ const THEORY_HELP: &str = "\
 Runs in memory and without background threads, so that the results are the same each time. Each check divides a \
 measured cost by its bound; the ratio must stay within a band and must not grow with N. Exit code 3 if a check fails.
 
-There are claims about stbe, btree and betree. Without options, btree is measured with three sizes of pages, and betree \
+There are claims about stbe, btree, betree and nbtree. Without options, btree is measured with three sizes of pages, and betree \
 with three values of epsilon in nodes of 32 KiB.
 
   pando lab theory --index stbe --doublings 6 -o theory.jsonl --svg pictures/
@@ -23,7 +23,7 @@ with three values of epsilon in nodes of 32 KiB.
 #[derive(Debug, Args)]
 #[command(after_long_help = THEORY_HELP)]
 pub struct TheoryArgs {
-    /// The index to measure: a type, or a btree or betree with options.
+    /// The index to measure: a type, or a btree, betree or nbtree with options.
     #[arg(long, value_name = "INDEX", default_value = "stbe", value_parser = super::parse_index)]
     pub index: IndexOptions,
     /// The smallest number of records.

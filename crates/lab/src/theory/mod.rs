@@ -11,10 +11,10 @@
 //! * [`mod@measure`]: loads, lookups and scans for one number of records, with PandoDB in deterministic mode on a
 //!   device in memory.
 //! * [`transfers`]: computes the block transfers and the affine cost of a recorded list of accesses.
-//! * [`claims`]: the claims about `stbe`, `btree` and `betree`, with their sources; [`check`] judges them.
+//! * [`claims`]: the claims about `stbe`, `nbtree`, `btree` and `betree`, with their sources; [`check`] judges them.
 //! * [`order`]: the sequentiality of writes (003 §5, Fig. 6b). [`sort`]: an external sort, as a lower bound for a load.
 //!
-//! Sources: 002 §3.2–3.4 for `stbe`, 001 §5.1 for the greatest cost of one insert, 000 §4.2 for `btree` and `betree`.
+//! Sources: 002 §3.2–3.4 for `stbe`, 001 §4.2 and §5 for `nbtree` and for the greatest cost of one insert, 000 §4.2 for `btree` and `betree`.
 
 pub mod check;
 pub mod claims;

@@ -86,7 +86,8 @@ fn size_of(block: u64) -> String {
 }
 
 /// The configurations that are measured for an index: one, if the caller has chosen options. Otherwise two fan-outs of an
-/// `nbtree`, and one without filters; or three page sizes of a `btree`, or three values of ε of a `betree`. Its nodes are so small that a tree has several levels.
+/// `nbtree`, and one without filters; or three page sizes of a `btree`, or three values of ε of a `betree`. The nodes of the
+/// `betree` are so small that a tree has several levels.
 ///
 /// # Errors
 /// If there are no claims about the index, or about its options.

@@ -4,6 +4,7 @@
 //! ```text
 //!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
 //!   else: the next leaf in which deletes hide much, with all levels above it ─▶ merge it completely, publish
+//!   else: a piece of a pending task, if it fits without using the space that deletes will need
 //! ```
 //!
 //! A piece is cut so that its output fits. The inputs of a piece are freed when the piece is published. Leaves are merged
@@ -64,13 +65,20 @@ impl Nbtree {
             if inner.cleared || !inner.is_idle() {
                 return Ok(idle);
             }
-            // Flushes free no space. They go on when the disk has space again.
-            if !self.add_relief(&mut inner, urgent) {
-                return Ok(idle);
-            }
-            // The new task is a sweep, and its piece comes first.
-            inner.has_swept = false;
-            let most = fitting(room.bytes);
+            // The space that can be used without using the space that deletes will need.
+            let beside = room.bytes.saturating_sub(2 * room.spare);
+            let most = if self.add_relief(&mut inner, urgent) {
+                // The new task is a sweep, and its piece comes first.
+                inner.has_swept = false;
+                fitting(room.bytes)
+            } else {
+                let fits = fitting(beside);
+                if fits < room.spare {
+                    return Ok(idle);
+                }
+                self.begin_tasks(&mut inner)?;
+                fits
+            };
             self.claim_piece(&mut inner, Some(most.max(PAGE as u64)), keep)?
         };
         let mut done = 0;

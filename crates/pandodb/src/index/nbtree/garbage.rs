@@ -64,23 +64,26 @@ fn leaves_in(path: &[&Node], range: &KeyRange) -> u64 {
     path.iter().map(|node| node.children_in(range).len().max(1) as u64).product()
 }
 
-/// The estimated number of point deletes in the range of a leaf, in the nodes of the path above it. Deletes whose exact
-/// positions are unknown are assumed to be evenly spread over leaves.
+/// Parts of a delete in which shares of stretches are added up, so that many small shares do not count as nothing.
+const UNIT: u64 = 1 << 10;
+
+/// The estimated number of point deletes in the range of a leaf, in the nodes of the path above it; 0 only if there are
+/// none. Deletes whose exact positions are unknown are assumed to be evenly spread over leaves.
 pub fn deletes_above(path: &[&Node], leaf: &Node) -> u64 {
-    let mut deletes = 0;
+    let mut units: u64 = 0;
     for (depth, node) in path.iter().enumerate() {
         for stretch in node.parts_in(&leaf.range).flat_map(|part| part.deletes.stretches()) {
-            deletes += match stretch.is_inside(&leaf.range) {
-                None => 0,
-                Some(true) => stretch.count(),
+            let leaves = match stretch.is_inside(&leaf.range) {
+                None => continue,
+                Some(true) => 1,
                 Some(false) => {
-                    let hull = KeyRange::new(stretch.from.to_vec(), &*successor(&stretch.to));
-                    stretch.count() / leaves_in(&path[depth..], &hull)
+                    leaves_in(&path[depth..], &KeyRange::new(stretch.from.to_vec(), &*successor(&stretch.to)))
                 }
             };
+            units = units.saturating_add((stretch.count().saturating_mul(UNIT) / leaves).max(1));
         }
     }
-    deletes
+    units.div_ceil(UNIT)
 }
 
 /// Whether the deletes on the path to a leaf hide much of the data in its range.

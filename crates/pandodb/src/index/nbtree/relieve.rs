@@ -107,6 +107,10 @@ impl Nbtree {
     /// any of its data. Otherwise the hidden data must be so large that the merge is worth its cost. Returns whether there
     /// is such a leaf. REQUIRES: the caller holds `inner`.
     fn add_relief(&self, inner: &mut Inner, urgent: bool) -> bool {
+        // A leaf that is larger than a piece takes several turns. Its sweep ends before that of another leaf begins.
+        if inner.tasks.iter().any(|task| matches!(task.kind, Kind::Sweep { before: None })) {
+            return true;
+        }
         let root = inner.world.root.clone();
         let start = inner.relieved_to.clone();
         let (mut at_or_after, mut before) = (None, None);
@@ -119,10 +123,6 @@ impl Nbtree {
         });
         let Some(range) = at_or_after.or(before) else { return false };
         inner.relieved_to.clone_from(&range.to);
-        // What is left of an earlier sweep is looked at again later.
-        let earlier = inner.tasks.extract_if(.., |task| matches!(task.kind, Kind::Sweep { before: None }));
-        let earlier: Vec<KeyRange> = earlier.map(|task| task.rest).collect();
-        inner.garbage.extend(earlier);
         inner.add_task(Kind::Sweep { before: None }, range, Seqno::MAX);
         true
     }

@@ -11,8 +11,9 @@ use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
 
-/// The smallest d-tree in bytes: a few leaf blocks.
-const LEAST_DTREE: u64 = 16 << 10;
+/// The smallest d-tree in bytes. Beside its data, a leaf takes five pages: two copies of its node, and the filter, the inner
+/// block and the description of its run. With smaller d-trees, these pages would take more space than the data.
+const LEAST_DTREE: u64 = 32 << 10;
 
 /// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
@@ -113,7 +114,7 @@ impl NbtreeOptions {
     }
 
     /// σ, the KiB of data of a full node, up to 16 GiB. The default, 0, selects the size of a memtable. Smaller values
-    /// than 16 KiB count as 16 KiB.
+    /// than 32 KiB count as 32 KiB.
     #[must_use]
     pub fn dtree_kib(self, kib: u64) -> NbtreeOptions {
         NbtreeOptions(self.0.set(&DTREE, kib))

@@ -13,7 +13,7 @@ use crate::run::Compression;
 
 /// The smallest d-tree in bytes. Beside its data, a leaf takes five pages: two copies of its node, and the filter, the inner
 /// block and the description of its run. With smaller d-trees, these pages would take more space than the data.
-const LEAST_DTREE: u64 = 32 << 10;
+const LEAST_DTREE: u64 = 64 << 10;
 
 /// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
@@ -114,7 +114,7 @@ impl NbtreeOptions {
     }
 
     /// σ, the KiB of data of a full node, up to 16 GiB. The default, 0, selects the size of a memtable. Smaller values
-    /// than 32 KiB count as 32 KiB.
+    /// than 64 KiB count as 64 KiB.
     #[must_use]
     pub fn dtree_kib(self, kib: u64) -> NbtreeOptions {
         NbtreeOptions(self.0.set(&DTREE, kib))

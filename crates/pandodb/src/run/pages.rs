@@ -28,9 +28,11 @@ const STEP_PAGES: u32 = 256;
 /// On a full disk, a run may use short extents to fill gaps, but only while it has fewer extents than this, because
 /// each node that refers to the run stores all its extents.
 const MOST_SHORT: usize = 64;
-/// A run is written in at least this many writes, unless the writes would become shorter than an extent. So a merge
+/// A run is written in at least this many writes, unless the writes would become shorter than [`LEAST_PAGES`]. So a merge
 /// that works in small steps also writes in small steps.
 const LEAST_WRITES: u64 = 8;
+/// The fewest pages that are collected for one write: 32 KiB.
+const LEAST_PAGES: u32 = 8;
 
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated and written");
 
@@ -73,7 +75,7 @@ impl PageWriter {
     pub(crate) fn new(data: Arc<DataFile>, owner: OwnerId, expected_bytes: u64) -> PageWriter {
         let expected_pages = expected_bytes.div_ceil(PAGE as u64);
         let buffer_pages = u32::try_from(expected_pages / LEAST_WRITES).unwrap_or(STEP_PAGES);
-        let buffer_pages = buffer_pages.clamp(EXTENT_PAGES, STEP_PAGES);
+        let buffer_pages = buffer_pages.clamp(LEAST_PAGES, STEP_PAGES);
         PageWriter {
             data,
             pool: None,
@@ -221,7 +223,7 @@ impl PageWriter {
 
     /// Doubles the buffer, up to its full size, so that a small run uses a small buffer.
     fn grow_buffer(&mut self, pages: u32) {
-        let want = (self.filled + pages).max(self.filled * 2).clamp(EXTENT_PAGES, self.buffer_pages);
+        let want = (self.filled + pages).max(self.filled * 2).clamp(LEAST_PAGES, self.buffer_pages);
         let mut larger = AlignedBuf::zeroed(want as usize);
         let filled = self.filled as usize * PAGE;
         larger[..filled].copy_from_slice(&self.buffer[..filled]);

@@ -62,7 +62,7 @@ impl Space {
 
     /// The `place`, which is the number from which the key is made. Short keys have no tag, so the top bits of `place`
     /// distinguish the kinds of records.
-    fn place(self, number: u64) -> u64 {
+    pub(crate) fn place(self, number: u64) -> u64 {
         match self {
             Space::Rows => mix(number),
             Space::Counters => mix(number | 1 << 62),

@@ -238,7 +238,7 @@ fn a_single_fault_never_prevents_opening_and_loses_at_most_its_block() {
         let (report, copy) = salvaged(&specimen.image, false).expect("copies");
         assert!(report.is_complete() && copy == specimen.right, "a sound store was not copied completely");
         let nodes = |found: &BTreeMap<&str, u64>| {
-            ["trunk node", "level table", "description of a tree"]
+            ["trunk node", "level table", "nested node", "description of a tree"]
                 .iter()
                 .filter_map(|name| found.get(name))
                 .sum::<u64>()
@@ -251,6 +251,7 @@ fn a_single_fault_never_prevents_opening_and_loses_at_most_its_block() {
     for kind in [
         "trunk node",
         "level table",
+        "nested node",
         "map of pages",
         "catalogue",
         "leaf block",

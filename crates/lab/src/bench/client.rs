@@ -99,8 +99,8 @@ impl<'a> Client<'a> {
         while !self.shared.stop.load(Relaxed) {
             let Some(due) = self.wait_until_due() else { break };
             let Some(op) = stream.next() else { break };
-            if let Op::LoadSorted { rows, nonce } = op {
-                self.load_sorted(rows, nonce)?;
+            if let Op::LoadSorted { space, rows, nonce } = op {
+                self.load_sorted(space, rows, nonce)?;
                 continue;
             }
             let (class, began, ended) = self.perform(op, stream)?;
@@ -317,9 +317,11 @@ impl<'a> Client<'a> {
     /// Loads rows in key order through the bulk interface. The latency of a row is the time that the engine took from the
     /// receipt of the row to its request for the next row. So the sum of the latencies is the time spent in the engine,
     /// and the latency of the last row includes the commit.
-    fn load_sorted(&mut self, rows: u64, nonce: u64) -> Result<()> {
+    fn load_sorted(&mut self, space: Space, rows: u64, nonce: u64) -> Result<()> {
         let (shared, out) = (self.shared, &mut self.out);
-        let space = Space::Sorted { stride: u64::MAX / rows.max(1) };
+        let mut numbers: Vec<u64> =
+            if matches!(space, Space::Sorted { .. }) { Vec::new() } else { (0..rows).collect() };
+        numbers.sort_unstable_by_key(|number| space.place(*number));
         let (mut made, mut given) = (0, None);
         let mut record = |given: &mut Option<Instant>| {
             let Some(began) = given.take() else { return };
@@ -336,7 +338,7 @@ impl<'a> Client<'a> {
                 given = Some(Instant::now());
                 return false;
             }
-            shared.shape.key(space, made, key);
+            shared.shape.key(space, numbers.get(made as usize).copied().unwrap_or(made), key);
             shared.shape.value(key, mix(nonce ^ made), value);
             bytes += (key.len() + value.len()) as u64;
             made += 1;

@@ -597,7 +597,7 @@ impl Bench<'_> {
         let born: i64 = measured.clients.iter().map(|client| client.born).sum();
         world.live = world.live.saturating_add_signed(born);
         match workload.kind {
-            Kind::Load | Kind::LoadPoints | Kind::LoadIndexed => {
+            Kind::Load | Kind::LoadSortedRows | Kind::LoadPoints | Kind::LoadIndexed => {
                 (world.rows, world.next_row) = (self.records, self.records);
             }
             Kind::Thin => world.thinned = self.records,

@@ -59,6 +59,18 @@ fn every_workload_is_measured_and_answers_are_right() {
 }
 
 #[test]
+fn a_bulk_load_has_the_rows_of_a_load() {
+    let dir = tempfile::tempdir().unwrap();
+    for key_len in [8, 24] {
+        let plan = Plan { key_len, ..plan(dir.path(), "load-bulk,c,scan-10") };
+        let lines = lines(&plan, &Pando::new(pandodb::BtreeOptions::default()));
+        assert_eq!(lines.iter().map(|line| line.ops).collect::<Vec<_>>(), [3000; 3]);
+        assert_eq!(lines.iter().map(|line| line.wrong_answers).collect::<Vec<_>>(), [0; 3]);
+        assert_eq!((lines[1].found, lines[2].found), (3000, 30_000), "keys of {key_len} bytes");
+    }
+}
+
+#[test]
 fn the_same_seed_causes_the_same_device_operations() {
     let run = |seed| {
         let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@
 use pandodb::Durability;
 
 use super::results::{io_amplification, is_logged, rate, without_log};
-use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
+use super::{Answer, Claim, Figure, Judge, KEY_LEN, OURS, Paper, Results, Scale, Step};
 use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
@@ -35,6 +35,7 @@ pub(super) static F3_6: Figure = Figure {
     setup: "20 GiB of insertions of 24 + 100 B, 1 thread, 4 GiB of memory, Optane 905p",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[LAZY, POINTS],
     needs_device: false,
@@ -90,6 +91,7 @@ pub(super) static F3_7: Figure = Figure {
     setup: "20 GiB of insertions of 24 + 100 B, 1 thread, 4 GiB of memory, Optane 905p; iostat",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[
         "no log: PandoDB always logs; its bytes are counted separately and subtracted from the run with the lazy log",

@@ -20,6 +20,7 @@
 //! shown next to each other, with their names.
 
 mod locality;
+mod nested;
 pub mod probe;
 pub mod results;
 pub mod run;
@@ -34,7 +35,8 @@ use crate::plot::Plot;
 pub use results::{Answer, Results};
 pub use run::{Scale, Step, run};
 
-/// The name of the engine that this module measures. The name is the same in both modes; [`Results`] contain the mode.
+/// The name of the engine that the figures of 002 measure. The name is the same in both modes; [`Results`] contain the
+/// mode. The figures of 001 measure several indexes ([`Step::index`]).
 pub const OURS: &str = "pando-stbe";
 
 /// The value of a claim in the paper.
@@ -93,7 +95,9 @@ pub struct Figure {
     pub paper_records: u64,
     /// The paper's memory as a share of its data.
     pub memory_share: f64,
-    /// Bytes of a value. Keys have 24 bytes.
+    /// Bytes of a key.
+    pub key_len: usize,
+    /// Bytes of a value.
     pub value_len: usize,
     /// The differences from the paper, and the parts of the figure that are not reproduced.
     pub missing: &'static [&'static str],
@@ -122,6 +126,12 @@ pub const ALL: &[&Figure] = &[
     &threads::F3_8,
     &threads::F3_9,
     &threads::F3_10,
+    &nested::F4,
+    &nested::F5,
+    &nested::F6,
+    &nested::F7,
+    &nested::F8,
+    &nested::F9,
 ];
 
 impl Figure {
@@ -132,6 +142,6 @@ impl Figure {
 
     /// Bytes of a key and its value.
     pub fn record_bytes(&self) -> u64 {
-        (KEY_LEN + self.value_len) as u64
+        (self.key_len + self.value_len) as u64
     }
 }

@@ -4,7 +4,7 @@ use super::probe::Bandwidth;
 use super::{Figure, OURS, Scale, Step};
 use crate::engine::Mode;
 use crate::line::Line;
-use crate::workload::{Kind, Workload};
+use crate::workload::Kind;
 
 /// A value, or the reason why the value is missing.
 pub type Answer = std::result::Result<f64, String>;
@@ -29,12 +29,14 @@ pub struct Results {
     pub device: Option<Bandwidth>,
 }
 
-/// Whether a line fits a step, which means that the line and the step have the same workload, sizes, memory, caches,
-/// rate and number of threads. A line of PandoDB must also have the same durability.
+/// Whether a line fits a step, which means that the line and the step have the same workload, distribution, sizes,
+/// memory, caches, rate and number of threads. A line of PandoDB must also have the same index, size of a memtable and
+/// durability.
 pub fn fits(line: &Line, step: &Step) -> bool {
     let plan = &step.plan;
-    let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
-    plan.workloads.iter().any(|workload| workload.name == line.workload)
+    let Some(workload) = plan.workloads.iter().find(|workload| workload.name == line.workload) else { return false };
+    let mixed = workload.kind == Kind::LoadMixed;
+    line.asked.dist == plan.dist.unwrap_or(workload.dist).name()
         && line.asked.records == plan.records
         && (line.asked.key_len, line.asked.value_len) == (plan.key_len, plan.value_len)
         && line.asked.memory_budget == plan.setup.memory_budget as u64
@@ -44,7 +46,15 @@ pub fn fits(line: &Line, step: &Step) -> bool {
         && line.asked.rate == plan.rate.unwrap_or(0.0)
         && line.asked.deterministic == plan.setup.deterministic
         && (!mixed || line.asked.seq_share == plan.seq_share)
-        && (!is_ours(line) || durability(line) == format!("{:?}", step.durability))
+        && (!is_ours(line) || is_measured_by(line, step))
+}
+
+/// Whether a line of PandoDB has the index, the size of a memtable and the durability of a step.
+fn is_measured_by(line: &Line, step: &Step) -> bool {
+    let memtable = line.configuration.get("memtable_bytes");
+    durability(line) == format!("{:?}", step.durability)
+        && line.index == step.index.to_string()
+        && step.memtable_bytes.is_none_or(|bytes| memtable.is_none_or(|found| *found == bytes.to_string()))
 }
 
 fn durability(line: &Line) -> &str {
@@ -115,7 +125,15 @@ impl Results {
     /// The reason why no line is usable: not measured, refused, or wrong answers.
     pub fn one(&self, who: &str, is: impl Fn(&Line) -> bool) -> std::result::Result<&Line, String> {
         let name = self.name(who);
-        let all: Vec<&Line> = self.lines.iter().filter(|line| line.who() == name && is(line)).collect();
+        self.median(who, |line| line.who() == name && is(line))
+    }
+
+    /// The line with the median rate among the lines for which `is` returns true. `who` names them in errors.
+    ///
+    /// # Errors
+    /// As [`Results::one`].
+    pub fn median(&self, who: &str, is: impl Fn(&Line) -> bool) -> std::result::Result<&Line, String> {
+        let all: Vec<&Line> = self.lines.iter().filter(|line| is(line)).collect();
         let mut good: Vec<&Line> =
             all.iter().copied().filter(|line| line.refused.is_none() && line.wrong_answers == 0).collect();
         good.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
@@ -125,7 +143,7 @@ impl Results {
         match all.first() {
             Some(line) if line.wrong_answers > 0 => Err("wrong answers".to_owned()),
             Some(line) => Err(line.refused.clone().unwrap_or_default()),
-            None if who == OURS => Err("not measured".to_owned()),
+            None if who.starts_with("pando-") => Err("not measured".to_owned()),
             None => Err(format!("needs lines of {who}")),
         }
     }

@@ -8,10 +8,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use pandodb::{Durability, IndexKind};
+use pandodb::{Durability, IndexKind, IndexOptions};
 
 use super::results::{Results, fits, is_ours};
-use super::{Figure, KEY_LEN, probe};
+use super::{Figure, probe};
 use crate::bench::{self, Cache, Observer, Plan};
 use crate::engine::{Mode, Result, Setup};
 use crate::line::Line;
@@ -75,6 +75,10 @@ pub struct Step {
     pub plan: Plan,
     /// The durability of an acknowledged write.
     pub durability: Durability,
+    /// PandoDB's index.
+    pub index: IndexOptions,
+    /// Bytes of a full memtable, or `None` for the engine's default.
+    pub memtable_bytes: Option<usize>,
 }
 
 impl Scale {
@@ -125,7 +129,7 @@ impl Scale {
             seconds: Some(self.seconds),
             threads,
             setup: Setup { memory_budget: self.memory(figure), mode: self.mode, deterministic: false },
-            key_len: KEY_LEN,
+            key_len: figure.key_len,
             value_len: figure.value_len,
             seed: self.seed,
             // This is the default of `pando-rivals`.
@@ -133,7 +137,19 @@ impl Scale {
             directory: self.directory.clone(),
             ..Plan::default()
         };
-        Step { plan, durability: Durability::Buffered }
+        let index = IndexOptions::from(IndexKind::default());
+        Step { plan, durability: Durability::Buffered, index, memtable_bytes: None }
+    }
+}
+
+impl Step {
+    /// PandoDB as this step measures it.
+    fn opener(&self) -> Pando {
+        let opener = Pando::new(self.index.clone()).durability(self.durability);
+        match self.memtable_bytes {
+            Some(bytes) => opener.tuned(move |builder| builder.memtable_bytes(bytes)),
+            None => opener,
+        }
     }
 }
 
@@ -166,7 +182,7 @@ pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut 
     };
     let mut lines = Vec::new();
     for step in steps.iter().filter(|_| !given.only) {
-        let opener = Pando::new(IndexKind::default()).durability(step.durability);
+        let opener = step.opener();
         let mut both = Both { lines: Vec::new(), observer };
         bench::run(&step.plan, &opener, &mut both)?;
         lines.append(&mut both.lines);

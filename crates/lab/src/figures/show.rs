@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::results::{io_amplification, is_logged, is_ours, rate};
-use super::{ALL, Answer, Claim, Figure, Judge, OURS, Paper, Results};
+use super::{ALL, Answer, Claim, Figure, Judge, Paper, Results};
 use crate::engine::{Mode, Result};
 use crate::line::{Line, Machine};
 use crate::plot::{ImageFormat, Plot, unit};
@@ -139,9 +139,10 @@ fn setting(results: &Results) -> String {
     let memories: BTreeSet<u64> = results.lines.iter().map(|line| line.asked.memory_budget).collect();
     let shares: Vec<String> = memories.iter().map(|memory| format!("{:.0}", *memory as f64 / data * 100.0)).collect();
     let mut text = format!(
-        "{} rows of 24 + {} B ({:.2} % of the paper's), {} of memory ({} % of the data; the paper's {:.0} %), threads {}; \
+        "{} rows of {} + {} B ({:.2} % of the paper's), {} of memory ({} % of the data; the paper's {:.0} %), threads {}; \
          {} cores of {}, {}",
         unit::count(scale.records(figure) as f64),
+        figure.key_len,
         figure.value_len,
         scale.records(figure) as f64 / figure.paper_records as f64 * 100.0,
         all(|line| line.asked.memory_budget, |bytes| unit::show(bytes, "B")),
@@ -283,14 +284,14 @@ pub fn list_json() -> Value {
 
 /// Whether a claim needs lines of a rival.
 pub fn needs_rival(claim: &Claim) -> bool {
-    ["RocksDB", "PebblesDB"].iter().any(|rival| claim.what.contains(rival))
+    ["RocksDB", "LevelDB", "PebblesDB"].iter().any(|rival| claim.what.contains(rival))
 }
 
 /// The plots of a figure, with notes on its source, mode and setting.
 pub fn plots(results: &Results) -> Vec<(String, Plot)> {
     let figure = results.figure;
     let finish = |(name, plot): (&str, Plot)| {
-        let plot = plot.note(format!("{}. {OURS}: {} mode.", figure.source, mode(results))).note(setting(results));
+        let plot = plot.note(format!("{}. PandoDB: {} mode.", figure.source, mode(results))).note(setting(results));
         let paper = if results.scale.mode == Mode::Paper { "-paper" } else { "" };
         (format!("{}-{name}{paper}", figure.id), plot)
     };

@@ -7,7 +7,7 @@
 use super::results::{io_amplification, io_bytes_per_s, rate, scanned_bytes_per_s};
 use super::run::cores;
 use super::ycsb::{RECORDS, SHARE};
-use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results};
+use super::{Answer, Claim, Figure, Judge, KEY_LEN, OURS, Paper, Results};
 use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
@@ -28,6 +28,7 @@ pub(super) static F3_8: Figure = Figure {
     setup: "160 M lookups on 673 M rows of 24 + 100 B, 1 to 32 threads on 32 cores, 4 GiB of memory, Optane 905p",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[FEW_CORES, PROBED],
     needs_device: true,
@@ -84,6 +85,7 @@ pub(super) static F3_9: Figure = Figure {
     setup: "673 M insertions of 24 + 100 B, 1 to 20 threads on 32 cores, 4 GiB of memory, Optane 905p",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[FEW_CORES, PROBED, "the paper's figure for RocksDB's bandwidth, 754 GiB/s, must be MiB/s"],
     needs_device: true,
@@ -141,6 +143,7 @@ pub(super) static F3_10: Figure = Figure {
     setup: "80 GiB of rows of 24 + 100 B, 10 M scans of 1, 10 and 100, then fewer, 4 GiB of memory, Optane 905p",
     paper_records: SCAN_RECORDS,
     memory_share: 0.05,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[PROBED, "scans of each length end when their seconds are over; the paper counts them"],
     needs_device: true,

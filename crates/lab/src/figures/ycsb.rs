@@ -5,7 +5,7 @@
 //! and 1.3 M. Here, rows, memory and operations are scaled by the same factor. A mix also ends at its time limit.
 
 use super::results::{io_amplification, rate};
-use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
+use super::{Answer, Claim, Figure, Judge, KEY_LEN, OURS, Paper, Results, Scale, Step};
 use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
@@ -44,6 +44,7 @@ pub(super) static F3_1: Figure = Figure {
     setup: "673 M insertions of 24 + 100 B in random order, 4 GiB of memory, 32 cores, Optane 905p",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[NO_PEBBLES, BOTH_RANGES, NO_BACKGROUND],
     needs_device: false,
@@ -101,6 +102,7 @@ pub(super) static F3_3A: Figure = Figure {
     setup: "673 M rows of 24 + 100 B, 160 M operations each (E 20 M), 4 GiB of memory, 32 cores, Optane 905p",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[NO_PEBBLES, E_OPS, MAYBE_PAPER, AHEAD],
     needs_device: true,
@@ -169,6 +171,7 @@ pub(super) static F3_3B: Figure = Figure {
     setup: "84 M rows of 24 B + 1 KiB, 10 M operations each (E 1.3 M), 4 GiB of memory, 32 cores, Optane 905p",
     paper_records: RECORDS_1K,
     memory_share: SHARE_1K,
+    key_len: KEY_LEN,
     value_len: 1024,
     missing: &[NO_PEBBLES, E_OPS],
     needs_device: false,
@@ -210,6 +213,7 @@ pub(super) static F3_4: Figure = Figure {
     setup: "673 M rows of 24 + 100 B, C with 160 M lookups, 4 GiB of memory, 32 cores, Optane 905p; iostat",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[
         NO_PEBBLES,
@@ -270,6 +274,7 @@ pub(super) static F3_5: Figure = Figure {
     setup: "KVell, not SplinterDB: 673 M rows of 24 + 100 B, 4 to 32 GiB of memory, 32 cores, Optane 905p",
     paper_records: RECORDS,
     memory_share: SHARE,
+    key_len: KEY_LEN,
     value_len: 100,
     missing: &[
         "KVell is not measured: its claims are compared with PandoDB's index at the same shares of memory",

@@ -101,6 +101,8 @@ pub enum Kind {
     LoadIndexed,
     /// Load every row once, in key order, through the engine's interface for bulk loading, with one thread.
     LoadSorted,
+    /// The same, but with the rows of [`Kind::Load`], which a program sorts by their keys first.
+    LoadSortedRows,
     /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),
     /// Delete nine rows in ten.
@@ -262,10 +264,15 @@ pub const SCANS: &[Workload] = &[
     mix("scan-100k", "visit 100,000 rows", Dist::Zipf, &[(100, Verb::Scan(100_000, 100_000))]),
 ];
 
+/// A bulk load of the rows that `load` inserts, for the B+-tree of 001 figs. 8 and 9. It can be named, but is not part of
+/// [`ALL`].
+pub const BULK: &[Workload] =
+    &[fresh("load-bulk", "bulk-load the rows of `load` in key order", Kind::LoadSortedRows, Leaves::Rows)];
+
 impl Workload {
     /// Returns the workload with this name.
     pub fn find(name: &str) -> Option<&'static Workload> {
-        ALL.iter().chain(SCANS).chain(TRANSACTIONS).find(|workload| workload.name == name)
+        ALL.iter().chain(SCANS).chain(BULK).chain(TRANSACTIONS).find(|workload| workload.name == name)
     }
 
     /// The operations that an engine must support for the workload.
@@ -273,7 +280,7 @@ impl Workload {
         match self.kind {
             Kind::Expiry => &[Need::RangeDelete],
             Kind::LoadIndexed | Kind::Mix([(_, Verb::UpdateIndexed | Verb::LookupIndexed), ..]) => &[Need::Batch],
-            Kind::LoadSorted => &[Need::SortedLoad],
+            Kind::LoadSorted | Kind::LoadSortedRows => &[Need::SortedLoad],
             Kind::Mix([(_, Verb::ScanBack(..)), ..]) => &[Need::ReverseScan],
             Kind::Mix([(100, Verb::Merge)]) => &[Need::Merge],
             Kind::Transactions(kind) => kind.needs(),
@@ -285,7 +292,7 @@ impl Workload {
     pub fn is_whole(&self) -> bool {
         match self.kind {
             Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin => true,
-            Kind::LoadPoints | Kind::LoadIndexed | Kind::LoadSorted => true,
+            Kind::LoadPoints | Kind::LoadIndexed | Kind::LoadSorted | Kind::LoadSortedRows => true,
             Kind::Mix(_) | Kind::Expiry | Kind::Queue | Kind::Transactions(_) => false,
         }
     }

@@ -113,6 +113,8 @@ pub enum Op {
     },
     /// Load rows in key order through the engine's interface for bulk loading.
     LoadSorted {
+        /// The kind of the rows: [`Space::Rows`] or [`Space::Sorted`].
+        space: Space,
         /// The number of rows.
         rows: u64,
         /// The nonce from which the values are generated.
@@ -179,7 +181,7 @@ impl Stream {
         let total = match plan.workload.kind {
             Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::LoadPoints | Kind::LoadIndexed => plan.records,
             // The first thread loads all rows in one operation.
-            Kind::LoadSorted => 1,
+            Kind::LoadSorted | Kind::LoadSortedRows => 1,
             Kind::Thin => plan.records - plan.records.div_ceil(THINNED),
             Kind::Transactions(_) => 0,
             _ => plan.ops,
@@ -359,7 +361,7 @@ impl Stream {
                 Op::PutIndexed { number, nonce } => (13, number, nonce),
                 Op::UpdateIndexed { number, nonce } => (14, number, nonce),
                 Op::LookupIndexed { group } => (15, group, 0),
-                Op::LoadSorted { rows, nonce } => (16, rows, nonce),
+                Op::LoadSorted { rows, nonce, .. } => (16, rows, nonce),
             };
             self.digest = mix(self.digest ^ mix(kind ^ mix(a ^ mix(b))));
         }
@@ -387,7 +389,13 @@ impl Iterator for Stream {
                 self.put(Space::Points { series: SERIES }, number)
             }
             Kind::LoadIndexed => Op::PutIndexed { number: self.next_number(0), nonce: self.rng.next_u64() },
-            Kind::LoadSorted => Op::LoadSorted { rows: self.plan.records, nonce: self.rng.next_u64() },
+            Kind::LoadSorted => {
+                let space = Space::Sorted { stride: u64::MAX / self.plan.records.max(1) };
+                Op::LoadSorted { space, rows: self.plan.records, nonce: self.rng.next_u64() }
+            }
+            Kind::LoadSortedRows => {
+                Op::LoadSorted { space: Space::Rows, rows: self.plan.records, nonce: self.rng.next_u64() }
+            }
             Kind::Mix(verbs) => self.mixed(verbs),
             Kind::Thin => {
                 // This is the i-th number that is not a multiple of ten.

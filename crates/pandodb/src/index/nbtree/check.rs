@@ -134,9 +134,10 @@ fn describe_node(out: &mut String, node: &Node, depth: usize) {
     if let Some(error) = &node.lost {
         let _ = writeln!(out, "{pad}LOST: {error}");
     }
-    let place = node.stored().map_or("not on disk".into(), |s| {
-        format!("node {} at pages {} and {}", s.id, s.copies.0[0].page, s.copies.0[1].page)
-    });
+    let absent = if node.is_leaf() { "in the block of its parent" } else { "not on disk" };
+    let place = node
+        .stored()
+        .map_or(absent.into(), |s| format!("node {} at pages {} and {}", s.id, s.copies.0[0].page, s.copies.0[1].page));
     let end = |to: &[u8]| if to.is_empty() { "∞".into() } else { short(to) };
     let (from, to, height, bytes) = (short(&node.range.from), end(&node.range.to), node.height, node.bytes());
     let _ = writeln!(out, "{pad}[{from} .. {to}) height {height} bytes {bytes} ({place})");

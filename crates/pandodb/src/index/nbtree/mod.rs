@@ -19,14 +19,16 @@
 //! 5. Deletes and operands are messages like all others. They are resolved when they reach a leaf.
 //! 6. A checkpoint writes the nodes that have changed ([`persist`]).
 //!
-//! Invariants: those of [`node`]; the root and the seqno up to which it holds all messages (`through`) change in one swap; a merge removes its inputs and adds its
-//! output in one swap. Costs, in blocks of B records, where N is the number of all records: a record is written about
-//! ½·f·log_f(N/σ) times. The work of the flushes is reported as a deadline, so each write pays for its share of
-//! f·log_f(N/σ)/B block transfers. Without background threads it does this share itself, in steps. A lookup probes log_f(N/σ) + 1 filters, and reads one leaf block. Without
-//! filters it reads one block of each level.
+//! Invariants: those of [`node`]; the root and the seqno up to which it holds all messages (`through`) change in one
+//! swap; a merge removes its inputs and adds its output in one swap.
 //!
-//! Locks: `inner` (root and tasks) is held while a root is built, but never while data is merged. The lock of the pack
-//! queue is a leaf lock.
+//! Costs, in blocks of B records, where N is the number of all records: a record is written about ½·f·log_f(N/σ) times.
+//! The work of the flushes is reported as a deadline, so each write pays for its share of f·log_f(N/σ)/B block transfers.
+//! Without background threads it does this share itself, in steps. A lookup probes log_f(N/σ) + 1 filters, and reads one
+//! leaf block. Without filters it reads one block of each level.
+//!
+//! Locks: `inner` (root and tasks) is held while a root is built, but never while data is merged. While a thread holds
+//! the lock of the pack queue, it takes no other lock.
 
 mod change;
 mod check;

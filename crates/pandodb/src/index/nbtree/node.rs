@@ -48,7 +48,7 @@ pub struct Node {
     stored: Place,
 }
 
-/// The address of a node's block, if it is on disk. Dropping it frees the pages of the block.
+/// The address of an inner node's block, if it is on disk. Dropping it frees the pages of the block.
 #[derive(Default)]
 struct Place(OnceLock<(Stored, Arc<DataFile>)>);
 
@@ -171,7 +171,7 @@ impl Node {
         self.parts = new.into_iter().chain(older).collect::<Vec<_>>().into();
     }
 
-    /// The node's address on disk, if it was written.
+    /// The node's address on disk, if it was written. A leaf has none, because it is written in the block of its parent.
     pub fn stored(&self) -> Option<Stored> {
         self.stored.0.get().map(|(stored, _)| *stored)
     }
@@ -192,8 +192,9 @@ impl Node {
             return Some("a node must have children exactly if it is not a leaf");
         }
         let mut from = &self.range.from;
-        for child in &self.children {
-            if &child.range.from != from || child.range.is_empty() {
+        for (at, child) in self.children.iter().enumerate() {
+            let is_last = at + 1 == self.children.len();
+            if &child.range.from != from || child.range.is_empty() || child.range.to.is_empty() && !is_last {
                 return Some("the children must partition the node's range");
             }
             if child.height + 1 != self.height || child.is_root {

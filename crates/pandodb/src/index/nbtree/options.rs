@@ -11,9 +11,9 @@ use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
 
-/// The smallest d-tree in bytes. Beside its data, a leaf takes five pages: two copies of its node, and the filter, the inner
-/// block and the description of its run. With smaller d-trees, these pages would take more space than the data.
-const LEAST_DTREE: u64 = 64 << 10;
+/// The smallest d-tree in bytes. Beside its data, a run takes three pages: the filter, the inner block and the description.
+/// With d-trees of 16 KiB, these pages and those of the inner nodes could fill a disk, so that deletes were refused.
+const LEAST_DTREE: u64 = 24 << 10;
 
 /// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
@@ -50,7 +50,7 @@ const DTREE: OptionSpec = OptionSpec {
     is_fixed: false,
 };
 
-/// Every run has a filter of its own, because no group of runs lasts long enough for a maplet.
+/// Every run has a filter of its own. A maplet would serve several runs of a node, but a flush replaces them soon.
 const OWN_FILTERS: OptionSpec = OptionSpec { values: Values::Words(&["auto", "bloom", "quotient", "none"]), ..FILTERS };
 /// The value of [`OWN_FILTERS`] for runs without filters.
 const NO_FILTERS: u64 = 3;
@@ -114,7 +114,7 @@ impl NbtreeOptions {
     }
 
     /// σ, the KiB of data of a full node, up to 16 GiB. The default, 0, selects the size of a memtable. Smaller values
-    /// than 64 KiB count as 64 KiB.
+    /// than 24 KiB count as 24 KiB.
     #[must_use]
     pub fn dtree_kib(self, kib: u64) -> NbtreeOptions {
         NbtreeOptions(self.0.set(&DTREE, kib))

@@ -1,7 +1,9 @@
-//! The tree on disk: one block per node, in two copies ([`crate::space::mirrored`]). The first checkpoint that includes a
-//! node writes the node's block. The block is never changed afterwards.
+//! The tree on disk: one block per inner node, in two copies ([`crate::space::mirrored`]). The block of a node above
+//! leaves includes the leaves. The first checkpoint that includes a node writes the node's block. The block is never
+//! changed afterwards.
 //!
-//! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages.
+//! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages. A change of a leaf
+//! also changes its parent. So a block for each leaf would only add pages.
 //!
 //! Root record (integers varint): `version (1) | f | σ | address of the root | map of large values`. f and σ are the
 //! smallest that were ever in force; a verification checks the sizes of nodes with them. The last two fields are defined
@@ -12,7 +14,9 @@
 //! ```text
 //!  from | to | height | slice count | child count
 //!  for each slice, in key order, but in the root newest first: run description | slice
-//!  for each child, in key order: address of its block
+//!  for each child, in key order:
+//!    height 1: upper bound | slice count | slices as above
+//!    above:    address of the block of the child
 //! ```
 //!
 //! A run that several nodes share is described in each of these nodes. An opening makes one object from these
@@ -26,8 +30,8 @@ use super::shape::Limits;
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyRange, PageNo, Result, SeededBug};
 use crate::index::blobs::{BlobMap, MapRoot};
-use crate::index::runs::Part;
 use crate::index::runs::codec::Runs;
+use crate::index::runs::{Part, Sequence};
 use crate::index::stored::Stored;
 use crate::index::{Core, RootRecord};
 use crate::run::{RunMeta, RunSlice};
@@ -59,20 +63,26 @@ fn encode_root(stored: Stored, blobs: MapRoot, least: Limits) -> Vec<u8> {
     out
 }
 
-/// Writes children first, because a node's block contains their addresses.
+/// Writes children first, because a node's block contains their addresses. REQUIRES: the node is not a leaf.
 fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     if let Some(stored) = node.stored() {
         return Ok(stored);
     }
     assert!(node.lost.is_none(), "a lost node is never written");
-    let children = node.children.iter().map(|child| store_node(core, child)).collect::<Result<Vec<_>>>()?;
+    let inner = node.children.iter().filter(|child| !child.is_leaf());
+    let children = inner.map(|child| store_node(core, child)).collect::<Result<Vec<_>>>()?;
     let stored = Stored::write(core, BlockKind::NestedNode, |body| encode(node, &children, body))?;
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
 
 fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
-    assert_eq!(node.children.len(), children.len(), "an address for every child");
+    assert!(!node.is_leaf(), "a leaf is written in the block of its parent");
+    assert_eq!(
+        if node.height == 1 { 0 } else { node.children.len() },
+        children.len(),
+        "an address for every inner child"
+    );
     debug_assert_eq!(node.problem(), None, "a node is checked before it is written");
     put_bytes(out, &node.range.from);
     put_bytes(out, &node.range.to);
@@ -80,12 +90,22 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
     let missed = usize::from(SeededBug::NewestSliceNotWritten.is_on() && node.is_root && node.parts.len() > 1);
     let parts = &node.parts[missed..];
     put_varint(out, parts.len() as u64);
-    put_varint(out, children.len() as u64);
+    put_varint(out, node.children.len() as u64);
+    encode_parts(parts, out);
+    children.iter().for_each(|child| child.encode(out));
+    for leaf in node.children.iter().filter(|child| child.is_leaf()) {
+        debug_assert_eq!(leaf.problem(), None, "a leaf is checked before it is written");
+        put_bytes(out, &leaf.range.to);
+        put_varint(out, leaf.parts.len() as u64);
+        encode_parts(&leaf.parts, out);
+    }
+}
+
+fn encode_parts(parts: &[Part], out: &mut Vec<u8>) {
     for part in parts {
         part.slice.run().meta().encode(out);
         part.slice.encode(out);
     }
-    children.iter().for_each(|child| child.encode(out));
 }
 
 /// A tree read from disk.
@@ -174,26 +194,26 @@ impl Loader<'_> {
             return Err(reader.corrupt("the range of the root does not include all keys"));
         }
         let own = reader.varint_max(MAX_HEIGHT)? as u32;
-        if height.is_none() && own == 0 {
-            return Err(reader.corrupt("the root has no children"));
+        if own == 0 {
+            return Err(reader.corrupt("a node without children has a block of its own"));
         }
         if height.is_some_and(|height| height != own) {
             return Err(reader.corrupt(format!("height {own} where {height:?} was expected")));
         }
         let slices = reader.count(4)?;
-        let child_count = reader.count(4)?;
-        if (own == 0) != (child_count == 0) {
+        let child_count = reader.count(if own == 1 { 2 } else { 4 })?;
+        if child_count == 0 {
             return Err(reader.corrupt("a node must have children exactly if it is not a leaf"));
         }
         let mut node = Node::new(range, own);
         node.is_root = height.is_none();
-        let mut parts = Vec::with_capacity(slices);
-        for _ in 0..slices {
-            let run = self.runs.meet(RunMeta::decode(reader)?, false, reader)?;
-            parts.push(Part::new(RunSlice::restore(run, reader)?));
+        node.parts = self.parts(slices, reader)?;
+        let mut below = Vec::new();
+        if own == 1 {
+            self.leaves(child_count, &mut node, reader)?;
+        } else {
+            below = (0..child_count).map(|_| Stored::decode(reader)).collect::<Result<Vec<Stored>>>()?;
         }
-        node.parts = parts.into();
-        let below = (0..child_count).map(|_| Stored::decode(reader)).collect::<Result<Vec<Stored>>>()?;
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
@@ -206,6 +226,33 @@ impl Loader<'_> {
             }
         }
         Ok(node)
+    }
+
+    /// Decodes `count` slices.
+    fn parts(&mut self, count: usize, reader: &mut Reader<'_>) -> Result<Sequence> {
+        let mut parts = Vec::with_capacity(count);
+        for _ in 0..count {
+            let run = self.runs.meet(RunMeta::decode(reader)?, false, reader)?;
+            parts.push(Part::new(RunSlice::restore(run, reader)?));
+        }
+        Ok(parts.into())
+    }
+
+    /// Decodes the leaves of a node of height 1.
+    fn leaves(&mut self, count: usize, node: &mut Node, reader: &mut Reader<'_>) -> Result<()> {
+        let mut from = node.range.from.clone();
+        for _ in 0..count {
+            let to = reader.bytes()?.to_vec();
+            let mut leaf = Node::new(KeyRange::new(from, to.clone()), 0);
+            let slices = reader.count(4)?;
+            leaf.parts = self.parts(slices, reader)?;
+            if let Some(problem) = leaf.problem() {
+                return Err(reader.corrupt(problem));
+            }
+            node.children.push(Arc::new(leaf));
+            from = to;
+        }
+        Ok(())
     }
 
     /// Whether the opening continues after this error, which means that both copies of a node are damaged. A store that
@@ -266,7 +313,10 @@ mod tests {
             encode(node, children, &mut out);
             hex(&out)
         };
-        assert_eq!(bytes(&root.children[0], &[]), "0000000000");
-        assert_eq!(bytes(&root, &[stored(5, 33)]), "00000100010501 2161".replace(' ', ""));
+        assert_eq!(bytes(&root, &[]), "0000010001 0000".replace(' ', ""));
+        let mut above = Node::new(KeyRange::all(), 2);
+        above.is_root = true;
+        above.children.push(Arc::new(Node::new(KeyRange::all(), 1)));
+        assert_eq!(bytes(&above, &[stored(5, 33)]), "0000020001 05012161".replace(' ', ""));
     }
 }

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! 1. A flush of the root and the flushes that follow it are a *cascade*: at most one flush for each level (001 §5.1,
-//!    "Single Recursive Call"); in paper mode, every full child is flushed. A level receives about σ bytes and passes about σ bytes on, so that the d-trees of
-//!    siblings have at most (f+1)σ bytes together.
+//!    "Single Recursive Call"); in paper mode, every full child is flushed. A level receives about σ bytes and passes
+//!    about σ bytes on, so that the d-trees of siblings have at most (f+1)σ bytes together.
 //! 2. The work of a cascade must be done before the root is full again. The index reports it as a deadline
 //!    ([`Deadline`]), so each write pays the share of its bytes in σ ("Deamortization").
 //! 3. Requests of callers, and leaves that hold much garbage, are swept. The pieces of sweeps and flushes take turns.
@@ -39,8 +39,8 @@ const CROWDED_FIFTHS: u64 = 12;
 const SMALL_REST: u64 = 8;
 
 impl Nbtree {
-    /// The bytes of a piece: a d-tree, so that a piece is written sequentially; but not so much that the temporary space
-    /// of a merge matters.
+    /// The bytes of a piece. A piece has as many bytes as a d-tree, so that a d-tree is written sequentially. The limits
+    /// keep the temporary space of a merge small.
     pub(super) fn piece_bytes(&self) -> u64 {
         self.sizes.limits.dtree_bytes.clamp(*PIECE.start(), *PIECE.end())
     }

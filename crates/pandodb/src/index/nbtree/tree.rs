@@ -1,7 +1,7 @@
 //! [`Nbtree`] is one tree. This module claims work, attaches memtables and swaps the root.
 //!
-//! Locks: `inner` is held while a root is built, but never while data is merged. The lock of the pack queue is a leaf
-//! lock.
+//! Locks: `inner` is held while a root is built, but never while data is merged. While a thread holds the lock of the
+//! pack queue, it takes no other lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -30,7 +30,10 @@ impl Nbtree {
         let merge =
             |urgent| in_shrinking_room(room, |room| self.merge_one(room, urgent, keep), || self.give_up_parked());
         let waits = self.queue().first_bytes();
-        let is_short = waits > 0 && room.bytes < waits + waits / 4 + room.spare.min(4 * self.sizes.limits.dtree_bytes);
+        // Leave room for one merge, and not for more: the memtable may have most of the deletes, without which merges free
+        // little.
+        let one_merge = room.spare.min(4 * self.sizes.limits.dtree_bytes);
+        let is_short = waits > 0 && room.bytes < waits + waits / 4 + one_merge;
         if is_short {
             match merge(true) {
                 Ok(progress) if progress.idle => {}

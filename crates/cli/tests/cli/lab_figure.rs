@@ -6,7 +6,7 @@ use crate::common::{Place, run};
 fn figures_are_listed_and_measured_and_results_are_reused() {
     let list = run(&["lab", "figures"], b"").ok();
     assert!(list.contains("002-3.10") && list.contains("KVell"), "{list}");
-    assert_eq!(run(&["lab", "figures", "--json"], b"").json().as_array().unwrap().len(), 10);
+    assert_eq!(run(&["lab", "figures", "--json"], b"").json().as_array().unwrap().len(), 16);
 
     let place = Place::new();
     let (lines, pictures, stores) = (place.path("lines.jsonl"), place.path("pictures"), place.path("stores"));

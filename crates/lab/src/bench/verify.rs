@@ -46,7 +46,7 @@ pub(super) fn check(
         counters(session, shape, world, &mut count)?;
     }
     match workload.kind {
-        Kind::Thin => thinned(session, shape, world, &mut count)?,
+        Kind::Thin | Kind::LoadSortedRows => thinned(session, shape, world, &mut count)?,
         // With several threads, a slow thread may insert an event after a fast thread has deleted the range of the
         // event.
         Kind::Expiry if measured.streams.len() == 1 => {

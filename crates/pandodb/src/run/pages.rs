@@ -56,7 +56,7 @@ pub(crate) struct PageWriter {
     expected_pages: u64,
     /// Whether pages are allocated only for the next block.
     is_frugal: bool,
-    /// The most pages that are collected for one write.
+    /// The most pages that are collected for one write. Grows with the longest block, up to an extent.
     buffer_pages: u32,
     /// Extents with placed pages. The last extent is still open.
     extents: Vec<Extent>,
@@ -174,6 +174,8 @@ impl PageWriter {
         if next != addr.page.0 || self.filled + addr.pages > self.buffer_pages {
             self.flush()?;
             self.buffer_start = addr.page;
+            // A long block is also collected, so that it can be offered to the pool.
+            self.buffer_pages = self.buffer_pages.max(addr.pages.min(EXTENT_PAGES));
         }
         if addr.pages > self.buffer_pages {
             let mut block = AlignedBuf::zeroed(addr.pages as usize);

@@ -61,7 +61,7 @@ fn visit<'n>(node: &'n Node, range: &KeyRange, path: &mut Vec<&'n Node>, see: &m
 
 /// The estimated number of leaves below the first node of a path that `range` overlaps.
 fn leaves_in(path: &[&Node], range: &KeyRange) -> u64 {
-    path.iter().map(|node| node.children_in(range).len().max(1) as u64).product()
+    path.iter().map(|node| node.children_in(range).len().max(1) as u64).fold(1, u64::saturating_mul)
 }
 
 /// Parts of a delete in which shares of stretches are added up, so that many small shares do not count as nothing.
@@ -92,12 +92,12 @@ fn is_hidden(path: &[&Node], leaf: &Node) -> bool {
     if deletes == 0 {
         return false;
     }
-    let own: u64 = leaf.parts.iter().map(|part| part.slice.entries()).sum();
+    let own = sum(leaf.parts.iter().map(|part| part.slice.entries()));
     let entries = path.iter().enumerate().flat_map(|(depth, node)| {
         let share = move |part: &Part| part.slice.entries() / leaves_in(&path[depth..], part.slice.range());
         node.parts_in(&leaf.range).map(share)
     });
-    deletes.saturating_mul(WASTE) >= own + entries.sum::<u64>()
+    deletes.saturating_mul(WASTE) >= own.saturating_add(sum(entries))
 }
 
 /// Whether range tombstones on the path to a leaf cover much of the data in its range: of the leaf, and of older slices on
@@ -109,12 +109,17 @@ fn is_covered(path: &[&Node], leaf: &Node) -> bool {
     }
     let (mut covers, mut covered, mut all): (Vec<KeyRange>, u64, u64) = (Vec::new(), 0, 0);
     for part in newest_first() {
-        covered += covers.iter().map(|range| part_in(part, range)).sum::<u64>();
-        all += part_in(part, &leaf.range);
+        covered = sum([covered].into_iter().chain(covers.iter().map(|range| part_in(part, range))));
+        all = part_in(part, &leaf.range).saturating_add(all);
         let ranges = tombstones(part).into_iter().map(|tombstone| tombstone.range.intersect(&leaf.range));
         covers.extend(ranges.filter(|range| !range.is_empty()));
     }
     covered > 0 && covered.saturating_mul(WASTE) >= all
+}
+
+/// The sum of estimates. A damaged file may claim any numbers, so the sum saturates.
+pub fn sum(estimates: impl Iterator<Item = u64>) -> u64 {
+    estimates.fold(0, u64::saturating_add)
 }
 
 /// Estimated bytes of a part in a range, at least 1 if it may have entries there.

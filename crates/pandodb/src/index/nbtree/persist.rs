@@ -3,7 +3,8 @@
 //! changed afterwards.
 //!
 //! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages. A change of a leaf
-//! also changes its parent. So a block for each leaf would only add pages.
+//! also changes its parent, so the parent is written in any case. With a block of its own, each changed leaf would add two
+//! pages.
 //!
 //! Root record (integers varint): `version (1) | f | σ | address of the root | map of large values`. f and σ are the
 //! smallest that were ever in force; a verification checks the sizes of nodes with them. The last two fields are defined
@@ -202,8 +203,8 @@ impl Loader<'_> {
         }
         let slices = reader.count(4)?;
         let child_count = reader.count(if own == 1 { 2 } else { 4 })?;
-        if child_count == 0 {
-            return Err(reader.corrupt("a node must have children exactly if it is not a leaf"));
+        if child_count == 0 || child_count as u64 > MAX_FANOUT {
+            return Err(reader.corrupt(format!("a node of height {own} with {child_count} children")));
         }
         let mut node = Node::new(range, own);
         node.is_root = height.is_none();
@@ -246,6 +247,9 @@ impl Loader<'_> {
             let mut leaf = Node::new(KeyRange::new(from, to.clone()), 0);
             let slices = reader.count(4)?;
             leaf.parts = self.parts(slices, reader)?;
+            if leaf.range.is_empty() || !node.range.covers(&leaf.range) {
+                return Err(reader.corrupt("a leaf lies outside its parent"));
+            }
             if let Some(problem) = leaf.problem() {
                 return Err(reader.corrupt(problem));
             }

@@ -8,7 +8,7 @@
 //! 1. A flush of the root and the flushes that follow it are a *cascade*: at most one flush for each level (001 §5.1,
 //!    "Single Recursive Call"); in paper mode, every full child is flushed. A level receives about σ bytes and passes
 //!    about σ bytes on, so that the d-trees of siblings have at most (f+1)σ bytes together.
-//! 2. The work of a cascade must be done before the root is full again. The index reports it as a deadline
+//! 2. The work of a cascade must be done before the root is full again, or before the next memtable if that is larger. The index reports it as a deadline
 //!    ([`Deadline`]), so each write pays the share of its bytes in σ ("Deamortization").
 //! 3. Requests of callers, and leaves that hold much garbage, are swept. The pieces of sweeps and flushes take turns.
 //! 4. The basic version (§3) flushes every child over σ, and writes the rest of the source anew after each flush.
@@ -112,13 +112,12 @@ impl Nbtree {
             return true;
         }
         while let Some(range) = inner.garbage.pop_front() {
-            let leaf = *root.path_to(&range.from, 0).last().expect("a path has nodes");
-            if garbage::leaves(&root, &range).contains(&leaf.range) {
-                // If the leaf was split or joined meanwhile, the rest of the range is looked at next.
-                if !leaf.range.to.is_empty() && (range.to.is_empty() || leaf.range.to < range.to) {
-                    inner.garbage.push_front(KeyRange::new(leaf.range.to.clone(), range.to));
+            // The leaf may have been split or joined meanwhile, so several leaves may be in the range.
+            if let Some(leaf) = garbage::leaves(&root, &range).into_iter().next() {
+                if !leaf.to.is_empty() && (range.to.is_empty() || leaf.to < range.to) {
+                    inner.garbage.push_front(KeyRange::new(leaf.to.clone(), range.to));
                 }
-                inner.add_task(Kind::Sweep { before: None }, KeyRange::clone(&leaf.range), Seqno::MAX);
+                inner.add_task(Kind::Sweep { before: None }, leaf, Seqno::MAX);
                 return true;
             }
         }

@@ -13,7 +13,7 @@
 //! Unfinished outputs are discarded, because other work makes better use of their space. While another thread works on
 //! a piece, relief begins no new piece.
 
-use super::garbage;
+use super::garbage::{self, sum};
 use super::node::Node;
 use super::task::{Kind, Slot};
 use super::tree::{Claim, Inner, Nbtree};
@@ -27,8 +27,13 @@ impl Nbtree {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         self.give_up_parked();
-        let merge =
-            |urgent| in_shrinking_room(room, |room| self.merge_one(room, urgent, keep), || self.give_up_parked());
+        let merge = |urgent| {
+            let merged = in_shrinking_room(room, |room| self.merge_one(room, urgent, keep), || self.give_up_parked());
+            if matches!(merged, Err(Error::DiskFull { .. })) {
+                self.give_up_sweep();
+            }
+            merged
+        };
         let waits = self.queue().first_bytes();
         // Leave room for one merge, and not for more: the memtable may have most of the deletes, without which merges free
         // little.
@@ -57,6 +62,13 @@ impl Nbtree {
         let mut inner = self.inner.lock();
         let parked = inner.tasks.iter_mut().filter(|task| matches!(task.slot, Slot::Parked(_)));
         parked.for_each(|task| task.slot = Slot::Idle);
+        self.recount(&mut inner);
+    }
+
+    /// Ends the sweep of a leaf that does not fit, so that relief tries another leaf next.
+    fn give_up_sweep(&self) {
+        let mut inner = self.inner.lock();
+        inner.tasks.retain(|task| task.kind != Kind::Sweep { before: None } || !matches!(task.slot, Slot::Idle));
         self.recount(&mut inner);
     }
 
@@ -146,22 +158,21 @@ fn is_worth(path: &[&Node], leaf: &Node, urgent: bool, inner: &Inner) -> bool {
 /// of the leaf. Both numbers are 0 if there is nothing to drop; then nothing is read.
 fn dead_in(path: &[&Node], leaf: &Node) -> (u64, u64) {
     let parts = || path.iter().flat_map(|node| node.parts_in(&leaf.range));
-    let of_leaf: u64 = leaf.parts.iter().map(|part| part.deletes.count()).sum();
-    let deletes = of_leaf + garbage::deletes_above(&path[..path.len() - 1], leaf);
-    let ranges: u64 = parts().map(|part| part.slice.run().meta().range_tombstones).sum();
-    if deletes == 0 && ranges == 0 {
+    let of_leaf = sum(leaf.parts.iter().map(|part| part.deletes.count()));
+    let deletes = of_leaf.saturating_add(garbage::deletes_above(&path[..path.len() - 1], leaf));
+    if deletes == 0 && parts().all(|part| part.slice.run().meta().range_tombstones == 0) {
         return (0, 0);
     }
-    let entries: u64 = leaf.parts.iter().map(|part| part.slice.entries()).sum();
+    let entries = sum(leaf.parts.iter().map(|part| part.slice.entries()));
     let entry_bytes = (leaf.bytes() / entries.max(1)).max(1);
     let (mut bytes, mut dead, mut newer_ranges) = (0, deletes.saturating_mul(entry_bytes), 0);
     for part in parts() {
         let own = part.bytes_in(&leaf.range);
         if newer_ranges > 0 {
-            dead += own;
+            dead = dead.saturating_add(own);
         }
-        bytes += own;
-        newer_ranges += part.slice.run().meta().range_tombstones;
+        bytes = own.saturating_add(bytes);
+        newer_ranges |= part.slice.run().meta().range_tombstones;
     }
     (bytes, dead.min(bytes))
 }

@@ -78,8 +78,8 @@ pub(super) struct Counters {
 /// The state that `inner` guards.
 pub struct Inner {
     pub(super) world: World,
-    /// The tasks in progress: at most one flush or rewrite, and at most one sweep. At most one of them has a piece in
-    /// progress.
+    /// The tasks in progress: at most one flush or rewrite, at most one sweep, and at most one sweep of relief. At most
+    /// one of them has a piece in progress.
     pub(super) tasks: Vec<Task>,
     /// What follows the flush that has just ended; the last element comes first.
     pub(super) cascade: Vec<Next>,

@@ -54,15 +54,16 @@ impl Stretch {
     }
 
     /// The part of the stretch in `range`, if any. If only a part of the stretch is there, it counts `of` times the deletes
-    /// divided by `all`.
+    /// divided by `all`, but at least one.
     fn part_in(&self, range: &KeyRange, (of, all): (u64, u64)) -> Option<Stretch> {
         if self.is_inside(range)? {
             return Some(self.clone());
         }
         let from = if *self.from < *range.from { range.from.as_slice().into() } else { self.from.clone() };
         let to = if range.is_above(&self.to) { self.to.clone() } else { range.to.as_slice().into() };
-        let count = (u128::from(self.count) * u128::from(of.min(all)) / u128::from(all)) as u64;
-        (count > 0).then_some(Stretch { from, to, count })
+        // Round up, so that few deletes do not get lost when a slice is cut again and again.
+        let count = (u128::from(self.count) * u128::from(of.min(all))).div_ceil(u128::from(all.max(1))) as u64;
+        Some(Stretch { from, to, count: count.clamp(1, self.count) })
     }
 }
 

@@ -43,7 +43,8 @@ pub struct LabFigureArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_budget: Option<usize>,
     /// The numbers of client threads. A figure that varies the threads uses all given numbers, by default the powers of
-    /// two up to twice the number of cores. Other figures use a single number, by default four threads for each core.
+    /// two up to twice the number of cores. Other figures of 002 use a single number, by default four
+    /// threads for each core. The figures of 001 always use one thread.
     #[arg(long, value_name = "T,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=255))]
     pub threads: Vec<u16>,
     /// The time limit of each workload in seconds; loads always run to their end.

@@ -48,6 +48,8 @@ pub enum Paper {
     Between(f64, f64),
     /// An upper limit.
     AtMost(f64),
+    /// A lower limit.
+    AtLeast(f64),
     /// Text without a number.
     Says(&'static str),
 }

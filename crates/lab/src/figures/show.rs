@@ -24,6 +24,7 @@ impl Paper {
             Paper::Is(value) => number(*value, unit),
             Paper::Between(low, high) => format!("{}–{}", number(*low, ""), number(*high, unit)),
             Paper::AtMost(value) => format!("≤ {}", number(*value, unit)),
+            Paper::AtLeast(value) => format!("≥ {}", number(*value, unit)),
             Paper::Says(words) => (*words).to_owned(),
         }
     }
@@ -34,6 +35,7 @@ impl Paper {
             Paper::Is(value) => Some((value, value)),
             Paper::Between(low, high) => Some((low, high)),
             Paper::AtMost(value) => Some((0.0, value)),
+            Paper::AtLeast(value) => Some((value, f64::INFINITY)),
             Paper::Says(_) => None,
         }
     }
@@ -121,7 +123,7 @@ pub fn text(modes: &[Results]) -> String {
     if let Some(aside) = modes.iter().map(|results| results.set_aside).min().filter(|&aside| aside > 0) {
         let _ = writeln!(
             text,
-            "set aside: {aside} given lines that differ in workload, records, sizes, memory, threads, durability or mode"
+            "set aside: {aside} given lines that differ in workload, distribution, records, sizes, memory, threads, durability, index or mode"
         );
     }
     text

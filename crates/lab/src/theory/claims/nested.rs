@@ -36,7 +36,7 @@ const EXTENT_BYTES: f64 = (128 << 10) as f64;
 const JOB_BLOCKS: f64 = 28.0;
 const MOST_BLOCKS: f64 = 60.0;
 /// Bytes of filters and inner blocks per record. A run of σ = 256 KiB has 2,000 records and at least three of these blocks of
-/// 4 KiB, with its description; runs of d-trees are up to half as small, since pieces and memtables end early.
+/// 4 KiB, with its description. Runs of d-trees may have half of this size, since pieces and memtables end early.
 const SEARCH_BYTES: f64 = 8.0;
 /// The number of reads in a lookup of an absent key, for each run on the path of the lookup.
 const FALSE_POSITIVES: f64 = 0.0125;
@@ -115,9 +115,11 @@ fn inserts(config: &Config) -> Vec<(Claim, Rule)> {
                 (0.0, 1.0),
                 Slope::AtMost(TOLERANCE),
             ),
-            rule(move |p| {
-                let transfers = p.load.transfers[BLOCKS.len() - 1].total() as f64;
-                (transfers / p.load.flushes.max(1) as f64, 6.0 * (fanout(&flushes) + 1.0))
+            Box::new(move |p: &Point| {
+                let i = BLOCKS.len() - 1;
+                let large = p.load.tree.logical_bytes >= SPILLED * flushes.memories()[i].bytes;
+                let transfers = p.load.transfers[i].total() as f64 / p.load.flushes.max(1) as f64;
+                large.then_some((transfers, 6.0 * (fanout(&flushes) + 1.0)))
             }),
         ),
         (

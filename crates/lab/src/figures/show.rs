@@ -181,7 +181,8 @@ fn row(line: &Line) -> Vec<String> {
     let log = if is_logged(line) { "" } else { ", lazy log" };
     let memory = unit::show(line.asked.memory_budget as f64, "B");
     let threads = if line.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", line.threads) };
-    let name = format!("{} {}{share}, {threads}, {memory}{log}", line.who(), line.workload);
+    let records = unit::count(line.asked.records as f64);
+    let name = format!("{} {}{share}, {records} rows, {threads}, {memory}{log}", line.who(), line.workload);
     let is_pure = line.write_amplification == 0.0 || line.workload.starts_with("load");
     if let Some(why) = &line.refused {
         return vec![name, format!("refused: {why}")];

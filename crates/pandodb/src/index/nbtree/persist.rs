@@ -323,4 +323,41 @@ mod tests {
         above.children.push(Arc::new(Node::new(KeyRange::all(), 1)));
         assert_eq!(bytes(&above, &[stored(5, 33)]), "0000020001 05012161".replace(' ', ""));
     }
+    /// The body of a node of height 1 with all keys and without slices. Its leaves end at these keys.
+    fn with_leaves(bounds: &[&str], claims: u64) -> Vec<u8> {
+        let mut body = Vec::new();
+        [b"", b""].iter().for_each(|bound| put_bytes(&mut body, *bound));
+        [1, 0, claims].iter().for_each(|number| put_varint(&mut body, *number));
+        for to in bounds {
+            put_bytes(&mut body, to.as_bytes());
+            put_varint(&mut body, 0);
+        }
+        body
+    }
+
+    #[test]
+    fn leaves_that_do_not_partition_their_node_are_refused() {
+        let core = crate::index::testing::core(&crate::device::MemDevice::new());
+        let problem = |body: &[u8]| {
+            let mut prefetch = Prefetch::new(core.data.clone());
+            let mut loader =
+                Loader { core: &core, prefetch: &mut prefetch, runs: Runs::new(&core), seen: HashSet::new() };
+            let node = loader.decode(&mut Reader::new(body, "nested node"), None, &KeyRange::all());
+            node.map_or_else(|e| Some(e.to_string()), |node| node.problem().map(str::to_owned))
+        };
+        assert_eq!(problem(&with_leaves(&["d", "m", ""], 3)), None);
+        for (bounds, claims, words) in [
+            (&["m", "d", ""][..], 3, "outside its parent"),
+            (&["d", "d", ""], 3, "outside its parent"),
+            (&["", "", ""], 3, "must partition"),
+            (&["d", "m"], 2, "must partition"),
+            (&[], 0, "with 0 children"),
+            (&["d", "m", ""], 2, "trailing bytes"),
+            (&["d"; 70_000], 70_000, "with 70000 children"),
+            (&["d", "m", ""], 1 << 40, "nested node"),
+        ] {
+            let found = problem(&with_leaves(bounds, claims)).unwrap_or_default();
+            assert!(found.contains(words), "{} leaves, {claims} claimed: {found}", bounds.len());
+        }
+    }
 }

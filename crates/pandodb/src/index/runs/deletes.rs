@@ -176,3 +176,23 @@ impl Tally {
         Deletes(self.stretches.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delete_is_not_lost_when_its_slice_is_cut_again_and_again() {
+        let one = Stretch { from: (*b"b").into(), to: (*b"y").into(), count: 1 };
+        let mut deletes = Deletes([one].into());
+        for from in b'c'..b'x' {
+            // Each cut leaves half of the bytes.
+            deletes = deletes.clipped(&KeyRange::new([from], b"z"), (1, 2));
+            assert_eq!(deletes.count(), 1, "behind {from}");
+        }
+        assert_eq!(deletes.clipped(&KeyRange::new(b"z", b""), (1, 2)).count(), 0, "no delete is there");
+        let many = Deletes([Stretch { from: (*b"b").into(), to: (*b"y").into(), count: 100 }].into());
+        assert_eq!(many.clipped(&KeyRange::new(b"c", b"d"), (3, 7)).count(), 43);
+        assert_eq!(many.clipped(&KeyRange::new(b"c", b"d"), (9, 7)).count(), 100, "at most all of them");
+    }
+}

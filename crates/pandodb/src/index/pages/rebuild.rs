@@ -368,7 +368,12 @@ impl Rebuild {
             };
             let from = if i == 0 { &page.from } else { &part[0].from };
             let own = std::mem::replace(&mut waiting, above);
-            buffers.push(own.write(from, sink, source, &mut self.replaced)?);
+            let buffer = own.write(from, sink, source, &mut self.replaced)?;
+            if buffer.is_none() && part.iter().any(|child| child.pending > 0) {
+                // Only the page itself, which may be damaged, says how many messages there are for its children.
+                return Err(source.corrupt(&part[0].page, "its parent counts messages that are not in its buffer"));
+            }
+            buffers.push(buffer);
         }
         write(parts, &mut buffers.into_iter(), page.level, sink)
     }

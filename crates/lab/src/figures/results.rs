@@ -128,7 +128,8 @@ impl Results {
         self.median(who, |line| line.who() == name && is(line))
     }
 
-    /// The line with the median rate among the lines for which `is` returns true. `who` names them in errors.
+    /// The line with the median rate among the lines for which `is` returns true. `who` is the name of the engine in
+    /// errors.
     ///
     /// # Errors
     /// As [`Results::one`].

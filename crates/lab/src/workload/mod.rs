@@ -101,7 +101,7 @@ pub enum Kind {
     LoadIndexed,
     /// Load every row once, in key order, through the engine's interface for bulk loading, with one thread.
     LoadSorted,
-    /// The same, but with the rows of [`Kind::Load`], which a program sorts by their keys first.
+    /// The same, but with the rows of [`Kind::Load`]. The lab sorts the rows by key before it passes them to the engine.
     LoadSortedRows,
     /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),

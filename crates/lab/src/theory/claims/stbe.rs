@@ -25,9 +25,9 @@
 //! * *scans*: k records have k·r·s bytes. A scan reads at most twice these bytes, because the length of the read-ahead
 //!   doubles, so that the scan may read twice the bytes that it uses. It also needs one more block and one more seek
 //!   for each run on the path, and a seek at each new extent of 128 KiB.
-//! * *the greatest insert*: a writer does background work in steps of 16 KiB, or of a quarter of a memtable. The design
-//!   allows one insert 16 KiB of such work. The writer both reads and writes this amount (a factor of 2), and may
-//!   exceed it by one step (another factor of 2). So the constant is 4.
+//! * *the greatest insert*: a writer does background work in steps of 16 KiB, or of a quarter of a memtable. The writer
+//!   both reads and writes this amount (a factor of 2), and may exceed it by one step (another factor of 2). So the
+//!   constant is 4.
 
 use super::super::check::{Claim, Slope};
 use super::super::measure::{BLOCKS, Config, Load, Point, Reads};

@@ -83,14 +83,14 @@ impl Nbtree {
         let from = Inputs { slices: piece.slices(), live: vec![piece.range.clone()], bottom, bytes };
         inner.keep = keep();
         assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");
-        let task = inner.tasks[at].id;
+        let (task, is_requested) = (inner.tasks[at].id, inner.tasks[at].request.is_some());
         let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
         // Compress only leaves, because most of the data stays there for a long time.
         let compression = if bottom { self.sizes.compression } else { Compression::None };
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {
                 inner.tasks[at].slot = Slot::Working;
-                Claim::Merge(Box::new(Merge { task, piece, bytes, job }))
+                Claim::Merge(Box::new(Merge { task, piece, bytes, is_requested, job }))
             }
             Err((run, e)) => {
                 self.leave(inner, &piece, Some(run), &e);
@@ -107,6 +107,9 @@ impl Nbtree {
             Err(e) => return Progress::unless_damage(self.give_up_merge(*merge, e)),
         };
         let progress = Progress { bytes, ..Progress::default() };
+        if !merge.is_requested {
+            self.inner.lock().pacing.work(bytes);
+        }
         if !done {
             let mut inner = self.inner.lock();
             let id = merge.task;
@@ -121,7 +124,7 @@ impl Nbtree {
             }
             return Ok(progress);
         }
-        let Merge { task, piece, bytes: of_inputs, job } = *merge;
+        let Merge { task, piece, bytes: of_inputs, job, .. } = *merge;
         let installed = job.finish().and_then(|output| {
             let bytes = output.bytes();
             self.install(task, &piece, output).map(|()| bytes)

@@ -23,7 +23,8 @@
 //! swap; a merge removes its inputs and adds its output in one swap.
 //!
 //! Costs, in blocks of B records, where N is the number of all records: a record is written about ½·f·log_f(N/σ) times.
-//! The work of the flushes is reported as a deadline, so each write pays for its share of f·log_f(N/σ)/B block transfers.
+//! The work of the flushes is reported as a deadline, so each write pays for its share of f·log_f(N/σ)/B block transfers
+//! ([`pacing`]).
 //! Without background threads it does this share itself, in steps. A lookup probes log_f(N/σ) + 1 filters, and reads one
 //! leaf block. Without filters it reads one block of each level.
 //!
@@ -38,6 +39,7 @@ mod index;
 mod load;
 pub mod node;
 mod options;
+mod pacing;
 pub mod persist;
 mod plan;
 mod read;

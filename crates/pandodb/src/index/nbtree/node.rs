@@ -108,6 +108,11 @@ impl Node {
         self.parts.bytes()
     }
 
+    /// The child with the most bytes; `None` in a leaf.
+    pub fn largest_child(&self) -> Option<&Arc<Node>> {
+        self.children.iter().max_by_key(|child| child.bytes())
+    }
+
     /// The index of the child whose range contains `key`. A key that equals an s-key belongs to the child on the right.
     #[inline]
     pub fn child_for(&self, key: &[u8]) -> usize {

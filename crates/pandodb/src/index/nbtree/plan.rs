@@ -1,4 +1,4 @@
-//! Decides which task comes next, and how much work the flushes owe.
+//! Decides which task comes next, and counts the debt.
 //!
 //! ```text
 //!   root over σ ─▶ flush the first σ bytes of the root ─▶ advanced: flush the largest child over σ ─▶ … ─▶ leaves
@@ -8,8 +8,8 @@
 //! 1. A flush of the root and the flushes that follow it are a *cascade*: at most one flush for each level (001 §5.1,
 //!    "Single Recursive Call"); in paper mode, every full child is flushed. A level receives about σ bytes and passes
 //!    about σ bytes on, so that the d-trees of siblings have at most (f+1)σ bytes together.
-//! 2. The work of a cascade must be done before the root is full again, or before the next memtable if that is larger. The index reports it as a deadline
-//!    ([`Deadline`]), so each write pays the share of its bytes in σ ("Deamortization").
+//! 2. The work of a cascade should be done before the root is full again, or before the next memtable if that is larger.
+//!    [`super::pacing`] computes what each write pays for it.
 //! 3. Requests of callers, and leaves that hold much garbage, are swept. The pieces of sweeps and flushes take turns.
 //! 4. The basic version (§3) flushes every child over σ, and writes the rest of the source anew after each flush.
 
@@ -24,7 +24,7 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, Result, Seqno};
 use crate::index::runs::Forced;
 use crate::index::runs::sequence::{cut_above, sequences_of};
-use crate::index::{Deadline, Mode};
+use crate::index::Mode;
 use crate::run::RunSlice;
 
 /// If damage keeps slices in the root, they are merged with each other once there are this many more than twice the number
@@ -147,37 +147,6 @@ impl Nbtree {
         cut_above(&sequences_of(node.parts.iter()), &node.range, bytes, bytes + bytes / SMALL_REST)
     }
 
-    /// The work that must be done before the root receives σ more bytes: for each σ that the root has, a flush of the root
-    /// and the flushes that may follow. On each level, these move σ, and rewrite what the children have.
-    fn deadline(&self, root: &Arc<Node>) -> Deadline {
-        let full = self.sizes.limits.dtree_bytes;
-        let mut node = root;
-        let mut work = 0;
-        while let Some(largest) = node.children.iter().max_by_key(|child| child.bytes()) {
-            work += full + node.children.iter().map(|child| child.bytes()).sum::<u64>();
-            node = largest;
-        }
-        // At most twice the pace that the memtables need: what is left of a burst or a load may take longer.
-        let arrives = full.max(self.sizes.memtable_bytes);
-        let times = u128::from(root.bytes().clamp(full, 2 * arrives));
-        let work_bytes = u64::try_from(u128::from(work) * times / u128::from(full)).unwrap_or(u64::MAX);
-        Deadline { work_bytes, within_bytes: arrives }
-    }
-
-    /// Sets the deadline after a change. A deadline stays until the flushes are done, also when the root has passed its
-    /// data on already; it gets closer when more data arrives. REQUIRES: the caller holds `inner`.
-    fn set_deadline(&self, inner: &mut Inner, is_flushing: bool) {
-        if !self.is_flush_due(inner) {
-            inner.deadline = inner.deadline.filter(|_| is_flushing || !inner.cascade.is_empty());
-            return;
-        }
-        let new = self.deadline(&inner.world.root);
-        let is_new = !is_flushing && inner.cascade.is_empty();
-        if is_new || inner.deadline.is_none_or(|old| old.rate() < new.rate()) {
-            inner.deadline = Some(new);
-        }
-    }
-
     /// Ends a task. After a flush, the flushes of its children follow. REQUIRES: the caller holds `inner`.
     pub(super) fn end_task(&self, inner: &mut Inner, world: &mut World, at: usize) {
         let task = inner.tasks.remove(at);
@@ -250,7 +219,7 @@ impl Nbtree {
         let piled = u64::from(self.has_piled_up(inner) && !is_flushing);
         let garbage: u64 = inner.garbage.iter().map(|_| full).sum();
         let requested: u64 = inner.world.forced.iter().map(|request| inner.requested(request)).sum();
-        let deadline = inner.deadline;
+        let deadline = inner.pacing.deadline;
         self.owing.change(|own| {
             own.work_bytes = working + following + waiting + piled + garbage;
             own.requested_bytes = requested;

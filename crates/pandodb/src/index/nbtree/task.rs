@@ -100,6 +100,8 @@ pub struct Merge {
     pub(super) task: u64,
     pub(super) piece: Piece,
     pub(super) bytes: u64,
+    /// Whether a caller has requested the task.
+    pub(super) is_requested: bool,
     pub(super) job: MergeJob,
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::change::{self, wiped};
 use super::garbage;
 use super::node::Node;
+use super::pacing::Pacing;
 use super::persist;
 use super::read::NbtreeView;
 use super::shape::Limits;
@@ -22,7 +23,7 @@ use crate::index::deferred_frees::DeferredFrees;
 use crate::index::owed::Owing;
 use crate::index::runs::sequence::MOST_TOMBSTONES;
 use crate::index::runs::{Output, PackJob, PackQueue, Packs, Part, Stuck};
-use crate::index::{Core, Deadline, Mode, RootRecord, SealedBatch};
+use crate::index::{Core, Mode, RootRecord, SealedBatch};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
 use crate::run::{Compression, RunSlice};
@@ -92,8 +93,8 @@ pub struct Inner {
     /// The `through` of the tree when a flush of the root found nothing that it could move, because of damage. No other
     /// flush of the root begins until more data has arrived.
     pub(super) fruitless: Option<Seqno>,
-    /// The work of the last flush of the root and of what follows it, which must be done before the root is full again.
-    pub(super) deadline: Option<Deadline>,
+    /// The work that writers pay for.
+    pub(super) pacing: Pacing,
     /// Slices of runs that a merge could not read. Pieces exclude these slices until the store is reopened or a caller
     /// asks for a compaction.
     pub(super) stuck: Stuck,
@@ -169,7 +170,7 @@ impl Nbtree {
                 garbage: VecDeque::new(),
                 has_swept: false,
                 fruitless: None,
-                deadline: None,
+                pacing: Pacing::default(),
                 stuck: Stuck::default(),
                 next_task: 0,
                 relieved_to: Vec::new(),
@@ -234,6 +235,7 @@ impl Nbtree {
 
     /// Adds the slice of new data as the newest slice of the root. REQUIRES: the caller holds `inner`.
     pub(super) fn arrive(&self, inner: &mut Inner, world: &mut World, part: Part) -> Result<()> {
+        inner.pacing.arrive(part.bytes, self.between_cascades());
         let hulls = garbage::hulls(&part);
         world.root = self.wipe(inner, change::with_arrival(&world.root, part))?;
         for leaf in hulls.iter().flat_map(|hull| garbage::leaves(&world.root, hull)) {

@@ -1,22 +1,21 @@
-//! Pacing: how many bytes of flushes writers pay for each byte they write.
+//! Pacing: how many bytes of merges writers pay for each byte they write.
 //!
 //! ```text
-//!   bytes that arrived, bytes of merges ─▶ usual work of a byte ─┐
-//!   shape of the tree ─▶ least and greatest work of a byte ──────┴▶ × (1 + lag / 2) ─▶ deadline, until data arrives
-//!   flushes that are late, in cascades ─▶ lag ─────────────────────────┘
+//!   shape of the tree ─▶ work of the costliest cascade ─┐
+//!   bytes of merges, compared with it ─▶ usual share ───┴▶ usual work × (1 + late / 2) ─▶ deadline, until data arrives
+//!   flushes that are late, in cascades ─▶ late ─────────────────────────────┘
 //! ```
 //!
 //! 1. A full root must pass its data on before it is full again, so each write pays for its share (001 §5.1,
-//!    "Deamortization"). The source charges every write for the costliest cascade. Most cascades are cheaper: they end at a
-//!    level that has room. Then the flushes would be done long before the root is full, and writers would be slow while
-//!    they run, and fast in between. So writers pay for the *usual* work: the bytes of merges for each byte that arrived,
-//!    a mean over about [`MEMORY`] times the data between two cascades.
-//! 2. A costly cascade is not done when the next data arrives. Writers pay half of what is late beside the usual work, and
-//!    so the root holds more than one memtable for a while.
-//! 3. The mean is at most the work of the costliest cascade, and at least a part of it: while little data has arrived yet,
-//!    or after data that could be moved without a merge, the mean is too small.
+//!    "Deamortization"). The source charges every write for the costliest cascade, which flushes a node on every level.
+//!    Most cascades are cheaper, because they end at a level that has room. If writers paid for the costliest one, the
+//!    flushes would be done long before the root is full: writers would be slow while they run, and fast in between.
+//! 2. So writers pay for the *usual* work: the work of the costliest cascade, multiplied by the share of it that cascades
+//!    really took, a mean over the data of about [`MEMORY`] cascades.
+//! 3. A costly cascade is not done when the next data arrives. Writers pay half of what is late in addition to the usual
+//!    work. Meanwhile the root has more than one memtable.
 //!
-//! Invariant: the rate changes only when data arrives, or when all flushes are done.
+//! Invariant: the deadline changes only when data arrives, or when all flushes are done.
 
 use std::sync::Arc;
 
@@ -25,21 +24,24 @@ use super::task::{Kind, Next, Task};
 use super::tree::{Inner, Nbtree};
 use crate::base::Seqno;
 use crate::index::Deadline;
+use crate::index::runs::Part;
 
-/// The mean includes about the data of this many cascades.
+/// The mean includes the data of about this many cascades.
 const MEMORY: u64 = 4;
-/// The mean is at least 1/`LEAST_SHARE` of the work of the costliest cascade.
+/// The usual work is at least 1/`LEAST_SHARE` of the work of the costliest cascade. It would be less after data that was
+/// moved without a merge.
 const LEAST_SHARE: u64 = 4;
-/// Writers pay for at most this many late cascades.
-const MOST_LATE: f64 = 2.0;
+/// Writers pay at most this many times the work of the costliest cascades. What is left of a burst or a sorted load may take
+/// longer.
+const MOST_TIMES: f64 = 2.0;
 
 /// The work of the past, and what writers pay now.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {
     /// The work that writers have to pay for; `None` if all flushes are done.
     pub(super) deadline: Option<Deadline>,
-    /// Bytes that arrived in the root and bytes of merges. Older bytes count less.
-    arrived: u64,
+    /// The work of the costliest cascades for the bytes that have arrived, and the bytes of merges. Older ones count less.
+    costliest: u64,
     worked: u64,
     /// Bytes of merges since data arrived last.
     since: u64,
@@ -53,27 +55,30 @@ impl Pacing {
         self.since = self.since.saturating_add(bytes);
     }
 
-    /// Records that `bytes` arrived. A cascade follows `within` bytes.
-    pub(super) fn arrive(&mut self, bytes: u64, within: u64) {
-        let memory = u128::from(MEMORY.saturating_mul(within.max(1)));
-        let fade = |sum: u64, new: u64| {
-            let old = u128::from(sum) * memory / (memory + u128::from(bytes));
-            u64::try_from(old).unwrap_or(u64::MAX).saturating_add(new)
-        };
-        self.arrived = fade(self.arrived, bytes);
+    /// Records that `bytes` arrived. The costliest cascades that follow `within` bytes work on `most` bytes.
+    fn arrive(&mut self, bytes: u64, within: u64, most: u64) {
+        let memory = MEMORY.saturating_mul(within);
+        let fade = |sum: u64, new: u64| scaled(sum, memory, memory.saturating_add(bytes)).saturating_add(new);
+        self.costliest = fade(self.costliest, scaled(most, bytes, within));
         self.worked = fade(self.worked, std::mem::take(&mut self.since));
     }
 
-    /// The usual work for `within` bytes, if the costliest cascade that follows them works on `most` bytes.
-    fn usual(&self, within: u64, most: u64) -> u64 {
-        let mean = u128::from(self.worked) * u128::from(within) / u128::from(self.arrived.max(1));
-        u64::try_from(mean).unwrap_or(u64::MAX).clamp(most / LEAST_SHARE, most)
+    /// The usual work, if the costliest cascades work on `most` bytes. `known` is the work that counts as expected in any
+    /// case, so that the first cascades are not taken for the usual ones.
+    fn usual(&self, most: u64, known: u64) -> u64 {
+        let usual = scaled(most, self.worked.saturating_add(known), self.costliest.saturating_add(known));
+        usual.clamp(most / LEAST_SHARE, most)
     }
+}
+
+/// `number` · `share` / `whole`.
+fn scaled(number: u64, share: u64, whole: u64) -> u64 {
+    u64::try_from(u128::from(number) * u128::from(share) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }
 
 impl Nbtree {
     /// The bytes that are written between two cascades.
-    pub(super) fn between_cascades(&self) -> u64 {
+    fn between_cascades(&self) -> u64 {
         self.sizes.limits.dtree_bytes.max(self.sizes.memtable_bytes)
     }
 
@@ -88,13 +93,21 @@ impl Nbtree {
         }
     }
 
+    /// Counts `bytes` that arrive in the root. REQUIRES: the caller holds `inner`.
+    pub(super) fn count_arrival(&self, inner: &mut Inner, bytes: u64) {
+        let within = self.between_cascades();
+        let most = scaled(self.costliest(&inner.world.root), within, self.sizes.limits.dtree_bytes);
+        inner.pacing.arrive(bytes, within, most);
+    }
+
     fn deadline(&self, inner: &Inner) -> Deadline {
-        let (within_bytes, full) = (self.between_cascades(), self.sizes.limits.dtree_bytes);
+        let within_bytes = self.between_cascades();
         let cascade = self.costliest(&inner.world.root);
-        let most = u128::from(cascade) * u128::from(within_bytes) / u128::from(full.max(1));
-        let usual = inner.pacing.usual(within_bytes, u64::try_from(most).unwrap_or(u64::MAX));
-        let late = (self.waiting(inner, cascade) - 1.0).clamp(0.0, MOST_LATE);
-        Deadline { work_bytes: (usual as f64 * (1.0 + late / 2.0)) as u64, within_bytes }
+        let most = scaled(cascade, within_bytes, self.sizes.limits.dtree_bytes);
+        let usual = inner.pacing.usual(most, MEMORY.saturating_mul(within_bytes));
+        let late = (self.waiting(inner, cascade) - 1.0).max(0.0);
+        let work = (usual as f64 * (1.0 + late / 2.0)).min(most as f64 * MOST_TIMES);
+        Deadline { work_bytes: work as u64, within_bytes }
     }
 
     /// The work of a flush of `node` and of one full child on each level below it. On each level, it moves σ and rewrites
@@ -130,9 +143,7 @@ impl Nbtree {
         });
         let begun = begun.saturating_add(following.sum());
         let flushed = inner.tasks.iter().find(|task| matches!(task.kind, Kind::Flush { from: u32::MAX }));
-        let is_new = |part: &&crate::index::runs::Part| {
-            flushed.is_none_or(|task| part.slice.run().meta().max_seqno > task.upto)
-        };
+        let is_new = |part: &&Part| flushed.is_none_or(|task| part.slice.run().meta().max_seqno > task.upto);
         let new: u64 = root.parts.iter().filter(is_new).map(|part| part.bytes).sum();
         begun as f64 / cascade.max(1) as f64 + new as f64 / self.between_cascades() as f64
     }

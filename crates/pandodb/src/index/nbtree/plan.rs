@@ -22,9 +22,9 @@ use super::tree::{Inner, Nbtree};
 use super::world::World;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, Result, Seqno};
+use crate::index::Mode;
 use crate::index::runs::Forced;
 use crate::index::runs::sequence::{cut_above, sequences_of};
-use crate::index::Mode;
 use crate::run::RunSlice;
 
 /// If damage keeps slices in the root, they are merged with each other once there are this many more than twice the number

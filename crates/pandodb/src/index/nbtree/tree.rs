@@ -235,7 +235,7 @@ impl Nbtree {
 
     /// Adds the slice of new data as the newest slice of the root. REQUIRES: the caller holds `inner`.
     pub(super) fn arrive(&self, inner: &mut Inner, world: &mut World, part: Part) -> Result<()> {
-        inner.pacing.arrive(part.bytes, self.between_cascades());
+        self.count_arrival(inner, part.bytes);
         let hulls = garbage::hulls(&part);
         world.root = self.wipe(inner, change::with_arrival(&world.root, part))?;
         for leaf in hulls.iter().flat_map(|hull| garbage::leaves(&world.root, hull)) {

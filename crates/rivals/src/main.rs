@@ -54,7 +54,8 @@ enum Verb {
 
 #[derive(Args, Clone, Debug)]
 struct Run {
-    /// Engines to measure; `list` prints their names.
+    /// Engines to measure; `list` prints their names. Options may follow the index of PandoDB:
+    /// `pando-nbtree:fanout=3,dtree_kib=4096,rocksdb` names two engines.
     #[arg(long, value_delimiter = ',', required = true)]
     engines: Vec<String>,
     /// Workloads or groups of workloads, in the order in which they run; `pando bench --list` lists them.
@@ -168,8 +169,8 @@ fn main() -> ExitCode {
     let done =
         cgroup::join_if_asked().map_err(|e| format!("cannot join the cgroup: {e}").into()).and_then(|_| match verb {
             Verb::List { memory, names } => list(memory, names),
-            Verb::Run(run) => start(&run),
-            Verb::One(run) => one(&run),
+            Verb::Run(run) => start(&run.with_options()),
+            Verb::One(run) => one(&run.with_options()),
         });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -177,6 +178,23 @@ fn main() -> ExitCode {
             eprintln!("pando-rivals: {why}");
             ExitCode::FAILURE
         }
+    }
+}
+
+impl Run {
+    /// Joins the options of an index with its name, since both options and engines are separated by commas.
+    fn with_options(self) -> Run {
+        let mut engines: Vec<String> = Vec::new();
+        for word in self.engines {
+            match engines.last_mut() {
+                Some(last) if is_ours(last) && !is_ours(&word) && word.contains('=') => {
+                    last.push(',');
+                    last.push_str(&word);
+                }
+                _ => engines.push(word),
+            }
+        }
+        Run { engines, ..self }
     }
 }
 
@@ -494,6 +512,9 @@ mod tests {
         assert_eq!(parts, ["c a", "timeseries-hour", "bank", "pop"]);
         assert_eq!(who(None), "pando-stbe");
         assert_eq!(who(Some("lmdb")), "pando-stbe with the memory of lmdb");
+        let words = ["pando-nbtree:fanout=3", "dtree_kib=64", "rocksdb", "pando-stbe"].map(String::from).to_vec();
+        let engines = Run { engines: words, ..run.clone() }.with_options().engines;
+        assert_eq!(engines, ["pando-nbtree:fanout=3,dtree_kib=64", "rocksdb", "pando-stbe"]);
         let wrong = Run { workloads: vec!["lod".into()], ..run };
         assert!(check(&wrong).unwrap_err().to_string().contains("unknown workload `lod`"));
     }

@@ -300,6 +300,17 @@ pub trait Index: Send + Sync {
     /// applied at this moment. They get seqnos above `cut`.
     fn begin_checkpoint(&self, cut: Seqno) -> Box<dyn Checkpoint + '_>;
 
+    /// Writes about `most` bytes of what the next root describes and what is not on disk yet, so that the next checkpoint
+    /// has less to write. Returns the number of written bytes; 0 if nothing is left, or if the index leaves all writes to
+    /// the checkpoint. What changes before the checkpoint is written again. REQUIRES: no checkpoint is in progress.
+    ///
+    /// # Errors
+    /// An I/O error or a full disk.
+    fn write_ahead(&self, most: u64) -> Result<u64> {
+        debug_assert!(most > 0, "a step of no bytes makes no progress");
+        Ok(0)
+    }
+
     /// The root that was opened, and all later roots, hold every message of the keyspace up to this seqno. Opening the
     /// store skips these messages in the log. An index that ingests memtables holds them once they are packed. In an
     /// index that is written directly, the seqno does not change while the log is replayed.

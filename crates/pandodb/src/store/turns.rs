@@ -5,7 +5,7 @@
 //!   checkpoint thread:  row cache shrinks ─▶ log segments are preallocated ─▶ a checkpoint, if one is due
 //!   worker:             disk full? relief ─▶ too much uncovered? checkpoint ─▶ a step of the keyspace with the most debt
 //!                       ─▶ nothing to do for some time? idle-time work
-//!   no threads:         a writer does both; a turn is a checkpoint or a small step
+//!   no threads:         a writer does both; a turn is a step of a checkpoint's preparation, a checkpoint or a small step
 //! ```
 //!
 //! Every turn holds the lock `gate` shared, so a close waits until the turn ends.
@@ -192,15 +192,35 @@ impl Engine {
         self.config.background_threads > 0 && self.background.has_rested(self.device.now(), self.snapshots.visible())
     }
 
-    /// Does one turn of a store without background threads: a checkpoint if one is due, otherwise a step of at most `most`
-    /// bytes.
+    /// Does one turn of a store without background threads: if a checkpoint is due, a step of its preparation or the
+    /// checkpoint, otherwise a step of at most `most` bytes.
     pub(crate) fn turn_alone(&self, most: u64) -> Turn {
         let budget = self.background.scheduler.step(most);
         assert!(budget > 0, "a step of no bytes makes no progress");
-        self.guarded(&|it| match it.checkpoint_turn() {
+        self.guarded(&|it| match it.prepare_checkpoint(budget).unwrap_or_else(|| it.checkpoint_turn()) {
             Turn::Idle => it.turn(budget),
             other => other,
         })
+    }
+
+    /// If a checkpoint is due, writes about `most` bytes that it would have to write, so that no single write does all of
+    /// this work. `None` if nothing is left to prepare, if another thread is taking a checkpoint, or if the disk is full:
+    /// then the checkpoint may use the reserve.
+    fn prepare_checkpoint(&self, most: u64) -> Option<Turn> {
+        if !self.checkpointer.is_due() || !self.is_writable() || self.pressure.pressed.load(Relaxed) || self.is_tight()
+        {
+            return None;
+        }
+        let (_turn, _root) = (self.checkpointer.try_turn()?, self.checkpointer.root.try_lock()?);
+        let before = self.core.data.stats().root_bytes;
+        let written =
+            self.keyspaces.all().iter().map(|keyspace| keyspace.index.write_ahead(most)).find(|r| !matches!(r, Ok(0)));
+        self.figures.checkpoint_bytes.fetch_add(self.core.data.stats().root_bytes - before, Relaxed);
+        match written? {
+            Ok(bytes) => Some(Turn::Worked(bytes)),
+            Err(Error::DiskFull { .. }) => None,
+            Err(e) => Some(self.note_trouble(e)),
+        }
     }
 
     /// Runs one turn of a background thread. A panic in the turn is a bug of the engine. The panic must neither end the

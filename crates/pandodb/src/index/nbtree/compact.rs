@@ -1,9 +1,7 @@
 //! Processes tasks piece by piece. See [`super::task`].
 
-use std::sync::Arc;
-
 use super::change::replaced;
-use super::node::{Node, run_of};
+use super::node::run_of;
 use super::task::{Kind, Merge, Piece, Slot, Task};
 use super::tree::{Claim, Inner, Nbtree};
 use crate::Error;
@@ -84,7 +82,8 @@ impl Nbtree {
         inner.keep = keep();
         assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");
         let (task, is_requested) = (inner.tasks[at].id, inner.tasks[at].request.is_some());
-        let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
+        let job =
+            MergeJob::new(&self.core, from, self.filter(piece.to), inner.keep.clone(), self.sizes.operator.clone());
         // Compress only leaves, because most of the data stays there for a long time.
         let compression = if bottom { self.sizes.compression } else { Compression::None };
         match job.map(|job| job.with_compression(compression)) {
@@ -151,9 +150,7 @@ impl Nbtree {
         assert!(matches!(inner.tasks[at].slot, Slot::Working), "a claimed piece is installed");
         assert!(output.meta.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
         let clipped = slice.as_ref().map(|slice| slice.clip(&piece.range)).transpose()?.flatten();
-        let below = below(&world.root, piece);
         let part = clipped.map(|slice| Part { deletes: output.deletes.clone(), ..Part::new(slice) });
-        let part = part.map(|part| part.over(below.iter()));
         world.root = replaced(&world.root, piece, part.as_slice(), self.sizes.limits)?;
         world.blobs.remove_all(&output.dropped_blobs, &self.core.data)?;
         world.horizon = world.horizon.max(output.horizon);
@@ -210,14 +207,6 @@ impl Nbtree {
         world.root = root;
         self.publish(inner, world, &[]);
     }
-}
-
-/// The d-trees below the node that receives the output of a piece.
-fn below(root: &Arc<Node>, piece: &Piece) -> Vec<crate::index::runs::Sequence> {
-    let target = *root.path_to(&piece.range.from, piece.to).last().expect("a path has nodes");
-    let mut below = Vec::new();
-    target.children_in(&piece.range).iter().for_each(|child| child.walk(&mut |node| below.push(node.parts.clone())));
-    below
 }
 
 impl Inner {

@@ -68,6 +68,11 @@ impl Index for Nbtree {
         Box::new(TreeCheckpoint { index: self, world: self.inner.lock().world.clone() })
     }
 
+    fn write_ahead(&self, most: u64) -> Result<u64> {
+        let root = self.inner.lock().world.root.clone();
+        if root.holds_nothing() { Ok(0) } else { persist::store_ahead(&self.core, &root, most) }
+    }
+
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
         // An explicit request retries the slices that were excluded because of damage.

@@ -50,8 +50,16 @@ const MAX_HEIGHT: u64 = 64;
 /// Writes the nodes under `root` and the nodes of the map of large values, unless they are already on disk. Returns the
 /// root record.
 pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, least: Limits) -> Result<Vec<u8>> {
-    let stored = store_node(core, root)?;
+    let stored = store_node(core, root, u64::MAX, &mut 0)?.expect("all nodes are written");
     Ok(encode_root(stored, blobs.store(core)?, least))
+}
+
+/// Writes nodes under `root` that are not on disk yet, until about `most` bytes are written. Returns the number of written
+/// bytes; 0 if all nodes are on disk.
+pub fn store_ahead(core: &Core, root: &Arc<Node>, most: u64) -> Result<u64> {
+    let mut written = 0;
+    store_node(core, root, most, &mut written)?;
+    Ok(written)
 }
 
 fn encode_root(stored: Stored, blobs: MapRoot, least: Limits) -> Vec<u8> {
@@ -64,17 +72,25 @@ fn encode_root(stored: Stored, blobs: MapRoot, least: Limits) -> Vec<u8> {
     out
 }
 
-/// Writes children first, because a node's block contains their addresses. REQUIRES: the node is not a leaf.
-fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
+/// Writes the nodes under `node` and then the node, because its block contains their addresses. Begins no block once
+/// `written` has reached `most`, and then returns `None`. REQUIRES: the node is not a leaf; no other thread writes nodes.
+fn store_node(core: &Core, node: &Arc<Node>, most: u64, written: &mut u64) -> Result<Option<Stored>> {
     if let Some(stored) = node.stored() {
-        return Ok(stored);
+        return Ok(Some(stored));
     }
     assert!(node.lost.is_none(), "a lost node is never written");
-    let inner = node.children.iter().filter(|child| !child.is_leaf());
-    let children = inner.map(|child| store_node(core, child)).collect::<Result<Vec<_>>>()?;
+    let mut children = Vec::with_capacity(node.children.len());
+    for child in node.children.iter().filter(|child| !child.is_leaf()) {
+        let Some(stored) = store_node(core, child, most, written)? else { return Ok(None) };
+        children.push(stored);
+    }
+    if *written >= most {
+        return Ok(None);
+    }
     let stored = Stored::write(core, BlockKind::NestedNode, |body| encode(node, &children, body))?;
+    *written += stored.copies.0.iter().map(|copy| copy.bytes() as u64).sum::<u64>();
     node.set_stored(stored, &core.data);
-    Ok(stored)
+    Ok(Some(stored))
 }
 
 fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {

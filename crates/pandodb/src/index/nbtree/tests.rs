@@ -219,6 +219,35 @@ fn a_reopened_tree_equals_the_stored_one() {
     }
 }
 
+/// Nodes are written ahead in steps, also between steps of merges, and the checkpoint writes only what is left.
+#[test]
+fn a_checkpoint_after_its_preparation_writes_no_node() {
+    for seed in 0..4 {
+        let mut bench = bench(seed, 3);
+        for _ in 0..20 {
+            bench.feed(700, 20_000, 10);
+            bench.step(32 << 10);
+            bench.tree.write_ahead(1).unwrap();
+        }
+        bench.put(30_000, 100_000);
+        bench.drain();
+        let mut inner_nodes = 0;
+        root(&bench.tree).walk(&mut |node| inner_nodes += usize::from(!node.is_leaf() && node.stored().is_none()));
+        let mut steps = Vec::new();
+        while let Some(bytes) = Some(bench.tree.write_ahead(9_000).unwrap()).filter(|bytes| *bytes > 0) {
+            steps.push(bytes);
+        }
+        assert!(inner_nodes > 3 && steps.len() >= inner_nodes / 2, "{steps:?} for {inner_nodes} nodes");
+        let before = bench.core.data.stats().root_bytes;
+        let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
+        assert_eq!(bench.core.data.stats().root_bytes, before, "nothing was left to write");
+        let core = Core { data: reopened(&bench), ..bench.core.clone() };
+        let mut prefetch = Prefetch::new(core.data.clone());
+        let opened = Nbtree::open(core, sizes(3, 16 << 10, Mode::Product), &cut.root, &mut prefetch).unwrap();
+        assert_eq!(root(&opened).bytes(), root(&bench.tree).bytes());
+    }
+}
+
 /// Reopens the data file of a bench. No page of the reopened file is marked as used.
 fn reopened(bench: &Bench<Nbtree>) -> Arc<crate::space::DataFile> {
     let file = bench.device.open("data", OpenHow { write: true, ..OpenHow::default() }).unwrap();

@@ -82,8 +82,7 @@ impl Nbtree {
         inner.keep = keep();
         assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");
         let (task, is_requested) = (inner.tasks[at].id, inner.tasks[at].request.is_some());
-        let job =
-            MergeJob::new(&self.core, from, self.filter(piece.to), inner.keep.clone(), self.sizes.operator.clone());
+        let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
         // Compress only leaves, because most of the data stays there for a long time.
         let compression = if bottom { self.sizes.compression } else { Compression::None };
         match job.map(|job| job.with_compression(compression)) {

@@ -32,11 +32,6 @@ use crate::space::Prefetch;
 /// Approximate memory of an index without any run, including the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Nbtree>() + size_of::<NbtreeView>() + 1536;
 
-/// The bits of a Bloom filter for each key in a leaf, and in a node with children. A lookup of an existing key reads its leaf
-/// anyway, so only wrong answers of the filters above the leaf cost it a read. Most data is in the leaves.
-const LEAF_BITS: u64 = 8;
-const INNER_BITS: u64 = 12;
-
 /// The settings of an index of this type.
 #[derive(Clone)]
 pub struct Sizes {
@@ -197,13 +192,8 @@ impl Nbtree {
         self.claim_piece(&mut inner, None, keep)
     }
 
-    /// The filter of a new run of a node of height `to`.
-    pub(super) fn filter(&self, to: u32) -> FilterBuilder {
-        match self.sizes.filters {
-            None => FilterBuilder::Nothing,
-            Some(Filters::Bloom) => FilterBuilder::bloom(if to == 0 { LEAF_BITS } else { INNER_BITS }),
-            Some(filters) => FilterBuilder::new(filters, 1),
-        }
+    pub(super) fn filter(&self) -> FilterBuilder {
+        self.sizes.filters.map_or(FilterBuilder::Nothing, |filters| FilterBuilder::new(filters, 1))
     }
 
     /// Drops the data that range tombstones of the newest slice cover, if every reader sees these tombstones. This frees
@@ -284,7 +274,7 @@ impl Packs for Nbtree {
         let bottom = inner.world.root.holds_nothing();
         inner.keep.clone_from(&keep);
         let operator = self.sizes.operator.clone();
-        Box::new(PackJob::new(&self.core, &self.rows, batch, self.filter(u32::MAX), keep, operator, bottom))
+        Box::new(PackJob::new(&self.core, &self.rows, batch, self.filter(), keep, operator, bottom))
     }
 
     /// Makes the run of a packed memtable the newest slice of the root, drops the data that its range tombstones cover,

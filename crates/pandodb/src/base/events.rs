@@ -109,7 +109,8 @@ pub fn checkpoint() -> Scope {
     span!(DEBUG, "checkpoint")
 }
 
-/// A checkpoint was taken. The checkpoint wrote `root_bytes` bytes of trunk nodes and catalogues.
+/// A checkpoint was taken. The checkpoint wrote `root_bytes` bytes of trunk nodes and catalogues, apart
+/// from what was written ahead of it.
 pub fn checkpoint_taken(generation: u64, root_bytes: u64, took: Duration) {
     event!(DEBUG, "checkpoint taken", generation = generation, root_bytes = root_bytes, took_us = micros(took));
 }

@@ -11,7 +11,7 @@ use crate::space::Superblock;
 /// The state of checkpoints.
 pub(crate) struct Checkpointer {
     pub root: Mutex<DurableRoot>,
-    /// This lock is held by the thread that takes a checkpoint for background work.
+    /// This lock is held by the thread that takes or prepares a checkpoint for background work.
     turn: Mutex<()>,
     due: AtomicBool,
     /// Bytes of memtables packed, and of pages that merges of sorted loads have written or replaced, since the last

@@ -101,7 +101,7 @@ impl Engine {
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}
                 Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
-                // Another thread is taking a checkpoint, which may free the missing space.
+                // Another thread is taking or preparing a checkpoint, which may free the missing space.
                 Err(Error::DiskFull { .. }) if self.checkpointer.try_turn().is_none() => {
                     drop(self.checkpointer.wait_for_turn());
                     return Turn::Worked(1);
@@ -204,22 +204,34 @@ impl Engine {
     }
 
     /// If a checkpoint is due, writes about `most` bytes that it would have to write, so that no single write does all of
-    /// this work. `None` if nothing is left to prepare, if another thread is taking a checkpoint, or if the disk is full:
-    /// then the checkpoint may use the reserve.
+    /// this work. `None` if nothing is left to prepare, or if the disk is full, because only the checkpoint may use the
+    /// reserve. [`Turn::Idle`] if another thread is preparing or taking a checkpoint.
     fn prepare_checkpoint(&self, most: u64) -> Option<Turn> {
-        if !self.checkpointer.is_due() || !self.is_writable() || self.pressure.pressed.load(Relaxed) || self.is_tight()
-        {
+        if !self.checkpointer.is_due() || self.pressure.pressed.load(Relaxed) || self.is_tight() {
             return None;
         }
-        let (_turn, _root) = (self.checkpointer.try_turn()?, self.checkpointer.root.try_lock()?);
-        let before = self.core.data.stats().root_bytes;
-        let written =
-            self.keyspaces.all().iter().map(|keyspace| keyspace.index.write_ahead(most)).find(|r| !matches!(r, Ok(0)));
+        let Some(_turn) = self.checkpointer.try_turn() else { return Some(Turn::Idle) };
+        let Some(_root) = self.checkpointer.root.try_lock() else { return Some(Turn::Idle) };
+        self.core.rows.shrink();
+        if !self.prepare_log() {
+            return Some(Turn::Stuck);
+        }
+        let (before, mut written) = (self.core.data.stats().root_bytes, 0);
+        let mut failed = None;
+        for keyspace in self.keyspaces.all() {
+            match keyspace.index.write_ahead(most - written) {
+                Ok(bytes) => written += bytes,
+                Err(e) => failed = Some(e),
+            }
+            if failed.is_some() || written >= most {
+                break;
+            }
+        }
         self.figures.checkpoint_bytes.fetch_add(self.core.data.stats().root_bytes - before, Relaxed);
-        match written? {
-            Ok(bytes) => Some(Turn::Worked(bytes)),
-            Err(Error::DiskFull { .. }) => None,
-            Err(e) => Some(self.note_trouble(e)),
+        match failed {
+            None => (written > 0).then_some(Turn::Worked(written)),
+            Some(Error::DiskFull { .. }) => None,
+            Some(e) => Some(self.note_trouble(e)),
         }
     }
 

@@ -70,7 +70,12 @@ impl Index for Nbtree {
 
     fn write_ahead(&self, most: u64) -> Result<u64> {
         let root = self.inner.lock().world.root.clone();
-        if root.holds_nothing() { Ok(0) } else { persist::store_ahead(&self.core, &root, most) }
+        if root.holds_nothing() {
+            return Ok(0);
+        }
+        let written = persist::store_ahead(&self.core, &root, most)?;
+        self.inner.lock().pacing.work(written);
+        Ok(written)
     }
 
     fn compact(&self, range: &KeyRange) -> Result<()> {

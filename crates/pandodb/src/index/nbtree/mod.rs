@@ -17,14 +17,15 @@
 //! 3. After a flush, the largest child over σ is flushed, and so on down to the leaves.
 //! 4. Leaves over σ split, and nodes that are too small are joined, without moving data ([`shape`]).
 //! 5. Deletes and operands are messages like all others. They are resolved when they reach a leaf.
-//! 6. A checkpoint writes the nodes that have changed ([`persist`]).
+//! 6. A checkpoint writes the nodes that have changed ([`persist`]). Without background threads, most of them are written
+//!    ahead of it, in steps.
 //!
 //! Invariants: those of [`node`]; the root and the seqno up to which it holds all messages (`through`) change in one
 //! swap; a merge removes its inputs and adds its output in one swap.
 //!
 //! Costs, in blocks of B records, where N is the number of all records: a record is written about ½·f·log_f(N/σ) times.
-//! The work of the flushes is reported as a deadline, so each write pays for its share of f·log_f(N/σ)/B block transfers
-//! ([`pacing`]).
+//! The usual work of the flushes is reported as a deadline, so each write pays for its share of it (module `pacing`), up to
+//! twice f·log_f(N/σ)/B block transfers.
 //! Without background threads it does this share itself, in steps. A lookup probes log_f(N/σ) + 1 filters, and reads one
 //! leaf block. Without filters it reads one block of each level.
 //!

@@ -1,5 +1,6 @@
 //! The tree on disk: one block per inner node, in two copies ([`crate::space::mirrored`]). The block of a node above
-//! leaves includes the leaves. The first checkpoint that includes a node writes the node's block. The block is never
+//! leaves includes the leaves. The first checkpoint that includes a node writes the node's block, if it was not
+//! written ahead of the checkpoint. The block is never
 //! changed afterwards.
 //!
 //! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages. A change of a leaf

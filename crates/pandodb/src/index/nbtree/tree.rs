@@ -235,9 +235,9 @@ impl Nbtree {
 
     /// Adds the slice of new data as the newest slice of the root. REQUIRES: the caller holds `inner`.
     pub(super) fn arrive(&self, inner: &mut Inner, world: &mut World, part: Part) -> Result<()> {
-        self.count_arrival(inner, part.bytes);
-        let hulls = garbage::hulls(&part);
+        let (hulls, bytes) = (garbage::hulls(&part), part.bytes);
         world.root = self.wipe(inner, change::with_arrival(&world.root, part))?;
+        self.count_arrival(inner, bytes);
         for leaf in hulls.iter().flat_map(|hull| garbage::leaves(&world.root, hull)) {
             if !inner.garbage.contains(&leaf) {
                 inner.garbage.push_back(leaf);

@@ -35,6 +35,7 @@
 mod change;
 mod check;
 mod compact;
+mod deadline;
 mod garbage;
 mod index;
 mod load;

@@ -9,7 +9,7 @@
 //!    "Single Recursive Call"); in paper mode, every full child is flushed. A level receives about σ bytes and passes
 //!    about σ bytes on, so that the d-trees of siblings have at most (f+1)σ bytes together.
 //! 2. The work of a cascade should be done before the root is full again, or before the next memtable if that is larger.
-//!    [`super::pacing`] computes what each write pays for it.
+//!    The module `deadline` computes what each write pays for it.
 //! 3. Requests of callers, and leaves that hold much garbage, are swept. The pieces of sweeps and flushes take turns.
 //! 4. The basic version (§3) flushes every child over σ, and writes the rest of the source anew after each flush.
 

@@ -27,8 +27,8 @@ impl Debt {
     }
 }
 
-/// A limit on when work must be done: `work_bytes` of work must be done before `within_bytes` more bytes are written to
-/// the keyspace. A structure sets a deadline if a level must be emptied before more data arrives in it.
+/// A limit on when work must be done: `work_bytes` of work should be done before `within_bytes` more bytes are written to
+/// the keyspace. A structure sets a deadline if a level should be emptied before more data arrives in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Bytes of work.

@@ -28,6 +28,7 @@ pub(super) const MEMORY: u64 = 4;
 /// The usual work is at least 1/`LEAST_SHARE` of the work of the costliest cascade. Data that moves without a merge costs no
 /// work, so without this limit writers would pay almost nothing when merges begin again.
 const LEAST_SHARE: u64 = 4;
+
 /// What earlier cascades took, and what writers pay now.
 #[derive(Debug, Default)]
 pub(super) struct Pacing {

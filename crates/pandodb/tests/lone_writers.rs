@@ -48,8 +48,9 @@ fn one_insert_does_a_limited_part_of_the_work() {
 /// The contract of the Nested B-tree (001 §5.1): any w inserts in a row move at most w·c·log_f(N/σ)·f/B blocks, and a
 /// constant number of blocks. B is the number of records in a block of 4 KiB. c is 3: a merge reads and writes, and after
 /// a costly flush, writers pay for a part of it in addition. This includes packing, the log and checkpoints. The constant
-/// is 34 blocks, which is measured (29 and 32 blocks) and rounded up: the last step of a merge reads the next block of 16 KiB
-/// of some inputs, and writes the last leaves and then the filter and the inner blocks, up to 64 KiB each. A record of 124 bytes takes 140 bytes in a run, with its filter and its inner blocks.
+/// is 36 blocks, which is measured (29 and 32 blocks here, 34 in `pando lab theory`) and rounded up: the last step of a
+/// merge reads the next block of 16 KiB of some inputs, and writes the last leaves and then the filter and the inner
+/// blocks, up to 64 KiB each. A record of 124 bytes takes 140 bytes in a run, with its filter and its inner blocks.
 #[test]
 fn any_inserts_in_a_row_move_their_share_of_the_work_of_a_nested_tree() {
     for fanout in [3.0, 8.0_f64] {
@@ -59,7 +60,7 @@ fn any_inserts_in_a_row_move_their_share_of_the_work_of_a_nested_tree() {
         for width in [1, 10, 100, 1_000, 10_000, 100_000] {
             let most = most_in_a_row(&moved, width);
             let more = (most as f64 - width as f64 * share) / 4096.0;
-            assert!(more <= 34.0, "f {fanout}, {width} inserts: {most} bytes, {more:.0} blocks more than the share");
+            assert!(more <= 36.0, "f {fanout}, {width} inserts: {most} bytes, {more:.0} blocks more than the share");
         }
     }
 }

@@ -32,7 +32,7 @@ use super::{Rule, SPILLED, TOLERANCE, claim, rule, size_of};
 
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
 /// Blocks of 4 KiB that one insert may read and write besides its share.
-const MOST_BLOCKS: f64 = 34.0;
+const MOST_BLOCKS: f64 = 36.0;
 /// Bytes of filters and inner blocks per record. A run of σ = 256 KiB has 2,000 records and at least three of these blocks of
 /// 4 KiB, with its description. Runs of d-trees may have half of this size, since pieces and memtables end early.
 const SEARCH_BYTES: f64 = 8.0;

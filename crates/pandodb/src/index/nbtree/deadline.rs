@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::garbage::sum;
 use super::node::Node;
 use super::pacing::{MEMORY, scaled};
 use super::task::{Kind, Next, Task};
@@ -51,7 +52,7 @@ impl Nbtree {
     fn costliest(&self, mut node: &Arc<Node>) -> u64 {
         let mut work: u64 = 0;
         while let Some(largest) = node.largest_child() {
-            let children = node.children.iter().map(|child| child.bytes()).sum::<u64>();
+            let children = sum(node.children.iter().map(|child| child.bytes()));
             work = work.saturating_add(self.sizes.limits.dtree_bytes).saturating_add(children);
             node = largest;
         }
@@ -65,22 +66,26 @@ impl Nbtree {
         let rest_of = |task: &Task| match task.kind {
             Kind::Flush { .. } => {
                 let source = *root.path_to(&task.rest.from, task.source_height(root)).last().expect("a path has nodes");
-                task.bytes(root) + source.largest_child().map_or(0, |child| self.costliest(child))
+                let below = source.largest_child().map_or(0, |child| self.costliest(child));
+                task.bytes(root).saturating_add(below)
             }
             Kind::Rewrite { .. } => task.bytes(root),
             Kind::Sweep { .. } => 0,
         };
-        let begun: u64 = inner.tasks.iter().map(rest_of).sum();
+        let begun = sum(inner.tasks.iter().map(rest_of));
         let following = inner.cascade.iter().map(|next| match next {
             Next::Flush(height, range) => {
                 self.costliest(root.path_to(&range.from, *height).last().expect("a path has nodes"))
             }
             Next::Rewrite(..) => self.sizes.limits.dtree_bytes,
         });
-        let begun = begun.saturating_add(following.sum());
+        let begun = begun.saturating_add(sum(following));
         let flushed = inner.tasks.iter().find(|task| matches!(task.kind, Kind::Flush { from: u32::MAX }));
-        let is_new = |part: &&Part| flushed.is_none_or(|task| part.slice.run().meta().max_seqno > task.upto);
-        let new: u64 = root.parts.iter().filter(is_new).map(|part| part.bytes).sum();
+        let is_new = |part: &&Part| {
+            let is_left = flushed.is_none_or(|task| part.slice.run().meta().max_seqno > task.upto);
+            is_left && !inner.stuck.holds(&part.slice)
+        };
+        let new = sum(root.parts.iter().filter(is_new).map(|part| part.bytes));
         begun as f64 / most.max(1) as f64 + new as f64 / self.between_cascades() as f64
     }
 }

@@ -302,8 +302,8 @@ pub trait Index: Send + Sync {
 
     /// Writes about `most` bytes of what the next root describes and what is not on disk yet, so that the next checkpoint
     /// has less to write. Returns the number of written bytes; 0 if nothing is left, or if the index leaves all writes to
-    /// the checkpoint. What changes before the checkpoint is written again. REQUIRES: the caller holds the lock of the durable root, so no
-    /// other thread writes nodes.
+    /// the checkpoint. What changes before the checkpoint is written again. REQUIRES: the caller holds the lock of the
+    /// durable root, so no other thread writes nodes.
     ///
     /// # Errors
     /// An I/O error or a full disk.

@@ -56,8 +56,9 @@ impl Engine {
     /// A step that only reads or closes pages processes few bytes. So the number of steps is limited too: to twice the
     /// number of steps that all due bytes need at full size. The remaining bytes stay due.
     ///
-    /// A checkpoint is one long piece of work, at least in indexes that do not write ahead. So a write that takes one leaves the last two steps to later writes, and a
-    /// write whose step requests one leaves the checkpoint to the next write if at most two steps are due.
+    /// A checkpoint is one long piece of work if the index does not write ahead. So a write that takes one leaves the last
+    /// two steps to later writes, and a write whose step requests one leaves the checkpoint to the next write if at most
+    /// two steps are due.
     fn work_off(&self, price: u64) -> Result<()> {
         let (account, step) = (self.background.scheduler.account(), self.background.scheduler.step(FOREGROUND_STEP));
         let most = 2 * account.charge(price).div_ceil(step);

@@ -26,7 +26,7 @@ pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
         "pando-checkpoint",
         Box::new(|scheduler, weak| {
             scheduler.run_unmetered(&|| {
-                weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded(&Engine::checkpoint_turn))
+                weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded(&|it| it.checkpoint_turn(0)))
             });
         }),
     )?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::state::KeyspaceState;
 use crate::base::sync::{EXPLORED, MutexGuard, Ordering::Relaxed, relax};
-use crate::base::{Error, events};
+use crate::base::{Error, Result, events};
 use crate::index::Progress;
 use crate::memtable::Memtable;
 use crate::sched::Turn;
@@ -32,20 +32,35 @@ const MOST_WAITS: u32 = 128;
 
 impl Engine {
     /// Does one turn of the work that does not count as background debt: reclaims memory that the row cache returns,
-    /// preallocates log segments, and takes a checkpoint if one is due. If another thread is taking a checkpoint, this
-    /// call does not wait for it.
-    pub(crate) fn checkpoint_turn(&self) -> Turn {
+    /// preallocates log segments, and takes a checkpoint if one is due. Before the checkpoint come turns that each write
+    /// about `ahead` bytes that the checkpoint would have to write, until nothing is left, so that no single turn does
+    /// all of this work; none if `ahead` is 0.
+    ///
+    /// [`Turn::Idle`] if no checkpoint is due, if another thread is taking one, or if the disk is full: then
+    /// [`Engine::relieve`] takes the checkpoint.
+    pub(crate) fn checkpoint_turn(&self, ahead: u64) -> Turn {
         self.core.rows.shrink();
         if !self.prepare_log() {
             return Turn::Stuck;
         }
-        let turn = self.checkpointer.is_due().then(|| self.checkpointer.try_turn()).flatten();
-        turn.map_or(Turn::Idle, |turn| self.take_checkpoint(turn))
+        if !self.checkpointer.is_due() || self.pressure.pressed.load(Relaxed) {
+            return Turn::Idle;
+        }
+        let Some(turn) = self.checkpointer.try_turn() else { return Turn::Idle };
+        // On an almost full disk only the checkpoint itself writes, because it may use the reserve.
+        if ahead > 0 && !self.is_tight() {
+            match self.write_ahead(ahead) {
+                Ok(None) => return Turn::Idle,
+                Ok(Some(0)) | Err(Error::DiskFull { .. }) => {}
+                Ok(Some(written)) => return Turn::Worked(written),
+                Err(e) => return self.note_trouble(e),
+            }
+        }
+        self.take_checkpoint(turn)
     }
 
     /// Takes a checkpoint if one is due. It counts as a turn that worked, so a writer that does the work itself does no
-    /// step in the same turn, unless another thread takes the checkpoint or the disk is full. REQUIRES: the caller has
-    /// the checkpointer's turn.
+    /// step in the same turn. If the disk is full, the request stays. REQUIRES: the caller has the checkpointer's turn.
     fn take_checkpoint(&self, _turn: MutexGuard<'_, ()>) -> Turn {
         if self.writer.poison.is_set() || self.access.is_closed() {
             return Turn::Stuck;
@@ -55,7 +70,26 @@ impl Engine {
         }
         self.checkpointer.begin();
         self.share_dead_ranges();
-        self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Worked(1))
+        let result = self.checkpoint();
+        if matches!(result, Err(Error::DiskFull { .. })) {
+            self.checkpointer.request();
+        }
+        result.map_or_else(|e| self.note_trouble(e), |()| Turn::Worked(1))
+    }
+
+    /// Writes about `most` bytes of what the indexes would write in a checkpoint. Returns the bytes written, which are 0
+    /// if nothing is left; `None` if another thread has locked the root. REQUIRES: the caller has the checkpointer's turn.
+    fn write_ahead(&self, most: u64) -> Result<Option<u64>> {
+        let Some(_root) = self.checkpointer.root.try_lock() else { return Ok(None) };
+        let (before, mut written, mut result) = (self.core.data.stats().root_bytes, 0, Ok(()));
+        for keyspace in self.keyspaces.all() {
+            if written >= most || result.is_err() {
+                break;
+            }
+            result = keyspace.index.write_ahead(most - written).map(|bytes| written += bytes);
+        }
+        self.figures.checkpoint_bytes.fetch_add(self.core.data.stats().root_bytes - before, Relaxed);
+        result.map(|()| Some(written))
     }
 
     /// If a keyspace found no memory for a dead range, drops the ranges that are not used in all keyspaces.
@@ -197,42 +231,10 @@ impl Engine {
     pub(crate) fn turn_alone(&self, most: u64) -> Turn {
         let budget = self.background.scheduler.step(most);
         assert!(budget > 0, "a step of no bytes makes no progress");
-        self.guarded(&|it| match it.prepare_checkpoint(budget).unwrap_or_else(|| it.checkpoint_turn()) {
+        self.guarded(&|it| match it.checkpoint_turn(budget) {
             Turn::Idle => it.turn(budget),
             other => other,
         })
-    }
-
-    /// If a checkpoint is due, writes about `most` bytes that it would have to write, so that no single write does all of
-    /// this work. `None` if nothing is left to prepare, or if the disk is full, because only the checkpoint may use the
-    /// reserve. [`Turn::Idle`] if another thread is preparing or taking a checkpoint.
-    fn prepare_checkpoint(&self, most: u64) -> Option<Turn> {
-        if !self.checkpointer.is_due() || self.pressure.pressed.load(Relaxed) || self.is_tight() {
-            return None;
-        }
-        let Some(_turn) = self.checkpointer.try_turn() else { return Some(Turn::Idle) };
-        let Some(_root) = self.checkpointer.root.try_lock() else { return Some(Turn::Idle) };
-        self.core.rows.shrink();
-        if !self.prepare_log() {
-            return Some(Turn::Stuck);
-        }
-        let (before, mut written) = (self.core.data.stats().root_bytes, 0);
-        let mut failed = None;
-        for keyspace in self.keyspaces.all() {
-            match keyspace.index.write_ahead(most - written) {
-                Ok(bytes) => written += bytes,
-                Err(e) => failed = Some(e),
-            }
-            if failed.is_some() || written >= most {
-                break;
-            }
-        }
-        self.figures.checkpoint_bytes.fetch_add(self.core.data.stats().root_bytes - before, Relaxed);
-        match failed {
-            None => (written > 0).then_some(Turn::Worked(written)),
-            Some(Error::DiskFull { .. }) => None,
-            Some(e) => Some(self.note_trouble(e)),
-        }
     }
 
     /// Runs one turn of a background thread. A panic in the turn is a bug of the engine. The panic must neither end the

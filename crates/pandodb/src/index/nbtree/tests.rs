@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::node::Node;
 use super::shape::Limits;
 use super::{Nbtree, Sizes};
-use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Seqno};
+use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Result, Seqno};
 use crate::device::{Device, OpenHow};
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
@@ -196,25 +196,11 @@ fn a_reopened_tree_equals_the_stored_one() {
         let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
         let again = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
         assert_eq!(cut.root, again.root, "an unchanged tree keeps its pages");
-        let open = |record: &crate::index::RootRecord| {
-            let core = Core { data: reopened(&bench), ..bench.core.clone() };
-            let mut prefetch = Prefetch::new(core.data.clone());
-            Nbtree::open(core, sizes(3, 16 << 10, Mode::Product), record, &mut prefetch)
-        };
-        let shape = |tree: &Nbtree| {
-            let mut shape: Vec<(u32, KeyRange, Slices)> = Vec::new();
-            root(tree).walk(&mut |node| {
-                let parts =
-                    node.parts.iter().map(|part| (super::node::run_of(&part.slice), part.slice.range().clone()));
-                shape.push((node.height, KeyRange::clone(&node.range), parts.collect()));
-            });
-            shape
-        };
-        assert_eq!(shape(&open(&cut.root).unwrap()), shape(&bench.tree));
+        assert_eq!(shape(&open_again(&bench, &cut.root).unwrap()), shape(&bench.tree));
         for at in 1..cut.root.bytes.len() {
             let mut record = cut.root.clone();
             record.bytes.truncate(at);
-            assert!(open(&record).is_err(), "cut at {at}");
+            assert!(open_again(&bench, &record).is_err(), "cut at {at}");
         }
     }
 }
@@ -241,17 +227,26 @@ fn a_checkpoint_after_its_preparation_writes_no_node() {
         let before = bench.core.data.stats().root_bytes;
         let cut = bench.tree.begin_checkpoint(Seqno::MAX).write(&Stripes::default).unwrap();
         assert_eq!(bench.core.data.stats().root_bytes, before, "nothing was left to write");
-        let core = Core { data: reopened(&bench), ..bench.core.clone() };
-        let mut prefetch = Prefetch::new(core.data.clone());
-        let opened = Nbtree::open(core, sizes(3, 16 << 10, Mode::Product), &cut.root, &mut prefetch).unwrap();
-        assert_eq!(root(&opened).bytes(), root(&bench.tree).bytes());
+        assert_eq!(shape(&open_again(&bench, &cut.root).unwrap()), shape(&bench.tree));
     }
 }
 
-/// Reopens the data file of a bench. No page of the reopened file is marked as used.
-fn reopened(bench: &Bench<Nbtree>) -> Arc<crate::space::DataFile> {
+/// Opens the tree of a bench again from its data file. No page of the reopened file is marked as used.
+fn open_again(bench: &Bench<Nbtree>, record: &crate::index::RootRecord) -> Result<Nbtree> {
     let file = bench.device.open("data", OpenHow { write: true, ..OpenHow::default() }).unwrap();
-    crate::space::DataFile::open(file, bench.core.data.store_id()).unwrap()
+    let data = crate::space::DataFile::open(file, bench.core.data.store_id()).unwrap();
+    let mut prefetch = Prefetch::new(data.clone());
+    Nbtree::open(Core { data, ..bench.core.clone() }, sizes(3, 16 << 10, Mode::Product), record, &mut prefetch)
+}
+
+/// The height, the range and the slices of each node.
+fn shape(tree: &Nbtree) -> Vec<(u32, KeyRange, Slices)> {
+    let mut shape = Vec::new();
+    root(tree).walk(&mut |node| {
+        let parts = node.parts.iter().map(|part| (super::node::run_of(&part.slice), part.slice.range().clone()));
+        shape.push((node.height, KeyRange::clone(&node.range), parts.collect()));
+    });
+    shape
 }
 
 /// Damage excludes only the keys of the piece in which it was found. Everything else is merged until no work is left.

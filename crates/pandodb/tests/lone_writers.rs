@@ -10,7 +10,11 @@ use pandodb::{Durability, IndexOptions, Keyspace, KeyspaceOptions, Store, StoreB
 const STEP: u64 = 16 << 10;
 
 fn open(builder: StoreBuilder, index: &str) -> (Store, Keyspace) {
-    let store = builder.background_threads(0).open().unwrap();
+    open_with_workers(0, builder, index)
+}
+
+fn open_with_workers(workers: usize, builder: StoreBuilder, index: &str) -> (Store, Keyspace) {
+    let store = builder.background_threads(workers).open().unwrap();
     let options = KeyspaceOptions::new().index(index.parse::<IndexOptions>().unwrap());
     let keyspace = store.keyspace_with("k", options).unwrap();
     (store, keyspace)
@@ -18,16 +22,24 @@ fn open(builder: StoreBuilder, index: &str) -> (Store, Keyspace) {
 
 /// The bytes that each of 260,000 inserts reads and writes in all files.
 fn moved_by_inserts(index: &str) -> Vec<u64> {
+    moved_by_inserts_into(1, index)
+}
+
+/// The same with several keyspaces, which take the inserts in turns.
+fn moved_by_inserts_into(keyspaces: usize, index: &str) -> Vec<u64> {
     let device = CountingDevice::new(MemDevice::new(), |_| FileClass::Data);
-    let (store, keyspace) = open(Store::builder("s").device(device.clone()).memtable_bytes(256 << 10), index);
+    let (store, first) = open(Store::builder("s").device(device.clone()).memtable_bytes(256 << 10), index);
+    let options = KeyspaceOptions::new().index(index.parse::<IndexOptions>().unwrap());
+    let others = (1..keyspaces).map(|i| store.keyspace_with(&format!("k{i}"), options.clone()).unwrap());
+    let all: Vec<Keyspace> = std::iter::once(first).chain(others).collect();
     let mut moved = Vec::with_capacity(260_000);
-    for i in 0..260_000_u64 {
+    for (i, keyspace) in (0..260_000_u64).zip(all.iter().cycle()) {
         let before = device.counts().total();
         keyspace.put(mix(i).to_be_bytes(), [b'v'; 116]).unwrap();
         let after = device.counts().total();
         moved.push(after.read_bytes + after.write_bytes - before.read_bytes - before.write_bytes);
     }
-    drop((keyspace, store));
+    drop((all, store));
     moved
 }
 
@@ -65,25 +77,32 @@ fn any_inserts_in_a_row_move_their_share_of_the_work_of_a_nested_tree() {
     }
 }
 
+/// One insert moves about as much as with one keyspace: checkpoints are prepared in steps for all keyspaces together, and
+/// flushes of all roots take turns. (Measured: 135 and 111 kB. It was 463 kB while a keyspace with a flush in progress always
+/// came before those whose flush had to begin, because slices piled up in their roots.)
+#[test]
+fn several_keyspaces_do_not_add_up_in_one_insert() {
+    let one = moved_by_inserts("nbtree").into_iter().max().unwrap();
+    let many = moved_by_inserts_into(8, "nbtree").into_iter().max().unwrap();
+    assert!(many <= one + one / 2, "{many} bytes with eight keyspaces, {one} with one");
+}
+
 /// The work that is owed at any time is at most the share of the inserts that fill a memtable, with a worker as well as
 /// without. (c is 3, as above. A third of it was measured without a worker, and a fifth with one.)
 #[test]
 fn the_debt_of_a_nested_tree_is_bounded() {
-    for (threads, fanout) in [(0, 3.0), (0, 8.0), (1, 3.0), (1, 8.0_f64)] {
-        let builder =
-            Store::builder("s").device(MemDevice::new()).memtable_bytes(256 << 10).background_threads(threads);
-        let store = builder.open().unwrap();
-        let options = KeyspaceOptions::new().index(format!("nbtree:fanout={fanout}").parse::<IndexOptions>().unwrap());
-        let keyspace = store.keyspace_with("k", options).unwrap();
+    for (workers, fanout) in [(0, 3.0), (0, 8.0), (1, 3.0), (1, 8.0_f64)] {
+        let builder = Store::builder("s").device(MemDevice::new()).memtable_bytes(256 << 10);
+        let (store, keyspace) = open_with_workers(workers, builder, &format!("nbtree:fanout={fanout}"));
         for i in 0..200_000_u64 {
             keyspace.put(mix(i).to_be_bytes(), [b'v'; 116]).unwrap();
             if i % 500 == 0 && i > 0 {
                 let depth = (i as f64 * 140.0 / (256 << 10) as f64).log(fanout).max(1.0);
-                let (owed, most) =
-                    (store.stats().unwrap().debt_bytes as f64, 3.0 * depth * fanout * (256 << 10) as f64);
+                let most = 3.0 * depth * fanout * (256 << 10) as f64;
+                let owed = store.stats().unwrap().debt_bytes as f64;
                 assert!(
                     owed <= most,
-                    "{threads} workers, f {fanout}, {i} inserts: {owed} bytes are owed, {most} allowed"
+                    "{workers} workers, f {fanout}, {i} inserts: {owed} bytes are owed, {most} allowed"
                 );
             }
         }

@@ -215,7 +215,8 @@ impl Nbtree {
         let own_tasks = inner.tasks.iter().filter(|task| task.request.is_none());
         let working: u64 = own_tasks.map(|task| task.bytes(root).max(1)).sum();
         let following: u64 = inner.cascade.iter().map(|_| full).sum();
-        let waiting = if self.is_flush_due(inner) && !is_flushing { root.bytes().max(1) } else { 0 };
+        // Counted like the flush that will begin, or else keyspaces in which a flush is in progress would all come first.
+        let waiting = if self.is_flush_due(inner) && !is_flushing { of_flush(root).max(1) } else { 0 };
         let piled = u64::from(self.has_piled_up(inner) && !is_flushing);
         let garbage: u64 = inner.garbage.iter().map(|_| full).sum();
         let requested: u64 = inner.world.forced.iter().map(|request| inner.requested(request)).sum();
@@ -226,6 +227,11 @@ impl Nbtree {
             own.deadline = deadline;
         });
     }
+}
+
+/// Estimated bytes that a flush of all data of a node merges.
+fn of_flush(node: &Node) -> u64 {
+    node.bytes() + node.children.iter().map(|child| child.bytes()).sum::<u64>()
 }
 
 /// Estimated bytes of a node's own data in `range`.

@@ -34,7 +34,7 @@ const LARGE: u64 = 2048;
 const SIZES: [u64; 6] = [16, SMALL, 256, 1024, LARGE, 4096];
 /// The fan-out in figures 5 to 9.
 const BEST: u64 = 3;
-/// The sizes of the data in figures 6 to 9: all records, and 1/2, 1/4 and 1/8 of them. The claims are about all records.
+/// What the records of figures 6 to 9 are divided by, in the order of the sizes. The claims are about all records.
 const PARTS: [u64; 4] = [8, 4, 2, 1];
 /// An engine whose mean insertion takes longer than this is excluded (§6.1).
 const MOST_MICROS: f64 = 100.0;
@@ -394,7 +394,7 @@ fn engines(figure: &Figure, scale: &Scale, with_queries: bool) -> Vec<Step> {
             all.push(bulk);
         }
         for mut step in all {
-            step.plan.records = (step.plan.records / part).max(1);
+            step.plan.records = records_of(figure, scale, part);
             step.plan.ops = step.plan.ops.map(|ops| ops.min(step.plan.records));
             steps.push(step);
         }
@@ -442,7 +442,18 @@ fn who(line: &Line) -> &str {
 
 /// The line of an index or a rival with all the data.
 fn all_of<'a>(r: &'a Results, name: &str, workload: &str) -> Result<&'a Line, String> {
-    let records = r.scale.records(r.figure);
+    part_of(r, name, workload, 1)
+}
+
+/// The number of records of figures 6 to 9, divided by `part`.
+fn records_of(figure: &Figure, scale: &Scale, part: u64) -> u64 {
+    (scale.records(figure) / part).max(1)
+}
+
+/// The line of an index or a rival with all the data divided by `part`. It is the median line if there are several: a
+/// `btree` is measured beside both modes.
+fn part_of<'a>(r: &'a Results, name: &str, workload: &str, part: u64) -> Result<&'a Line, String> {
+    let records = records_of(r.figure, &r.scale, part);
     let title = if ["btree", "nbtree", "stbe"].contains(&name) { format!("pando-{name}") } else { name.to_owned() };
     let is = |line: &Line| who(line) == name && line.workload == workload && line.asked.records == records;
     r.median(&title, |line| is(line) && line.matched.is_empty())
@@ -468,11 +479,9 @@ fn by_data(r: &Results, what: &str, workload: &str, value: fn(&Line) -> f64) -> 
     names.sort_unstable();
     names.dedup();
     for name in names {
-        let usable = |line: &&Line| who(line) == name && line.workload == workload && !is_excluded(line);
-        let usable = |line: &&Line| usable(line) && line.refused.is_none() && line.wrong_answers == 0;
-        let point = |line: &Line| (line.asked.records as f64 * RECORD, value(line));
-        let mut points: Vec<(f64, f64)> = r.lines.iter().filter(usable).map(point).collect();
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let line = |part: u64| part_of(r, name, workload, part).ok().filter(|line| !is_excluded(line));
+        let point = |part| line(part).map(|line| (line.asked.records as f64 * RECORD, value(line)));
+        let points: Vec<(f64, f64)> = PARTS.into_iter().filter_map(point).collect();
         if !points.is_empty() {
             let name = if name == "btree" { "btree, bulk-loaded" } else { name };
             plot = plot.with(Series::new(name, Style::Line, points));

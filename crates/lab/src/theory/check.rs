@@ -40,6 +40,9 @@ pub enum Slope {
     Flat(f64),
     /// The slope must be at most this value. The bound is only an upper bound, so the cost may grow more slowly.
     AtMost(f64),
+    /// Only the band is judged. The cost is a rate with a limit that does not depend on N, and what makes it smaller than
+    /// the limit changes with N.
+    Any,
 }
 
 impl Slope {
@@ -47,6 +50,7 @@ impl Slope {
         match self {
             Slope::Flat(tolerance) => slope.abs() <= tolerance,
             Slope::AtMost(tolerance) => slope <= tolerance,
+            Slope::Any => true,
         }
     }
 }
@@ -173,6 +177,14 @@ mod tests {
         let points = series(|_| 1.0, levels);
         assert!(!Check::judge(claim(2.0, Slope::Flat(0.05)), points.clone()).passes());
         assert!(Check::judge(claim(2.0, Slope::AtMost(0.05)), points).passes());
+    }
+
+    #[test]
+    fn a_rate_may_approach_its_limit_but_not_exceed_it() {
+        let points = series(|n| n / 2f64.powi(22), |_| 1.0);
+        assert!(!Check::judge(claim(1.0, Slope::AtMost(0.05)), points.clone()).passes());
+        assert!(Check::judge(claim(1.0, Slope::Any), points.clone()).passes());
+        assert!(!Check::judge(claim(0.4, Slope::Any), points).passes());
     }
 
     #[test]

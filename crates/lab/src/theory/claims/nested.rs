@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   001 §4.2, §5.1             in blocks a record                 here, in bytes a byte of records
-//!   inserts, mean              f/B · log_f(N/σ)                   s·f·log_f(N/σ)
+//!   inserts, mean              f/B · log_f(N/σ)                   s·f·log_f(N/σ); in transfers, s·f·log_f(N/M)
 //!   inserts, the worst one     f/B · log_f(N/σ)                   3 times the mean, and some blocks
 //!   flushes                    O(f) seeks                         transfers in blocks of 1 MiB, more than σ
 //!   lookups without filters    log_B σ · log_f(N/σ)               blocks of the d-trees on a path
@@ -18,13 +18,20 @@
 //!   is between 0.5 and 0.95. It is less here, because data moves to an empty child without being written; and the number
 //!   of levels is an integer, while log_f(N/σ) is not. So c is in 0.25 … 0.95.
 //! * *height*: a node has between f/2 and f children, and a leaf between σ/2 and σ. So the height is at most
-//!   log_{f/2}(2N/σ) + 1.
+//!   log_{f/2}(2N/σ) + 1, rounded down, because it is an integer.
 //! * *get/blocks* (without filters): a lookup requests one block on each level of each d-tree on its path. A d-tree of σ
 //!   bytes has two levels of blocks; the root has at most two runs.
 //! * *insert/greatest*: a writer does the share of its record in steps of 16 KiB. Checkpoints are prepared in steps. The
 //!   constants are those of the test of single writers, which has the reasons (`crates/pandodb/tests/lone_writers.rs`).
+//! * *transfers*: the source counts transfers of all levels, as if M, the memory of the model, held no more than the root.
+//!   Here M is 8 or 40 σ, so it holds the d-trees of the upper levels, whose merges transfer nothing. Of the 1 + log_f(N/σ)
+//!   levels, 1 + log_f(N/M) cost transfers.
 //! * *flush/seeks*: a flush merges a part of the source with each of f children, or one more while it splits some. Each of
-//!   these merges reads two places and writes one, and each place may lie in two blocks.
+//!   these merges reads two places and writes one, and each place may lie in two blocks. Flushes into the upper levels
+//!   transfer nothing, as above; each level has as many flushes as any other.
+//! * *get/absent*: a lookup asks one filter for each run on its path whose range contains the key. Each filter that is asked
+//!   is one requested block. Filters consist of whole blocks, so those of small runs err less often: with 2,000 records, as
+//!   in most runs here, a filter has 16 bits a record, and errs for 0.1 % of the keys. Therefore only the band is judged.
 
 use super::super::check::{Claim, Slope};
 use super::super::measure::{BLOCKS, Config, Load, Point};
@@ -36,7 +43,7 @@ const MOST_BLOCKS: f64 = 36.0;
 /// Bytes of filters and inner blocks per record. A run of σ = 256 KiB has 2,000 records and at least three of these blocks of
 /// 4 KiB, with its description. Runs of d-trees may have half of this size, since pieces and memtables end early.
 const SEARCH_BYTES: f64 = 8.0;
-/// The number of reads in a lookup of an absent key, for each run on the path of the lookup.
+/// The number of reads in a lookup of an absent key, for each filter that the lookup asks.
 const FALSE_POSITIVES: f64 = 0.0125;
 
 /// f of a configuration.
@@ -51,8 +58,12 @@ fn has_filters(config: &Config) -> bool {
 
 /// log_f(N/σ), at least 1, because the first level is written, too.
 fn depth(config: &Config, point: &Point) -> f64 {
-    let sigmas = point.load.tree.run_bytes as f64 / config.memtable_bytes as f64;
-    sigmas.log(fanout(config)).max(1.0)
+    depth_beyond(config.memtable_bytes as u64, config, point)
+}
+
+/// log_f(N/M) for a memory of `bytes` bytes, at least 1.
+fn depth_beyond(bytes: u64, config: &Config, point: &Point) -> f64 {
+    (point.load.tree.run_bytes as f64 / bytes as f64).log(fanout(config)).max(1.0)
 }
 
 /// Three times the bytes of the work for one record.
@@ -94,7 +105,7 @@ fn inserts(config: &Config) -> Vec<(Claim, Rule)> {
         (
             claim(
                 "insert/height",
-                "levels ≤ log_{f/2}(2N/σ) + 1".into(),
+                "levels ≤ log_{f/2}(2N/σ) + 1, rounded down".into(),
                 "001 §3.1.1: at least ⌈f/2⌉ children, leaves of at least σ/2",
                 (0.0, 1.0),
                 Slope::AtMost(TOLERANCE),
@@ -102,22 +113,24 @@ fn inserts(config: &Config) -> Vec<(Claim, Rule)> {
             rule(move |p| {
                 let leaves = 2.0 * p.load.tree.run_bytes as f64 / heights.memtable_bytes as f64;
                 let least = (fanout(&heights) / 2.0).ceil();
-                (f64::from(p.load.tree.levels), leaves.max(1.0).log(least).max(0.0) + 1.0)
+                (f64::from(p.load.tree.levels), leaves.max(1.0).log(least).floor() + 1.0)
             }),
         ),
         (
             claim(
                 "flush/seeks",
-                "transfers in blocks of 1 MiB a flush ≤ 6(f+1)".into(),
+                "transfers in blocks of 1 MiB a flush ≤ 6(f+1)·(1 + log_f(N/M))/(1 + log_f(N/σ))".into(),
                 "001 §4.1: O(f) seeks a flush with a buffer of Ω(σ)",
                 (0.0, 1.0),
                 Slope::AtMost(TOLERANCE),
             ),
             Box::new(move |p: &Point| {
                 let i = BLOCKS.len() - 1;
-                let large = p.load.tree.logical_bytes >= SPILLED * flushes.memories()[i].bytes;
+                let memory = flushes.memories()[i].bytes;
+                let large = p.load.tree.logical_bytes >= SPILLED * memory;
                 let transfers = p.load.transfers[i].total() as f64 / p.load.flushes.max(1) as f64;
-                large.then_some((transfers, 6.0 * (fanout(&flushes) + 1.0)))
+                let outside = (1.0 + depth_beyond(memory, &flushes, p)) / (1.0 + depth(&flushes, p));
+                large.then_some((transfers, 6.0 * (fanout(&flushes) + 1.0) * outside))
             }),
         ),
         (
@@ -189,12 +202,12 @@ fn lookups(config: &Config) -> Vec<(Claim, Rule)> {
         (
             claim(
                 "get/absent",
-                "reads of a lookup of an absent key ≤ 1.25 % of the runs on its path".into(),
+                "reads of a lookup of an absent key ≤ 1.25 % of the filters that it asks".into(),
                 "001 §5.2; own target: the filters err for 1 %",
                 (0.0, 1.0),
-                Slope::AtMost(TOLERANCE),
+                Slope::Any,
             ),
-            rule(|p| (p.absent.leaf, FALSE_POSITIVES * p.load.tree.max_runs_on_path as f64)),
+            rule(|p| (p.absent.leaf, FALSE_POSITIVES * p.absent.probed)),
         ),
     ]
 }
@@ -239,7 +252,7 @@ fn in_blocks(config: &Config, i: usize, block: u64) -> Vec<(Claim, Rule)> {
     let load = config.clone();
     let record = (config.key_len + config.value_len) as f64;
     let block = block as f64;
-    let words = format!("transfers a record ≤ c·2r·s·(1 + f·log_f(N/σ))·(1/B + 4/σ), B = {size}, c = 0.95");
+    let words = format!("transfers a record ≤ c·2r·s·(1 + f·log_f(N/M))·(1/B + 4/σ), B = {size}, c = 0.95");
     let claim = claim(
         &format!("transfers/insert/{size}"),
         words,
@@ -248,12 +261,12 @@ fn in_blocks(config: &Config, i: usize, block: u64) -> Vec<(Claim, Rule)> {
         Slope::AtMost(TOLERANCE),
     );
     let rule: Rule = Box::new(move |p| {
-        let tree = &p.load.tree;
+        let (tree, memory) = (&p.load.tree, load.memories()[i].bytes);
         let records = tree.logical_bytes as f64 / record;
         let measured = p.load.transfers[i].total() as f64 / records.max(1.0);
-        let writes = p.load.packing() * (1.0 + fanout(&load) * depth(&load, p));
+        let writes = p.load.packing() * (1.0 + fanout(&load) * depth_beyond(memory, &load, p));
         let bound = 2.0 * record * writes * (1.0 / block + 4.0 / load.memtable_bytes as f64);
-        let large = tree.logical_bytes >= SPILLED * load.memories()[i].bytes;
+        let large = tree.logical_bytes >= SPILLED * memory;
         large.then_some((measured, bound))
     });
     vec![(claim, rule)]

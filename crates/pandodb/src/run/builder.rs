@@ -175,6 +175,12 @@ impl RunBuilder {
         self
     }
 
+    /// Makes a run of less than 16 MiB be written in more and shorter writes, for merges that work in small steps. Has no
+    /// effect after the first block.
+    pub fn write_often(&mut self) {
+        self.pages.write_often();
+    }
+
     /// Appends a message to the run.
     ///
     /// # Errors

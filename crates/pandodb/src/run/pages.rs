@@ -33,6 +33,8 @@ const MOST_SHORT: usize = 64;
 const LEAST_WRITES: u64 = 8;
 /// The fewest pages that are collected for one write: 32 KiB.
 const LEAST_PAGES: u32 = 8;
+/// After [`PageWriter::write_often`] there are this many times as many writes.
+const OFTEN: u32 = 2;
 
 const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated and written");
 
@@ -71,11 +73,15 @@ pub(crate) struct PageWriter {
     buffer_start: PageNo,
 }
 
+/// The pages that are collected for one write of a run of `expected` pages, with `times` as many writes as usual.
+fn buffer_pages(expected: u64, times: u32) -> u32 {
+    let pages = u32::try_from(expected / (LEAST_WRITES * u64::from(times))).unwrap_or(STEP_PAGES);
+    pages.clamp(LEAST_PAGES / times, STEP_PAGES)
+}
+
 impl PageWriter {
     pub(crate) fn new(data: Arc<DataFile>, owner: OwnerId, expected_bytes: u64) -> PageWriter {
         let expected_pages = expected_bytes.div_ceil(PAGE as u64);
-        let buffer_pages = u32::try_from(expected_pages / LEAST_WRITES).unwrap_or(STEP_PAGES);
-        let buffer_pages = buffer_pages.clamp(LEAST_PAGES, STEP_PAGES);
         PageWriter {
             data,
             pool: None,
@@ -83,7 +89,7 @@ impl PageWriter {
             owner,
             expected_pages,
             is_frugal: false,
-            buffer_pages,
+            buffer_pages: buffer_pages(expected_pages, 1),
             extents: Vec::new(),
             free_pages: 0,
             placed_pages: 0,
@@ -97,6 +103,13 @@ impl PageWriter {
     /// leaves for which [`PageWriter::offer_last`] is called.
     pub(crate) fn cache_in(&mut self, pool: Arc<Pool>) {
         self.pool = Some(pool);
+    }
+
+    /// Writes in shorter pieces. Has no effect after the first block.
+    pub(crate) fn write_often(&mut self) {
+        if self.placed_pages == 0 {
+            self.buffer_pages = buffer_pages(self.expected_pages, OFTEN);
+        }
     }
 
     /// Allocates no more pages than each block needs, so that a small writer takes little space on a full disk.
@@ -225,7 +238,8 @@ impl PageWriter {
 
     /// Doubles the buffer, up to its full size, so that a small run uses a small buffer.
     fn grow_buffer(&mut self, pages: u32) {
-        let want = (self.filled + pages).max(self.filled * 2).clamp(LEAST_PAGES, self.buffer_pages);
+        let want =
+            (self.filled + pages).max(self.filled * 2).clamp(LEAST_PAGES.min(self.buffer_pages), self.buffer_pages);
         let mut larger = AlignedBuf::zeroed(want as usize);
         let filled = self.filled as usize * PAGE;
         larger[..filled].copy_from_slice(&self.buffer[..filled]);

@@ -21,7 +21,7 @@
 //!   log_{f/2}(2N/σ) + 1, rounded down, because it is an integer.
 //! * *get/blocks* (without filters): a lookup requests one block on each level of each d-tree on its path. A d-tree of σ
 //!   bytes has two levels of blocks; the root has at most two runs.
-//! * *insert/greatest*: a writer does the share of its record in steps of 16 KiB. Checkpoints are prepared in steps. The
+//! * *insert/greatest*: a writer does the share of its record in steps of 8 KiB. Checkpoints are prepared in steps. The
 //!   constants are those of the test of single writers, which has the reasons (`crates/pandodb/tests/lone_writers.rs`).
 //! * *transfers*: the source counts transfers of all levels, as if M, the memory of the model, held no more than the root.
 //!   Here M is 8 or 40 σ, so it holds the d-trees of the upper levels, whose merges transfer nothing. Of the 1 + log_f(N/σ)
@@ -39,7 +39,7 @@ use super::{Rule, SPILLED, TOLERANCE, claim, rule, size_of};
 
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
 /// Blocks of 4 KiB that one insert may read and write besides its share.
-const MOST_BLOCKS: f64 = 36.0;
+const MOST_BLOCKS: f64 = 20.0;
 /// Bytes of filters and inner blocks per record. A run of σ = 256 KiB has 2,000 records and at least three of these blocks of
 /// 4 KiB, with its description. Runs of d-trees may have half of this size, since pieces and memtables end early.
 const SEARCH_BYTES: f64 = 8.0;

@@ -30,6 +30,8 @@ use crate::space::values::NewValues;
 /// Minimum and maximum number of bytes that a compaction reads ahead from each input. A compaction has many inputs, so
 /// these bounds limit its memory and the size of a step.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
+/// The minimum if the steps have at most this many bytes. Then a writer does the work, and each step should be short.
+const SMALL_STEP: u64 = 8 << 10;
 /// From each input, a compaction reads ahead 1/64 of the bytes of all inputs, within the limits above.
 const READ_AHEAD_SHARE: u64 = 64;
 /// Maximum bytes that a compaction reads ahead from all inputs together, unless the minimum for each input adds up to
@@ -38,9 +40,10 @@ const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
 /// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
-/// Bytes copied from a memtable at a time.
+/// Most bytes copied from a memtable at a time; fewer in a smaller step, but at least a page.
 const PACK_BLOCK: usize = 64 << 10;
 
+const _: () = assert!(0 < SMALL_STEP && SMALL_STEP <= *READ_AHEAD.start());
 const _: () = assert!(*READ_AHEAD.start() > 0 && *READ_AHEAD.start() < *READ_AHEAD.end());
 const _: () = assert!(READ_AHEAD_IN_ALL >= *READ_AHEAD.end(), "one input may read ahead its maximum");
 
@@ -122,6 +125,13 @@ fn folding(
     Folding::new(core, sink, stripes, operator, bottom, Arc::new(Fragments::build(tombstones)))
 }
 
+/// Adapts the output to the size of the steps, before the first message.
+fn adapt(folding: &mut Folding<RunSink>, budget: u64) {
+    if budget <= SMALL_STEP {
+        folding.sink.builder.write_often();
+    }
+}
+
 /// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be
 /// finished.
 fn prepare(folding: &mut Folding<RunSink>, budget: u64) -> Result<bool> {
@@ -178,9 +188,11 @@ impl PackJob {
     /// After the last message, further steps of 0 bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
+        adapt(&mut self.folding, budget);
         while done < budget {
             self.block.clear();
-            self.cursor.fill(PACK_BLOCK, &mut self.block);
+            let most = usize::try_from(budget - done).map_or(PACK_BLOCK, |rest| rest.clamp(PAGE, PACK_BLOCK));
+            self.cursor.fill(most, &mut self.block);
             if self.block.is_empty() {
                 return Ok((done, prepare(&mut self.folding, budget - done)?));
             }
@@ -302,9 +314,10 @@ impl MergeJob {
     /// After the last message, further steps of 0 bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
+        adapt(&mut self.folding, budget);
         while done < budget {
             let Some(merge) = &mut self.merge else {
-                if self.inputs.is_empty() && !self.next_range() {
+                if self.inputs.is_empty() && !self.next_range(budget) {
                     return Ok((done, prepare(&mut self.folding, budget - done)?));
                 }
                 done += self.open_some(budget - done)?;
@@ -324,22 +337,23 @@ impl MergeJob {
         Ok((done, false))
     }
 
-    /// Sets up the cursors for the next live range. Returns `false` if no live range is left.
-    fn next_range(&mut self) -> bool {
+    /// Sets up the cursors for the next live range, for steps of `budget` bytes. Returns `false` if no live range is left.
+    fn next_range(&mut self, budget: u64) -> bool {
         debug_assert!(self.merge.is_none() && self.inputs.is_empty(), "the last range is done");
         let Some(range) = self.from.live.get(self.range) else { return false };
         self.range += 1;
         self.opened = 0;
         let slices = self.from.slices.iter().filter(|slice| slice.range().overlaps(range));
         let count = slices.clone().count();
-        let most = (self.read_ahead / count.max(1) as u64).min(*READ_AHEAD.end()).max(*READ_AHEAD.start());
-        self.chunk = (self.from.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), most) as usize;
+        let least = if budget <= SMALL_STEP { SMALL_STEP } else { *READ_AHEAD.start() };
+        let most = (self.read_ahead / count.max(1) as u64).clamp(least, *READ_AHEAD.end());
+        self.chunk = (self.from.bytes / READ_AHEAD_SHARE).clamp(least, most) as usize;
         let (first, chunk) = (|i| self.chunk * (i + 1) / count, self.chunk);
         let cursor = |(i, slice): (usize, &Arc<RunSlice>)| {
             RunCursor::pending(slice.clone(), range, false, ReadAhead::Staggered(first(i), chunk))
         };
         self.inputs = slices.enumerate().map(cursor).collect();
-        !self.inputs.is_empty() || self.next_range()
+        !self.inputs.is_empty() || self.next_range(budget)
     }
 
     /// Opens further inputs, at least one, until the first chunks of these inputs add up to about `budget` bytes. The
@@ -360,7 +374,7 @@ impl MergeJob {
         let mut bytes = 0;
         while self.opened < count && bytes < budget {
             self.opened += 1;
-            bytes += (self.chunk * self.opened / count) as u64;
+            bytes += (self.chunk * self.opened / count).max(PAGE) as u64;
         }
         let some = &mut self.inputs[start..self.opened];
         // Inputs that begin at a larger key are opened when the merge reaches this key.

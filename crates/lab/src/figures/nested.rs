@@ -34,7 +34,7 @@ const LARGE: u64 = 2048;
 const SIZES: [u64; 6] = [16, SMALL, 256, 1024, LARGE, 4096];
 /// The fan-out in figures 5 to 9.
 const BEST: u64 = 3;
-/// What the records of figures 6 to 9 are divided by, in the order of the sizes. The claims are about all records.
+/// The divisors of the number of records in figures 6 to 9, smallest data first. The claims are about all records.
 const PARTS: [u64; 4] = [8, 4, 2, 1];
 /// An engine whose mean insertion takes longer than this is excluded (§6.1).
 const MOST_MICROS: f64 = 100.0;
@@ -450,8 +450,8 @@ fn records_of(figure: &Figure, scale: &Scale, part: u64) -> u64 {
     (scale.records(figure) / part).max(1)
 }
 
-/// The line of an index or a rival with all the data divided by `part`. It is the median line if there are several: a
-/// `btree` is measured beside both modes.
+/// The line of an index or a rival with all the data divided by `part`. It is the line with the median rate if there are
+/// several: a `btree` is measured beside both modes. Lines with a matched memory budget do not count.
 fn part_of<'a>(r: &'a Results, name: &str, workload: &str, part: u64) -> Result<&'a Line, String> {
     let records = records_of(r.figure, &r.scale, part);
     let title = if ["btree", "nbtree", "stbe"].contains(&name) { format!("pando-{name}") } else { name.to_owned() };

@@ -40,8 +40,8 @@ pub enum Slope {
     Flat(f64),
     /// The slope must be at most this value. The bound is only an upper bound, so the cost may grow more slowly.
     AtMost(f64),
-    /// Only the band is judged. The cost is a rate with a limit that does not depend on N, and what makes it smaller than
-    /// the limit changes with N.
+    /// The slope is not judged. This is for a cost that has an upper limit for every N, but that may be far below the limit
+    /// and grow towards it.
     Any,
 }
 

@@ -31,7 +31,7 @@ const MOST_SHORT: usize = 64;
 /// A run is written in at least this many writes, unless the writes would become shorter than [`LEAST_PAGES`]. So a merge
 /// that works in small steps also writes in small steps.
 const LEAST_WRITES: u64 = 8;
-/// The fewest pages that are collected for one write: 32 KiB.
+/// The fewest pages that are collected for one write: 32 KiB, and half of it after [`PageWriter::write_often`].
 const LEAST_PAGES: u32 = 8;
 /// After [`PageWriter::write_often`] there are this many times as many writes.
 const OFTEN: u32 = 2;

@@ -229,15 +229,13 @@ impl Engine {
             self.refill();
         }
         if !self.reserve.is_short() && self.pressure.relieved.swap(false, Relaxed) {
-            self.pressure.pressed.store(false, Relaxed);
-            self.background.clear_trouble();
+            self.end_pressure();
         }
         match self.relieve_one() {
             Ok(Some(bytes)) => Turn::Worked(bytes.max(1)),
             Ok(None) if self.seal_for_starved() || released => Turn::Worked(1),
             Ok(None) => {
-                self.pressure.pressed.store(false, Relaxed);
-                self.background.clear_trouble();
+                self.end_pressure();
                 // A compaction that does not fit stays pending until other data is deleted. Threads that wait for such
                 // a compaction get an error.
                 self.pressure.stalled.store(self.debt().total() > 0, Relaxed);
@@ -245,6 +243,16 @@ impl Engine {
             }
             Err(Error::DiskFull { .. }) if released || self.seal_for_starved() => Turn::Worked(1),
             Err(e) => self.note_trouble(e),
+        }
+    }
+
+    /// Records that the disk is not full any more, or that nothing more can be done about it.
+    fn end_pressure(&self) {
+        self.pressure.pressed.store(false, Relaxed);
+        self.background.clear_trouble();
+        // While the disk was full, the checkpoint thread took no checkpoints.
+        if self.checkpointer.is_due() {
+            self.background.scheduler.wake();
         }
     }
 
@@ -257,11 +265,15 @@ impl Engine {
             if self.core.data.has_quarantine() || due {
                 let _one = self.checkpointer.wait_for_turn();
                 self.checkpointer.begin();
-                self.checkpoint().inspect_err(|_| {
-                    if round == 0 && due {
-                        self.checkpointer.request();
-                    }
-                })?;
+                let result = self.checkpoint();
+                if result.is_err() && round == 0 && due {
+                    self.checkpointer.request();
+                }
+                // If the checkpoint would free nothing, relief goes on without it.
+                match result {
+                    Err(Error::DiskFull { .. }) if !self.core.data.has_quarantine() => return Ok(false),
+                    result => result?,
+                }
             }
         }
         Ok(taken() < before)

@@ -32,12 +32,13 @@ const MOST_WAITS: u32 = 128;
 
 impl Engine {
     /// Does one turn of the work that does not count as background debt: reclaims memory that the row cache returns,
-    /// preallocates log segments, and takes a checkpoint if one is due. Before the checkpoint come turns that each write
-    /// about `ahead` bytes that the checkpoint would have to write, until nothing is left, so that no single turn does
-    /// all of this work; none if `ahead` is 0.
+    /// preallocates log segments, and takes a checkpoint if one is due. If `ahead` is not 0, a turn first writes about
+    /// `ahead` bytes of what the checkpoint would write, and returns. Once nothing is left to write ahead, a turn takes
+    /// the checkpoint.
     ///
-    /// [`Turn::Idle`] if no checkpoint is due, if another thread is taking one, or if the disk is full: then
-    /// [`Engine::relieve`] takes the checkpoint.
+    /// [`Turn::Idle`]: no checkpoint is due, another thread has the turn, or an earlier turn found the disk full, so that
+    /// [`Engine::relieve`] takes the checkpoint. [`Turn::Stuck`]: the checkpoint failed; after a full disk its request
+    /// stays.
     pub(crate) fn checkpoint_turn(&self, ahead: u64) -> Turn {
         self.core.rows.shrink();
         if !self.prepare_log() {

@@ -215,7 +215,8 @@ impl Nbtree {
         let own_tasks = inner.tasks.iter().filter(|task| task.request.is_none());
         let working: u64 = own_tasks.map(|task| task.bytes(root).max(1)).sum();
         let following: u64 = inner.cascade.iter().map(|_| full).sum();
-        // Counted like the flush that will begin, or else keyspaces in which a flush is in progress would all come first.
+        // Counted with the children, like a flush in progress. Otherwise workers would always prefer keyspaces whose flush
+        // has begun.
         let waiting = if self.is_flush_due(inner) && !is_flushing { of_flush(root).max(1) } else { 0 };
         let piled = u64::from(self.has_piled_up(inner) && !is_flushing);
         let garbage: u64 = inner.garbage.iter().map(|_| full).sum();

@@ -30,7 +30,8 @@ use crate::space::values::NewValues;
 /// Minimum and maximum number of bytes that a compaction reads ahead from each input. A compaction has many inputs, so
 /// these bounds limit its memory and the size of a step.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// The minimum if the steps have at most this many bytes. Then a writer does the work, and each step should be short.
+/// If the first step has at most this many bytes, this is also the minimum that an input reads ahead. Such steps are those of
+/// a writer that does background work, or of a store with small memtables.
 const SMALL_STEP: u64 = 8 << 10;
 /// From each input, a compaction reads ahead 1/64 of the bytes of all inputs, within the limits above.
 const READ_AHEAD_SHARE: u64 = 64;
@@ -40,7 +41,7 @@ const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
 /// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
-/// Most bytes copied from a memtable at a time; fewer in a smaller step, but at least a page.
+/// The most bytes copied from a memtable at a time. A smaller step copies only its own size, but at least a page.
 const PACK_BLOCK: usize = 64 << 10;
 
 const _: () = assert!(0 < SMALL_STEP && SMALL_STEP <= *READ_AHEAD.start());

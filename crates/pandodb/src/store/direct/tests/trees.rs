@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::*;
 use crate::base::{OwnerId, PAGE, PageNo};
 use crate::device::sim::{Fault, FaultKind, OpClass};
+use crate::sched::Turn;
 use crate::space::data::DATA_FILE;
 use crate::{BetreeOptions, BtreeOptions, StbeOptions};
 
@@ -287,4 +288,28 @@ fn one_thread_takes_the_checkpoint_of_a_nearly_full_disk() {
         drop(root);
     });
     assert_eq!(store.stats().unwrap().checkpoints, before + 1);
+}
+
+/// The request for a checkpoint that finds the disk full stays. While the disk is full, relief takes the checkpoint.
+#[test]
+fn a_checkpoint_that_finds_the_disk_full_is_taken_later() {
+    let device = SimDevice::new(1);
+    let store = builder(&device).memory_budget(16 << 20).memtable_bytes(2 << 20).reserve_bytes(1 << 20).open().unwrap();
+    let keyspace = direct_in(&store, "k");
+    (0..4000).for_each(|i| keyspace.put(key(i), [i as u8; 1000]).unwrap());
+    let engine = &store.engine;
+    device.set_byte_budget(Some(device.occupied()));
+    engine.checkpointer.request();
+    assert_eq!(engine.checkpoint_turn(0), Turn::Stuck, "the pages do not fit");
+    assert!(engine.checkpointer.is_due(), "the request stays");
+    assert_eq!(engine.checkpoint_turn(0), Turn::Idle, "it is left to relief");
+    engine.turn_alone(64 << 10);
+    assert!(engine.checkpointer.is_due(), "relief finds the disk full, too");
+    let before = store.stats().unwrap().checkpoints;
+    device.set_byte_budget(None);
+    for _ in 0..4 {
+        engine.turn_alone(64 << 10);
+    }
+    assert!(!engine.checkpointer.is_due() && store.stats().unwrap().checkpoints > before);
+    assert_eq!(keyspace.iter().count(), 4000);
 }

@@ -65,7 +65,7 @@ const ROUNDS: u32 = if EXPLORED { 1 } else { 4 };
 /// The most bytes of work in one step of a worker.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// The most bytes of work in one step of a writer.
-pub const FOREGROUND_STEP: u64 = 8 << 10;
+pub const FOREGROUND_STEP: u64 = 16 << 10;
 /// Without background threads: the most bytes that writers may owe before a writer must do work.
 const SLACK: u64 = 8 << 20;
 /// An idle background thread looks for work again after this time.

@@ -57,8 +57,8 @@ impl Engine {
     /// number of steps that all due bytes need at full size. The remaining bytes stay due.
     ///
     /// A checkpoint is one long piece of work if the index does not write ahead. So a write that takes one leaves the last
-    /// four steps to later writes, and a write whose step requests one leaves the checkpoint to the next write if at most
-    /// four steps are due.
+    /// two steps to later writes, and a write whose step requests one leaves the checkpoint to the next write if at most
+    /// two steps are due.
     fn work_off(&self, price: u64) -> Result<()> {
         let (account, step) = (self.background.scheduler.account(), self.background.scheduler.step(FOREGROUND_STEP));
         let most = 2 * account.charge(price).div_ceil(step);
@@ -66,7 +66,7 @@ impl Engine {
         for done in 0..most {
             let due = account.due();
             sees_checkpoint |= self.checkpointer.is_due();
-            if due == 0 || sees_checkpoint && done > 0 && due <= 4 * step {
+            if due == 0 || sees_checkpoint && done > 0 && due <= 2 * step {
                 break;
             }
             match self.turn_alone(FOREGROUND_STEP) {

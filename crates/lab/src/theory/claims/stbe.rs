@@ -25,7 +25,7 @@
 //! * *scans*: k records have k·r·s bytes. A scan reads at most twice these bytes, because the length of the read-ahead
 //!   doubles, so that the scan may read twice the bytes that it uses. It also needs one more block and one more seek
 //!   for each run on the path, and a seek at each new extent of 128 KiB.
-//! * *the greatest insert*: a writer does background work in steps of 8 KiB, or of a quarter of a memtable. The writer
+//! * *the greatest insert*: a writer does background work in steps of 16 KiB, or of a quarter of a memtable. The writer
 //!   both reads and writes this amount (a factor of 2), and may exceed it by one step (another factor of 2). So the
 //!   constant is 4.
 
@@ -36,7 +36,7 @@ use super::{Rule, SPILLED, TOLERANCE, claim, rule, size_of};
 /// F, the default fan-out of a store.
 const FANOUT: f64 = 8.0;
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
-const STEP_BYTES: usize = 8 << 10;
+const STEP_BYTES: usize = 16 << 10;
 /// Memory in bytes per record. Each run that contains the key needs 1.25 bytes of filters and 1 byte of inner blocks.
 /// The constant is more than twice this sum, because the sizes are rounded up to whole blocks.
 const SEARCH_BYTES: f64 = 6.0;

@@ -35,7 +35,7 @@
 //!   doubles. For each byte of leaves it reads at most 1/(F − 1) bytes of buffers above, and pages at both ends of each
 //!   level. Leaves that were written by different memtables are not neighbours in the file, so each of them may need a
 //!   seek. In a `btree` the leaves are less than 69 % full near the end of a load, so c is up to 1.5.
-//! * *The worst write*: the writer pays for background work in steps of 8 KiB, and a step may close one node on each
+//! * *The worst write*: the writer pays for background work in steps of 16 KiB, and a step may close one node on each
 //!   level. It reads and writes both (a factor of 2), and may exceed the step by one node (another factor of 2).
 //!   `insert/greatest` counts all bytes, `insert/greatest-job` leaves out those of checkpoints.
 //! * *Checkpoints* write the changed nodes of the map of pages twice, the superblock and the catalogue. The bound is that
@@ -61,7 +61,7 @@ const FILL: f64 = std::f64::consts::LN_2;
 /// `insert/log` at small N, where whole trees are rewritten, is that at large N; it was not counted in the memtable.
 const LINK_BYTES: f64 = 40.0;
 /// The unit of background work in which a writer pays.
-const STEP_BYTES: f64 = (8 << 10) as f64;
+const STEP_BYTES: f64 = (16 << 10) as f64;
 /// A block of the device.
 const BLOCK_BYTES: f64 = 4096.0;
 /// The bytes of a memtable for each entry in a node of the map of pages, and the most entries.

@@ -20,6 +20,10 @@ use crate::index::{
 use crate::resolve::Stripes;
 use crate::space::ranges::extents;
 
+/// A step of at most this many bytes is that of a writer. A writer does only half of it, because this index bounds what a
+/// single insert moves (001 §5.1).
+const WRITERS_STEP: u64 = 16 << 10;
+
 impl Index for Nbtree {
     fn index_type(&self) -> &'static IndexType {
         &TYPE
@@ -48,6 +52,7 @@ impl Index for Nbtree {
     }
 
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let budget = if budget <= WRITERS_STEP { budget.div_ceil(2) } else { budget };
         match self.claim(keep)? {
             Some(Claim::Pack(job)) => self.step_pack(job, budget),
             Some(Claim::Merge(merge)) => self.step_merge(merge, budget),

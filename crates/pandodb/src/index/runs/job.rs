@@ -30,8 +30,8 @@ use crate::space::values::NewValues;
 /// Minimum and maximum number of bytes that a compaction reads ahead from each input. A compaction has many inputs, so
 /// these bounds limit its memory and the size of a step.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// If the first step has at most this many bytes, this is also the minimum that an input reads ahead. Such steps are those of
-/// a writer that does background work, or of a store with small memtables.
+/// A step of at most this many bytes is *small*: that of a writer of a `nbtree`, or of a store with small memtables. If the
+/// first step is small, this is also the minimum that an input reads ahead.
 const SMALL_STEP: u64 = 8 << 10;
 /// From each input, a compaction reads ahead 1/64 of the bytes of all inputs, within the limits above.
 const READ_AHEAD_SHARE: u64 = 64;
@@ -41,7 +41,7 @@ const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// A compaction also reads ahead at most 1/24 of the pool's size from all inputs together, so that its buffers fit in a
 /// small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
-/// The most bytes copied from a memtable at a time. A smaller step copies only its own size, but at least a page.
+/// Bytes copied from a memtable at a time. A small step copies only its own size, but at least a page.
 const PACK_BLOCK: usize = 64 << 10;
 
 const _: () = assert!(0 < SMALL_STEP && SMALL_STEP <= *READ_AHEAD.start());
@@ -128,9 +128,13 @@ fn folding(
 
 /// Adapts the output to the size of the steps, before the first message.
 fn adapt(folding: &mut Folding<RunSink>, budget: u64) {
-    if budget <= SMALL_STEP {
+    if is_small(budget) {
         folding.sink.builder.write_often();
     }
+}
+
+fn is_small(budget: u64) -> bool {
+    budget <= SMALL_STEP
 }
 
 /// Prepares the end of the run after the last message; see [`RunBuilder::prepare`]. Returns whether the run can be
@@ -192,8 +196,8 @@ impl PackJob {
         adapt(&mut self.folding, budget);
         while done < budget {
             self.block.clear();
-            let most = usize::try_from(budget - done).map_or(PACK_BLOCK, |rest| rest.clamp(PAGE, PACK_BLOCK));
-            self.cursor.fill(most, &mut self.block);
+            let rest = crate::space::to_usize(budget - done);
+            self.cursor.fill(if is_small(budget) { rest.max(PAGE) } else { PACK_BLOCK }, &mut self.block);
             if self.block.is_empty() {
                 return Ok((done, prepare(&mut self.folding, budget - done)?));
             }
@@ -346,7 +350,7 @@ impl MergeJob {
         self.opened = 0;
         let slices = self.from.slices.iter().filter(|slice| slice.range().overlaps(range));
         let count = slices.clone().count();
-        let least = if budget <= SMALL_STEP { SMALL_STEP } else { *READ_AHEAD.start() };
+        let least = if is_small(budget) { SMALL_STEP } else { *READ_AHEAD.start() };
         let most = (self.read_ahead / count.max(1) as u64).clamp(least, *READ_AHEAD.end());
         self.chunk = (self.from.bytes / READ_AHEAD_SHARE).clamp(least, most) as usize;
         let (first, chunk) = (|i| self.chunk * (i + 1) / count, self.chunk);
@@ -375,7 +379,8 @@ impl MergeJob {
         let mut bytes = 0;
         while self.opened < count && bytes < budget {
             self.opened += 1;
-            bytes += (self.chunk * self.opened / count).max(PAGE) as u64;
+            let chunk = self.chunk * self.opened / count;
+            bytes += if is_small(budget) { chunk.max(PAGE) } else { chunk } as u64;
         }
         let some = &mut self.inputs[start..self.opened];
         // Inputs that begin at a larger key are opened when the merge reaches this key.

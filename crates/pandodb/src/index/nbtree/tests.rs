@@ -89,7 +89,7 @@ fn suspended_pieces_survive_arriving_memtables() {
     for (seed, fanout, mode) in [(0, 3, product), (1, 3, paper), (2, 4, product), (3, 5, paper), (4, 8, product)] {
         let mut bench = bench_of(seed, &sizes(fanout, 16 << 10, mode));
         let mut highest = 0;
-        suspend_jobs(&mut bench, seed, 70, |tree| highest = highest.max(root(tree).height));
+        suspend_jobs(&mut bench, seed, 140, |tree| highest = highest.max(root(tree).height));
         let stats = bench.tree.stats();
         assert!(stats.compactions > 5, "seed {seed}: {stats:?}");
         assert!(highest > 1 || fanout == 8, "seed {seed}: height {highest}");
@@ -331,7 +331,7 @@ fn flushes_go_on_during_a_requested_merge() {
     for _ in 0..60 {
         bench.put(300, 40_000);
         // Enough for a flush and a part of the request.
-        (0..12).for_each(|_| drop(bench.step(16 << 10)));
+        (0..24).for_each(|_| drop(bench.step(16 << 10)));
         most = most.max(bench.tree.stats().figure("root_runs"));
     }
     assert!(most < 20, "{most} slices in the root");

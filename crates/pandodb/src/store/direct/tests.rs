@@ -338,6 +338,8 @@ fn a_checkpoint_truncates_the_log_and_nothing_is_applied_twice() {
         let root = store.engine.checkpointer.root.lock().catalog.clone();
         assert!(root.keyspaces.iter().all(|keyspace| keyspace.root.through == Seqno(last)), "the root is the cut");
         check(&open(&SimDevice::from_image(&device.image(), 2)), 3000, 0);
+        // No background work is left that would take another checkpoint.
+        store.settle().unwrap();
         add(100);
         let killed = SimDevice::from_image(&device.image(), 3);
         check(&open(&killed), 3100, 200);

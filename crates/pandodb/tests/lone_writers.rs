@@ -58,7 +58,8 @@ fn one_insert_does_a_limited_part_of_the_work() {
 /// constant number of blocks. B is the number of records in a block of 4 KiB. c is 3: a merge reads and writes, and after
 /// a costly flush, writers pay for a part of it in addition. This includes packing, the log and checkpoints. The constant
 /// is 20 blocks, which is measured (19 and 13 blocks) and rounded up: a write may end one merge, whose last leaves, filter
-/// and inner blocks it writes, and read the first leaves of all inputs of the next merge. A record of 124 bytes takes 140 bytes in a run, with its filter and its inner blocks.
+/// and inner blocks it writes, and read the first leaves of all inputs of the next merge. A record of 124 bytes takes 140
+/// bytes in a run, with its filter and its inner blocks.
 #[test]
 fn any_inserts_in_a_row_move_their_share_of_the_work_of_a_nested_tree() {
     for fanout in [3.0, 8.0_f64] {

@@ -128,8 +128,8 @@ impl Results {
         self.median(who, |line| line.who() == name && is(line))
     }
 
-    /// The line with the median rate among the lines for which `is` returns true. Errors name the
-    /// engine `who`.
+    /// The line with the median rate among the lines for which `is` returns true. `who` is the engine's name; an error
+    /// message contains it.
     ///
     /// # Errors
     /// As [`Results::one`].
